@@ -1,0 +1,75 @@
+"""BR-DRAG: Byzantine-resilient DRAG, with a reference from the server's own root data."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.types import Aggregator
+
+
+class BrDragState(NamedTuple):
+    """State of :func:`br_drag`: the metrics of the last round."""
+
+    metrics: dict[str, jax.Array]
+
+
+def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
+    """Drags norm-matched deltas towards the server's reference ``r_t`` before averaging.
+
+    ``r_t`` is the delta of a local pass over root data (extra ``root_delta``)::
+
+        lambda_m = c_t (1 - cos(g_m, r_t))
+        v_m = (1 - lambda_m) (||r_t|| / ||g_m||) g_m + lambda_m r_t
+        theta += mean v_m
+
+    For ``lambda_m`` in [0, 1] no ``v_m`` is longer than ``r_t``, so no client can outweigh the others.
+
+    Args:
+      c: strength of the correction, >= 0 (the paper: 0.5), or a schedule: a function of the round, such as
+        those of optax (needs the extra ``round``).
+
+    Returns:
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta``. Metrics: ``divergence``
+      (``lambda_m``), ``cosine`` to ``r_t``, ``weight`` ``(1 - lambda_m) ||r_t|| / (||g_m|| S)``, the
+      coefficient of ``g_m`` in the update.
+
+    Raises:
+      ValueError: if ``c`` is negative.
+
+    References:
+      Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning,
+      Algorithm 2. A zero delta contributes ``lambda_m r_t`` with cosine 0.
+    """
+    if not callable(c):
+        checks.in_range("c", c, 0.0)
+
+    def init(params):
+        del params
+        return BrDragState(empty_metrics("divergence"))
+
+    def scheduled(*, round, **_) -> Any:
+        return c(round)
+
+    strength = scheduled if callable(c) else lambda **_: c
+
+    @screened
+    def apply(params, deltas, state, *, valid, root_delta, **extras):
+        del state
+        share = tree.uniform_weights(valid)
+        cosine = tree.cosines(deltas, root_delta)
+        lam = strength(**extras) * (1 - cosine)
+        unit_weight = share * (1 - lam) * tree.inverse(tree.norms(deltas))
+        pull = (share * lam).sum()
+        length = tree.norm(root_delta)
+        delta = jax.tree.map(
+            lambda directions, r: length * directions + pull * tree.accurate(r),
+            tree.weighted_sum(unit_weight, deltas),
+            root_delta,
+        )
+        metrics = {"weight": unit_weight * length, "cosine": cosine, "divergence": lam}
+        return tree.move(params, delta), BrDragState(metrics)
+
+    return Aggregator(init, apply, frozenset({"root_delta"} | ({"round"} if callable(c) else set())))

@@ -1,0 +1,63 @@
+"""FLTrust: weights from the agreement with the server's own update."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import tree
+from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.types import Aggregator
+
+
+class FLTrustState(NamedTuple):
+    """State of :func:`fltrust`: the metrics of the last round."""
+
+    metrics: dict[str, jax.Array]
+
+
+def fltrust(projection: bool = False) -> Aggregator:
+    """Weights norm-matched deltas by their trust score, the clipped cosine to the reference.
+
+    With ``r`` the delta of a local pass over root data (extra ``root_delta``)::
+
+        TS_m = max(0, cos(g_m, r))
+        theta += sum_m TS_m (||r|| / ||g_m||) g_m / sum_m TS_m
+
+    Args:
+      projection: instead average the projections ``TS_m ||g_m|| r / ||r||`` over the S clients, which is
+        how the BR-DRAG paper describes the rule.
+
+    Returns:
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta``. Metrics: ``trust`` (``TS_m``),
+      ``cosine`` to ``r``, ``weight`` (the coefficient of ``g_m``; with ``projection`` the client's share in
+      the sum of scores). If no client is trusted, parameters stay as they were.
+
+    References:
+      Cao et al., FLTrust: Byzantine-robust federated learning via trust bootstrapping, 2021; projection:
+      Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section VI.
+    """
+
+    def init(params):
+        del params
+        return FLTrustState(empty_metrics("trust"))
+
+    @screened
+    def apply(params, deltas, state, *, valid, root_delta, **_):
+        del state
+        cosine = tree.cosines(deltas, root_delta)
+        trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)
+        share = trust * tree.inverse(trust.sum())
+        norms, length = tree.norms(deltas), tree.norm(root_delta)
+        if projection:
+            distance = (tree.uniform_weights(valid) * trust * norms).sum()
+            update = jax.tree.map(lambda r: distance * (tree.inverse(length) * tree.accurate(r)), root_delta)
+            weight = share
+        else:
+            unit_weight = share * tree.inverse(norms)
+            update = tree.scale(length, tree.weighted_sum(unit_weight, deltas))
+            weight = unit_weight * length
+        metrics = {"weight": weight, "cosine": cosine, "trust": trust}
+        return tree.move(params, update), FLTrustState(metrics)
+
+    return Aggregator(init, apply, frozenset({"root_delta"}))

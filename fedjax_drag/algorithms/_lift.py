@@ -1,0 +1,25 @@
+"""A server rule and a client rule, put together."""
+
+from fedjax_drag.clients import sgd
+from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink
+
+
+def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) -> Algorithm:
+    """The method whose server applies ``aggregator`` to what clients running ``client`` send.
+
+    Args:
+      aggregator: the server's rule.
+      client: the clients' rule; default :func:`~fedjax_drag.clients.sgd`.
+
+    Examples:
+      >>> from_aggregator(drag(c=0.25, alpha=0.25), client=fedprox(mu=0.2))
+    """
+
+    def broadcast(params, state, client_ids):
+        del state, client_ids
+        return Downlink(start=params)
+
+    def aggregate(params, uplink, state, **extras):
+        return aggregator.apply(params, uplink.delta, state, **extras)
+
+    return Algorithm(client or sgd(), aggregator.init, broadcast, aggregate, aggregator.needs)

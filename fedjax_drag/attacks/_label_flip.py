@@ -1,0 +1,34 @@
+"""Label flipping."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedjax_drag import checks
+from fedjax_drag.types import Attack
+
+
+def label_flip(fraction: Any = 0.5) -> Attack:
+    """Malicious clients train with labels ``C - 1 - y`` on a fraction of their data.
+
+    The same ``floor(fraction * n_m)`` examples are flipped in every round.
+
+    Args:
+      fraction: of a malicious client's examples, in [0, 1]. 0.5 in the BR-DRAG paper, 1 in ClusterGuardFL.
+
+    Raises:
+      ValueError: if ``fraction`` is out of range.
+
+    References:
+      Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning,
+      Section VI; ClusterGuardFL, Section V.
+    """
+    checks.in_range("fraction", fraction, 0.0, 1.0)
+
+    def poison(key, batch, *, positions, num_examples, num_classes):
+        del key
+        # The margin keeps a product such as 0.29 * 100 from falling just below its integer.
+        flipped = positions < jnp.floor(fraction * num_examples + 1e-3)
+        return batch._replace(y=jnp.where(flipped, num_classes - 1 - batch.y, batch.y))
+
+    return Attack(poison=poison)

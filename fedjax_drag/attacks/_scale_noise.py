@@ -1,0 +1,34 @@
+"""Noise injection by a random factor."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks
+from fedjax_drag.attacks._attack import client_keys, scale_rows
+from fedjax_drag.types import Attack
+
+
+def scale_noise(variance: Any = 3.0) -> Attack:
+    """Malicious clients send their honest message times ``p ~ N(0, variance)``.
+
+    The factor is drawn anew for each malicious client and round.
+
+    Args:
+      variance: > 0; the papers use 3.
+
+    Raises:
+      ValueError: if ``variance`` is not positive.
+
+    References:
+      "Noise injection" in Xiao et al., Divergence-based adaptive aggregation for Byzantine robust
+      federated learning, Section VI, and Zhu et al., DRAG.
+    """
+    checks.positive("variance", variance)
+
+    def forge(key, uplink, malicious, *, client_ids, **_):
+        factor = jnp.sqrt(variance) * jax.vmap(jax.random.normal)(client_keys(key, client_ids))
+        return scale_rows(uplink, jnp.where(malicious, factor, 1.0))
+
+    return Attack(forge=forge)

@@ -1,0 +1,64 @@
+"""Checks of arguments: one clear line naming the argument, its value and what is allowed.
+
+Only concrete Python and NumPy numbers are checked: a hyperparameter that is swept arrives as a
+tracer and passes through.
+"""
+
+import numbers
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether ``value`` is a plain number and can be compared while a program is built."""
+    return isinstance(value, numbers.Real | np.generic) and not isinstance(value, bool)
+
+
+def in_range(
+    name: str,
+    value: Any,
+    low: float = -np.inf,
+    high: float = np.inf,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> None:
+    """Raises ValueError unless a concrete number lies between ``low`` and ``high``.
+
+    An infinite bound, and one declared open, is excluded; NaN is always refused.
+    """
+    if isinstance(value, str | bool) or value is None:
+        raise ValueError(f"{name}={value!r}: must be a number")
+    if not is_concrete(value):
+        return
+    open_low, open_high = open_low or np.isinf(low), open_high or np.isinf(high)
+    above = value > low if open_low else value >= low
+    below = value < high if open_high else value <= high
+    if not (above and below):
+        interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+        raise ValueError(f"{name}={value!r}: must be in {interval}")
+
+
+def positive(name: str, value: Any) -> None:
+    """Raises ValueError unless a concrete number is finite and above 0."""
+    in_range(name, value, 0.0, open_low=True)
+
+
+def count(name: str, value: Any, low: int = 0, high: int | None = None) -> None:
+    """Raises ValueError unless ``value`` is an integer in ``[low, high]``; counts are static."""
+    allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
+    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not integral or value < low or (high is not None and value > high):
+        raise ValueError(f"{name}={value!r}: must be {allowed}")
+
+
+def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Raises ValueError, with the nearest spelling, unless ``value`` is one of ``allowed``."""
+    allowed = list(allowed)
+    if value not in allowed:
+        near = get_close_matches(str(value), [str(a) for a in allowed], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(str, allowed))}{hint}")

@@ -1,0 +1,17 @@
+"""Plain local SGD."""
+
+from fedjax_drag.types import ClientRule
+
+
+def sgd() -> ClientRule:
+    """Follows the mini-batch gradient: ``w -= eta grad f_m(w)``.
+
+    References:
+      McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017.
+    """
+
+    def direction(grad_fn, w, carry, downlink, batch):
+        del downlink
+        return grad_fn(w, batch), carry
+
+    return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

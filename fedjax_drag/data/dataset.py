@@ -1,0 +1,208 @@
+"""The federated data set: examples that lie in memory once, and clients that are rows of indices into them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.data.skew import SkewReport
+from fedjax_drag.types import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedDataset:
+    """Training and test examples, and which client owns which.
+
+    M clients cost M rows of indices, not copies of data. Made by :func:`fedjax_drag.data.load` or
+    :func:`from_arrays` without clients; a function of :mod:`fedjax_drag.data.partition` adds them.
+
+    Attributes:
+      name: of the data set.
+      train: NumPy arrays: inputs ``[N, *input_shape]``, uint8 (images) or float32; labels ``[N]`` int32.
+      test: the same for the test examples.
+      num_classes: labels are ``0 .. num_classes - 1``.
+      input_shape: of one input; for images with a trailing channel axis.
+      mean: per entry of the last input axis, or one for all; of inputs scaled to [0, 1] if uint8.
+      std: as ``mean``; positive.
+      rows: ``[M, L]`` int32; row m holds the indices into ``train`` of client m's examples in random
+        order, then zeros. None before partitioning.
+      counts: ``[M]`` int32, at least 1: how many entries of each row are real. None before partitioning.
+      partition: how the examples were split, for people; empty before partitioning.
+    """
+
+    name: str
+    train: Batch
+    test: Batch
+    num_classes: int
+    input_shape: tuple[int, ...]
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    rows: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    partition: str = ""
+
+    def __post_init__(self):
+        checks.count("num_classes", self.num_classes, 1)
+        for part in ("train", "test"):
+            _check_examples(part, getattr(self, part), self.input_shape, self.num_classes)
+        _check_statistics(self.mean, self.std, self.input_shape)
+        if (self.rows is None) != (self.counts is None):
+            raise ValueError("rows, counts: must be given together")
+        if self.rows is not None and self.counts is not None:
+            _check_clients(self.rows, self.counts, len(self.train.y))
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients M; 0 before partitioning."""
+        return 0 if self.rows is None else len(self.rows)
+
+    def preprocess(self, x: jax.Array | np.ndarray) -> jax.Array:
+        """Turns stored inputs into a model's inputs; may be called inside a compiled program.
+
+        Args:
+          x: ``[..., *input_shape]``, uint8 or floating.
+
+        Returns:
+          float32 of the same shape: ``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` else.
+        """
+        scale = 255.0 if x.dtype == np.uint8 else 1.0
+        return (jnp.asarray(x, jnp.float32) / scale - np.asarray(self.mean, np.float32)) / np.asarray(
+            self.std, np.float32
+        )
+
+    def skew_report(self) -> SkewReport:
+        """How labels and sizes differ between the clients.
+
+        Raises:
+          ValueError: there are no clients yet.
+        """
+        if self.rows is None or self.counts is None:
+            raise ValueError(f"{self.name}: not yet split among clients; apply fd.data.partition.dirichlet or another")
+        real = np.arange(self.rows.shape[1]) < self.counts[:, None]
+        client = np.broadcast_to(np.arange(self.num_clients)[:, None], self.rows.shape)[real]
+        label = np.asarray(self.train.y)[self.rows[real]]
+        counts = np.bincount(client * self.num_classes + label, minlength=self.num_clients * self.num_classes)
+        return SkewReport(counts.reshape(self.num_clients, self.num_classes), f"{self.name}, {self.partition}")
+
+
+def from_arrays(
+    train_x: Any,
+    train_y: Any,
+    test_x: Any,
+    test_y: Any,
+    num_classes: int | None = None,
+    name: str = "arrays",
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> FederatedDataset:
+    """Makes a data set of your own arrays; give it clients with :mod:`fedjax_drag.data.partition`.
+
+    Args:
+      train_x: inputs ``[N, ...]``: uint8 for images (``[N, H, W]`` gets a channel axis), else floating.
+      train_y: integer labels ``[N]``, from 0.
+      test_x: test inputs, shaped like ``train_x`` but for their number.
+      test_y: test labels.
+      num_classes: C; the largest label plus one if not given.
+      name: for tables and figures.
+      mean: subtracted from inputs (of uint8: after scaling to [0, 1]): one number, or one for each
+        entry of the last input axis. Measured on the training inputs if not given.
+      std: what they are then divided by. Measured if not given; a constant entry gets 1.
+
+    Returns:
+      The data set, unpartitioned; floating inputs become float32.
+
+    Raises:
+      ValueError: shapes, types or labels do not fit together, or an input is not finite.
+
+    Examples:
+      >>> import numpy as np
+      >>> x, y = np.random.rand(100, 5), np.arange(100) % 3
+      >>> fed = from_arrays(x[:80], y[:80], x[80:], y[80:])
+      >>> fed.num_classes, fed.input_shape
+      (3, (5,))
+    """
+    train = _examples("train", train_x, train_y)
+    test = _examples("test", test_x, test_y)
+    if train[0].dtype != test[0].dtype:
+        raise ValueError(f"test_x: {test[0].dtype} beside {train[0].dtype} train_x: must be of one type")
+    if num_classes is None:
+        num_classes = int(max(train[1].max(), test[1].max())) + 1
+    measured_mean, measured_std = _statistics(train[0]) if mean is None or std is None else ((), ())
+    mean, std = (measured_mean if mean is None else mean), (measured_std if std is None else std)
+    return make(name, train, test, num_classes, mean, std)
+
+
+def make(
+    name: str,
+    train: tuple[Any, Any],
+    test: tuple[Any, Any],
+    num_classes: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> FederatedDataset:
+    """An unpartitioned data set from pairs (inputs, labels) of arrays that have their final types."""
+    return FederatedDataset(name, Batch(*train), Batch(*test), num_classes, train[0].shape[1:], tuple(mean), tuple(std))
+
+
+def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and labels in the types and shapes that a data set holds."""
+    x, y = np.asarray(x), np.asarray(y)
+    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
+        raise ValueError(f"{part}_x: of type {x.dtype}: must be uint8 (images, 0..255) or floating")
+    if not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(f"{part}_y: of type {y.dtype}: must be integers")
+    if x.ndim < 2 or y.shape != x.shape[:1] or not len(y):
+        raise ValueError(f"{part}_x, {part}_y: shapes {x.shape}, {y.shape}: must be [N, ...] and [N], N >= 1")
+    if x.dtype == np.uint8 and x.ndim == 3:
+        x = x[..., None]
+    if x.dtype != np.uint8:
+        with np.errstate(over="ignore"):  # a number too large for float32 is reported as not finite
+            x = x.astype(np.float32, copy=False)
+        if not np.isfinite(x).all():
+            raise ValueError(f"{part}_x: {np.count_nonzero(~np.isfinite(x))} entries are not finite float32 numbers")
+    if y.min() < 0 or y.max() > np.iinfo(np.int32).max:
+        raise ValueError(f"{part}_y: labels from {y.min()} to {y.max()}: must be >= 0 and fit 32 bits")
+    return np.ascontiguousarray(x), y.astype(np.int32)
+
+
+def _statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per entry of the last axis, of inputs scaled to [0, 1] if uint8."""
+    axes, scale = tuple(range(x.ndim - 1)), 255.0 if x.dtype == np.uint8 else 1.0
+    mean, std = x.mean(axes, dtype=np.float64) / scale, x.std(axes, dtype=np.float64) / scale
+    std[std <= 1e-6 * np.abs(mean)] = 1.0  # a constant, up to rounding
+    std[std == 0] = 1.0
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_classes: int) -> None:
+    x, y = batch
+    if x.dtype not in (np.uint8, np.float32) or y.dtype != np.int32:
+        raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: must be uint8 or float32, and int32")
+    if x.shape[1:] != tuple(input_shape) or not input_shape:
+        raise ValueError(f"{part}: inputs of shape {x.shape[1:]}: must be input_shape={input_shape}")
+    if y.shape != x.shape[:1] or not len(y):
+        raise ValueError(f"{part}: {x.shape[0]} inputs, labels of shape {y.shape}: must be as many, at least 1")
+    if int(y.min()) < 0 or int(y.max()) >= num_classes:
+        raise ValueError(f"{part}: labels from {y.min()} to {y.max()}: must be in [0, {num_classes - 1}]")
+
+
+def _check_statistics(mean: tuple[float, ...], std: tuple[float, ...], input_shape: tuple[int, ...]) -> None:
+    for name, value in (("mean", mean), ("std", std)):
+        if len(value) not in (1, input_shape[-1]):
+            raise ValueError(f"{name}: {len(value)} numbers: must be 1, or {input_shape[-1]} as the last input axis")
+        for entry in value:
+            checks.in_range(name, entry, 0.0 if name == "std" else -np.inf, open_low=True)
+
+
+def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> None:
+    if rows.dtype != np.int32 or counts.dtype != np.int32:
+        raise ValueError(f"rows, counts: types {rows.dtype}, {counts.dtype}: must be int32")
+    if rows.ndim != 2 or counts.shape != rows.shape[:1] or not rows.size:
+        raise ValueError(f"rows, counts: shapes {rows.shape}, {counts.shape}: must be [M, L] and [M]")
+    if counts.min() < 1 or counts.max() > rows.shape[1]:
+        raise ValueError(f"counts: from {counts.min()} to {counts.max()}: must be in [1, {rows.shape[1]}]")
+    if rows.min() < 0 or rows.max() >= num_examples:
+        raise ValueError(f"rows: indices from {rows.min()} to {rows.max()}: must be in [0, {num_examples - 1}]")

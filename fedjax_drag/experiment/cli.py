@@ -1,0 +1,197 @@
+"""The ``fedjax-drag`` command."""
+
+import shlex
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Nothing else is imported here: JAX and matplotlib take seconds, and --help needs neither.
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+"""Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    app(prog_name="fedjax-drag")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from fedjax_drag import __version__
+
+        typer.echo(f"fedjax-drag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _app(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    r"""Federated learning under data heterogeneity and Byzantine attack, as one compiled JAX program.
+
+    \b
+    Examples:
+      fedjax-drag run configs/quickstart.yaml
+      fedjax-drag run configs/quickstart.yaml rounds=50 aggregator.c=0.5 --out runs/c05
+      fedjax-drag run configs/quickstart.yaml aggregator=krum attack=sign_flip byzantine_fraction=0.3
+      fedjax-drag run configs/fashion_mnist_drag.yaml --resume
+      fedjax-drag plot runs/quickstart runs/c05 -o accuracy.png
+      fedjax-drag list aggregators
+    """
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration's name.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the results folder.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no summary.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
+
+    KEY=VALUE changes a key of the configuration; dots reach into a component. Naming another component
+    replaces it, arguments included.
+
+    \b
+    Examples:
+      fedjax-drag run configs/quickstart.yaml
+      fedjax-drag run configs/quickstart.yaml seed=1 --out runs/seed1
+      fedjax-drag run configs/quickstart.yaml algorithm=scaffold 'model.hidden=[128,64]'
+      fedjax-drag run configs/quickstart.yaml --resume rounds=400
+      fedjax-drag run runs/quickstart/config.yaml --out runs/again
+
+    Exit status: 0 done, 1 the run failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume
+    goes on from there).
+    """
+    with _reported(debug):
+        with _misuse():
+            from fedjax_drag.experiment import config as configuration
+            from fedjax_drag.experiment.run import execute, plan
+
+            loaded = configuration.load(config, overrides or ())
+            folder = out or Path("runs") / configuration.slug(loaded.name)
+            planned = plan(loaded, out=folder, resume=resume, overwrite=overwrite)
+        try:
+            finished = execute(planned, quiet=quiet or None)
+        except KeyboardInterrupt:
+            typer.echo(f"stopped; to go on: {_resume_command(sys.argv[1:])}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        _conclude(planned.folder or folder, list(finished), quiet)
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Results folders.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Image: .png, .pdf or .svg.", show_default=False)
+    ],
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    r"""Draw test accuracy against rounds, one line per method.
+
+    Runs that differ only by seed share a line, their mean, in a band from minimum to maximum. The folder
+    of a comparison stands for all its runs.
+
+    \b
+    Example:
+      fedjax-drag plot runs/seed0 runs/seed1 runs/seed2 -o accuracy.svg
+    """
+    with _reported(debug):
+        with _misuse():
+            from fedjax_drag.experiment import plotting
+
+            path = plotting.plot(runs, output)
+        typer.echo(path)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="aggregators, algorithms, clients, attacks, partitions, models or datasets.",
+            show_default=False,
+        ),
+    ],
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    r"""List what a configuration can name: arguments with defaults, what it does, its paper.
+
+    \b
+    Example:
+      fedjax-drag list aggregators
+    """
+    with _reported(debug):
+        with _misuse():
+            from fedjax_drag.experiment import catalog
+
+            text = catalog.describe(kind)
+        typer.echo(text)
+
+
+class _MisuseError(Exception):
+    """What is wrong lies in what the user gave."""
+
+
+@contextmanager
+def _misuse() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        raise _MisuseError(str(error)) from error
+
+
+@contextmanager
+def _reported(debug: bool) -> Iterator[None]:
+    """Turns an exception into one line on standard error and an exit status."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        misused = isinstance(error, _MisuseError)
+        kind = "" if misused else f"the run failed: {type(error).__name__}: "
+        hint = "" if misused or debug else " (--debug shows where)"
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        typer.echo(f"fedjax-drag: error: {kind}{first_line}{hint}", err=True)
+        raise typer.Exit(MISUSED if misused else FAILED) from None
+
+
+def _resume_command(arguments: Sequence[str]) -> str:
+    kept = [argument for argument in arguments if argument not in ("--overwrite", "--resume")]
+    return shlex.join(["fedjax-drag", *kept, "--resume"])
+
+
+def _conclude(folder: Path, labels: Sequence[str], quiet: bool) -> None:
+    """Draws the curve and tells what came out."""
+    from fedjax_drag.experiment import plotting, results
+    from fedjax_drag.experiment.progress import table
+
+    runs = results.read(folder)
+    figure = plotting.plot([folder], folder / results.FIGURE)
+    if quiet:
+        return
+    rows = {label: (run.history, results.read_summary(run.folder)) for label, run in zip(labels, runs, strict=True)}
+    typer.echo(f"\n{table(rows)}\n\nresults in {folder}, curve in {figure}")

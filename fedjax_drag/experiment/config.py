@@ -1,0 +1,344 @@
+"""The configuration of an experiment: a YAML file, overrides, and what is allowed in them.
+
+A *component* (data set, partition, model, algorithm, aggregator, client rule, attack) is written as
+a bare name or as a mapping with ``name`` and that builder's arguments. Which names and arguments
+exist is decided in :mod:`fedjax_drag.experiment.build`; everything else is checked here.
+"""
+
+import dataclasses
+import re
+import types
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedjax_drag import checks
+
+COMPONENTS = ("data", "partition", "model", "algorithm", "aggregator", "client", "attack")
+"""Keys whose value is a component."""
+
+_PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A builder's name with its arguments.
+
+    Attributes:
+      name: which builder.
+      arguments: keyword arguments that the configuration gives it.
+    """
+
+    name: str
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One experiment, or several that are compared.
+
+    Attributes:
+      name: title of the run; ``runs/<name>`` is where the command line puts its results.
+      data: data set with ``data_dir`` and ``source``.
+      partition: how the examples are split over clients.
+      model: architecture; ``num_classes`` comes from the data.
+      algorithm: federated method; ``from_aggregator`` joins ``aggregator`` and ``client``.
+      aggregator: server-side rule (also the one inside a two-sided ``algorithm``).
+      client: what a client runs when the algorithm does not bring its own rule.
+      attack: what malicious clients do, or None.
+      byzantine_fraction: fraction of malicious clients in the federation, in [0, 1].
+      rounds: communication rounds.
+      cohort_size: clients in a round, S.
+      local_steps: local SGD steps of a client in a round, U.
+      batch_size: examples in a local step, B.
+      step_size: local step size.
+      root_size: examples of the server's root data, for rules that need it, or None for 3,000 or a tenth of the
+        benign clients' data where that is less.
+      eval_every: rounds between evaluations on the test set.
+      seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
+      nonfinite: ``reject`` or ``propagate`` deltas that are not finite.
+      clients_axis: how a round's clients are computed: ``auto``, ``vmap`` or ``map``.
+      clients_per_chunk: how many clients at a time, or None for all.
+      rounds_per_compile: rounds in one compiled call, or None for the engine's choice.
+      diagnostics: whether the rule's per-client diagnostics are recorded.
+      compare: None, or a mapping from a label to the keys that this variant changes.
+    """
+
+    name: str = "run"
+    data: Component = dataclasses.field(default_factory=partial(Component, "digits"))
+    partition: Component = dataclasses.field(
+        default_factory=partial(Component, "dirichlet", {"num_clients": 40, "beta": 0.1})
+    )
+    model: Component = dataclasses.field(default_factory=partial(Component, "mlp"))
+    algorithm: Component = dataclasses.field(default_factory=partial(Component, "from_aggregator"))
+    aggregator: Component = dataclasses.field(default_factory=partial(Component, "fedavg"))
+    client: Component = dataclasses.field(default_factory=partial(Component, "sgd"))
+    attack: Component | None = None
+    byzantine_fraction: float = 0.0
+    rounds: int = 200
+    cohort_size: int = 10
+    local_steps: int = 5
+    batch_size: int = 10
+    step_size: float = 0.01
+    root_size: int | None = None
+    eval_every: int = 10
+    seed: int = 0
+    nonfinite: str = "reject"
+    clients_axis: str = "auto"
+    clients_per_chunk: int | None = None
+    rounds_per_compile: int | None = None
+    diagnostics: bool = True
+    compare: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks ranges; builders and the engine check what depends on more than one value."""
+        if not slug(self.name):
+            raise ValueError(f"name={self.name!r}: must have at least one letter or digit")
+        checks.in_range("byzantine_fraction", self.byzantine_fraction, 0.0, 1.0)
+        checks.positive("step_size", self.step_size)
+        for key in ("rounds", "cohort_size", "local_steps", "batch_size", "eval_every"):
+            checks.count(key, getattr(self, key), 1)
+        for key in ("root_size", "clients_per_chunk", "rounds_per_compile"):
+            if getattr(self, key) is not None:
+                checks.count(key, getattr(self, key), 1)
+        checks.count("seed", self.seed, 0, 2**32 - 1)
+        checks.one_of("nonfinite", self.nonfinite, ("reject", "propagate"))
+        checks.one_of("clients_axis", self.clients_axis, ("auto", "vmap", "map"))
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":
+        """Checks a mapping as it is read from YAML; keys it leaves out take their defaults.
+
+        Args:
+          mapping: configuration keys and values.
+
+        Returns:
+          The configuration. The variants under ``compare`` are checked by :meth:`variants`.
+
+        Raises:
+          ValueError: one line naming the key, its value and what is allowed.
+        """
+        merged = merge(_DEFAULTS, mapping)
+        if not isinstance(merged["compare"], Mapping | types.NoneType):
+            allowed = "null or a mapping from labels to the keys that each changes"
+            raise ValueError(f"compare={merged['compare']!r}: must be {allowed}")
+        components = {key: _split(key, merged[key]) for key in COMPONENTS}
+        scalars = {key: value for key, value in merged.items() if key not in COMPONENTS}
+        try:
+            config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), scalars))
+        except OmegaConfBaseException as error:
+            raise ValueError(_explain(error, scalars)) from None
+        assert isinstance(config, Config)
+        return dataclasses.replace(config, **components)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The configuration as plain values, as :meth:`from_mapping` reads them."""
+        mapping = dataclasses.asdict(self)
+        for key in COMPONENTS:
+            if mapping[key] is not None:
+                mapping[key] = {"name": mapping[key]["name"], **mapping[key]["arguments"]}
+        return mapping
+
+    def variants(self) -> dict[str, "Config"]:
+        """The runs of a comparison by label: this configuration with each variant's changes.
+
+        Returns:
+          Single-run configurations named by their label, in the order written; empty without
+          ``compare``.
+
+        Raises:
+          ValueError: a variant is not a mapping, has a wrong key or value, or compares again; or
+            two labels would share a folder.
+        """
+        variants: dict[str, Config] = {}
+        folders: dict[str, str] = {}
+        for label, changes in (self.compare or {}).items():
+            where = f"compare.{label}"
+            changes = {} if changes is None else changes
+            if not isinstance(changes, Mapping):
+                raise ValueError(f"{where}={changes!r}: must be a mapping of the keys that it changes")
+            if "compare" in changes or "name" in changes:
+                raise ValueError(f"{where}: must not contain 'compare' or 'name'")
+            if not slug(label) or slug(label) in folders:
+                clash = f", which shares the folder of {folders[slug(label)]!r}" if slug(label) else ""
+                raise ValueError(f"compare label {label!r}{clash}: must have letters or digits of its own")
+            folders[slug(label)] = label
+            base = self.to_mapping() | {"name": label, "compare": None}
+            try:
+                variants[label] = Config.from_mapping(merge(base, changes))
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+        return variants
+
+
+def load(source: str | Path | Mapping[str, Any] | Config, overrides: Iterable[str] = ()) -> Config:
+    """Reads a configuration and applies overrides.
+
+    Args:
+      source: path of a YAML file, a mapping, or a :class:`Config`.
+      overrides: ``key=value`` strings with dotted keys, applied in turn: ``rounds=50``,
+        ``aggregator.c=0.5``, ``aggregator=krum``. One that names another component than the one
+        it changes replaces it, arguments included.
+
+    Returns:
+      The checked configuration.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file or an override is not valid.
+    """
+    if isinstance(source, Config):
+        mapping: Mapping[str, Any] = source.to_mapping()
+    elif isinstance(source, Mapping):
+        mapping = dict(source)
+    else:
+        mapping = _read(Path(source))
+    if isinstance(overrides, str):
+        raise ValueError(f"overrides={overrides!r}: must be a list of key=value strings")
+    for override in overrides:
+        mapping = merge(mapping, _parse(override), defaults=_DEFAULTS)
+    return Config.from_mapping(mapping)
+
+
+def merge(
+    base: Mapping[str, Any], changes: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """``base`` with ``changes`` applied.
+
+    A component is merged argument by argument, unless ``changes`` gives it another name: then it
+    is replaced, since the old one's arguments mean nothing to the new one.
+
+    Args:
+      base: configuration keys and values.
+      changes: keys to change; unknown ones are refused.
+      defaults: what a component that ``base`` leaves out is merged with.
+
+    Returns:
+      A new mapping.
+    """
+    result = dict(base)
+    known = [field.name for field in dataclasses.fields(Config)]
+    for key, value in changes.items():
+        unknown_key(key, known)
+        if key in COMPONENTS:
+            result[key] = _merge_component(base.get(key, (defaults or {}).get(key)), value)
+        elif key == "compare" and isinstance(base.get(key), Mapping) and isinstance(value, Mapping):
+            result[key] = _merge_compare(base[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+def unknown_key(key: str, known: Iterable[str], where: str = "") -> None:
+    """Raises ValueError, with the nearest spelling, unless ``key`` is one of ``known``.
+
+    Args:
+      key: the key to look up.
+      known: keys that are allowed.
+      where: what the key belongs to, such as ``"aggregator drag"``.
+    """
+    known = list(known)
+    if key in known:
+        return
+    near = get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
+    hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
+    raise ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
+
+
+def slug(label: str) -> str:
+    """``label`` as a folder name: lower case, anything but letters, digits, ``.`` and ``_`` a dash."""
+    return re.sub(r"[^\w.]+", "-", label.lower()).strip("-._")
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Dotted keys and values of a configuration, for comparing two of them."""
+    flat: dict[str, Any] = {}
+    for key, value in config.to_mapping().items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": entry for inner, entry in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise FileNotFoundError(f"configuration {str(path)!r}: no such file")
+    try:
+        mapping = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"configuration {str(path)!r}: {_one_line(error)}") from None
+    if not isinstance(mapping, dict) or not mapping:
+        raise ValueError(f"configuration {str(path)!r}: must be a mapping of keys to values")
+    return {str(key): value for key, value in mapping.items()}
+
+
+def _parse(override: str) -> dict[str, Any]:
+    key, equals, _ = override.partition("=")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise ValueError(f"override {override!r}: must be key=value, such as rounds=50 or aggregator.c=0.5")
+    try:
+        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=True)
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"override {override!r}: {_one_line(error)}") from None
+    assert isinstance(parsed, dict)
+    return {str(key): value for key, value in parsed.items()}
+
+
+def _one_line(error: Exception) -> str:
+    """An exception's message on one line, with the place in a YAML file where it has one."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _merge_component(old: Any, new: Any) -> Any:
+    old, new = _named(old), _named(new)
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    return dict(new) if new.get("name", old.get("name")) != old.get("name") else {**old, **new}
+
+
+def _merge_compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(old)
+    for label, changes in new.items():
+        both = isinstance(result.get(label), Mapping) and isinstance(changes, Mapping)
+        result[label] = merge(result[label], changes) if both else changes
+    return result
+
+
+def _split(key: str, value: Any) -> Component | None:
+    """A component from its name, or from a mapping with a name and arguments."""
+    value = _named(value)
+    if value is None and key == "attack":
+        return None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key}={value!r}: must be a name, or a mapping with a name and arguments")
+    if not isinstance(value.get("name"), str):
+        raise ValueError(f"{key}.name={value.get('name')!r}: must be the name of one; 'fedjax-drag list' shows them")
+    return Component(value["name"], {str(k): v for k, v in value.items() if k != "name"})
+
+
+def _explain(error: OmegaConfBaseException, scalars: Mapping[str, Any]) -> str:
+    """What OmegaConf found, as ``key=value: must be ...``."""
+    key = str(getattr(error, "full_key", "") or "")
+    field = next((f for f in dataclasses.fields(Config) if f.name == key), None)
+    if field is None or key == "compare":
+        return f"{key}: {_one_line(error)}"
+    parts = str(getattr(field.type, "__name__", field.type)).split(" | ")
+    allowed = " or ".join(_PHRASES.get(part, "null" if part == "None" else part) for part in parts)
+    return f"{key}={scalars[key]!r}: must be {allowed}"
+
+
+_DEFAULTS = Config().to_mapping()

@@ -1,0 +1,102 @@
+"""What a run shows while it goes on, and the table at its end."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+_TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+
+
+class Progress:
+    """A progress bar over a run's rounds, on standard error when that is a terminal.
+
+    Args:
+      label: what is running.
+      num_rounds: rounds in the whole run.
+      start: rounds already done.
+      quiet: no bar; None: no bar unless standard error is a terminal.
+    """
+
+    def __init__(self, label: str, num_rounds: int, start: int = 0, quiet: bool | None = None):
+        layout = (
+            "{desc}: {percentage:3.0f}%|{bar}| round {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+        )
+        disable = quiet or (quiet is None and not sys.stderr.isatty())
+        self._label = label
+        self._bar = tqdm(
+            total=num_rounds, initial=start, unit=" rounds", bar_format=layout, disable=disable, dynamic_ncols=True
+        )
+        self._bar.set_description(f"{label} (compiling)")
+
+    def update(self, round_number: int, metrics: Mapping[str, Any]) -> None:
+        """Moves the bar to a round that was evaluated."""
+        self._bar.set_description(self._label, refresh=False)
+        self._bar.set_postfix_str(f"accuracy {float(metrics['test_accuracy']):.1%}", refresh=False)
+        self._bar.update(round_number - self._bar.n)
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Leaves the bar as it is."""
+        self._bar.close()
+
+
+def summary(history: Mapping[str, np.ndarray], seconds: float, compile_seconds: float | None) -> dict[str, Any]:
+    """The figures of a run for ``summary.json``.
+
+    Args:
+      history: the run's history.
+      seconds: running time, in seconds.
+      compile_seconds: the part of it that was compilation, if known.
+
+    Returns:
+      Final and best accuracy, and times; accuracies are None if nothing was evaluated.
+    """
+    accuracy = np.asarray(history.get("test_accuracy", ()))
+    seen = accuracy[np.isfinite(accuracy)]
+    return {
+        "rounds": int(history["round"][-1]) if accuracy.size else 0,
+        "final_accuracy": accuracy[-1] if accuracy.size else None,
+        "best_accuracy": seen.max() if seen.size else None,
+        "seconds": round(seconds, 3),
+        "compile_seconds": None if compile_seconds is None else round(compile_seconds, 3),
+    }
+
+
+def table(rows: Mapping[str, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]) -> str:
+    """A plain table of runs.
+
+    Args:
+      rows: history and summary of each run, by label.
+
+    Returns:
+      Aligned lines: final and best accuracy, first round at up to three accuracies that are
+      telling for these runs, and seconds.
+    """
+    best = max((s["best_accuracy"] or 0.0 for _, s in rows.values()), default=0.0)
+    targets = [target for target in _TARGETS if target <= best][-3:]
+    lines = [["", "final", "best", *(f"round at {target:.0%}" for target in targets), "rounds/s", "seconds"]]
+    for label, (history, figures) in rows.items():
+        reached = [_first_round(history, target) for target in targets]
+        rate = figures.get("rounds_per_second")
+        speed = "-" if rate is None else f"{rate:.1f}"
+        accuracies = [_percent(figures["final_accuracy"]), _percent(figures["best_accuracy"])]
+        lines.append([label, *accuracies, *reached, speed, f"{figures['seconds']:.1f}"])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        )
+        for line in lines
+    )
+
+
+def _first_round(history: Mapping[str, np.ndarray], target: float) -> str:
+    reached = np.flatnonzero(np.asarray(history["test_accuracy"]) >= target)
+    return str(int(history["round"][reached[0]])) if reached.size else "-"
+
+
+def _percent(accuracy: float | None) -> str:
+    return "-" if accuracy is None or not np.isfinite(accuracy) else f"{accuracy:.1%}"

@@ -1,0 +1,282 @@
+"""From a configuration to finished runs: plan everything, then execute and record."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+import numpy as np
+
+from fedjax_drag.data import FederatedDataset
+from fedjax_drag.experiment import build, results
+from fedjax_drag.experiment.checkpoints import Checkpoints
+from fedjax_drag.experiment.config import Config, load, slug
+from fedjax_drag.experiment.progress import Progress, summary
+from fedjax_drag.experiment.results import History
+from fedjax_drag.simulation import Evaluation, Result, Simulation, prepare
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run that is ready to start.
+
+    Attributes:
+      label: what it is called in tables and plots.
+      config: its resolved configuration.
+      simulation: the traced run.
+      folder: where its results go, or None.
+    """
+
+    label: str
+    config: Config
+    simulation: Simulation
+    folder: Path | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A checked configuration: all its runs are built, none has started.
+
+    Attributes:
+      config: the resolved configuration.
+      jobs: its runs; more than one may be listed only under ``compare``.
+      folder: where the results go, or None.
+      resume: whether runs found there are continued.
+    """
+
+    config: Config
+    jobs: tuple[Job, ...]
+    folder: Path | None
+    resume: bool
+
+
+def run(
+    config: str | Path | Mapping[str, Any] | Config,
+    overrides: Iterable[str] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool | None = None,
+) -> Any:
+    """Runs the experiment that a configuration describes.
+
+    Args:
+      config: path of a YAML file, a mapping of its keys, or a
+        :class:`~fedjax_drag.experiment.config.Config`.
+      overrides: ``key=value`` strings such as ``"rounds=50"`` or ``"aggregator.c=0.5"``.
+      out: results folder; None writes nothing.
+      resume: continue the run in ``out`` from its newest checkpoint, to the same end as if it had
+        not been interrupted.
+      overwrite: replace the run in ``out``.
+      quiet: True for no progress bar, None for one only where standard error is a terminal.
+
+    Returns:
+      A :class:`~fedjax_drag.simulation.Result`; if the configuration has ``compare``, a dict of them
+      by label.
+
+    Raises:
+      ValueError: the configuration or the folder is not valid; raised before anything is computed
+        or written.
+      FileNotFoundError: the configuration or the data are not there.
+      KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved in ``out``.
+    """
+    planned = plan(config, overrides, out, resume, overwrite)
+    finished = execute(planned, quiet)
+    return finished if planned.config.compare is not None else next(iter(finished.values()))
+
+
+def plan(
+    config: str | Path | Mapping[str, Any] | Config,
+    overrides: Iterable[str] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Plan:
+    """Checks and builds all runs of a configuration; writes nothing but clears ``out`` to overwrite it.
+
+    Args and exceptions are those of :func:`run`.
+    """
+    loaded = load(config, overrides)
+    variants = loaded.variants()
+    if loaded.compare is not None and not variants:
+        raise ValueError("compare={}: must have at least one label, or be null")
+    whole = build.resolve(loaded)
+    singles = {label: _labelled(label, build.resolve, variant) for label, variant in variants.items()}
+    folder = None if out is None else Path(out)
+    if folder is None and (resume or overwrite):
+        raise ValueError("out=None: resume and overwrite need the results folder")
+    places = {label: folder and folder / slug(label) for label in singles}
+    if folder is not None:
+        results.check_folder(folder, resume=resume, overwrite=overwrite)
+    if resume:
+        _check_resumable(whole, singles, places, folder)
+
+    federations: dict[str, FederatedDataset] = {}
+    if not singles:
+        jobs = (Job(whole.name, whole, _prepare(whole, federations), folder),)
+    else:
+        jobs = tuple(
+            Job(label, single, _labelled(label, _prepare, single, federations), places[label])
+            for label, single in singles.items()
+        )
+    if overwrite and folder is not None:
+        results.clear(folder)
+    return Plan(whole, jobs, folder, resume)
+
+
+def execute(planned: Plan, quiet: bool | None = None) -> dict[str, Result]:
+    """Runs everything planned, in order.
+
+    Args:
+      planned: from :func:`plan`.
+      quiet: as for :func:`run`.
+
+    Returns:
+      The results by label.
+    """
+    if planned.folder is not None and planned.config.compare is not None:
+        results.begin(planned.folder, planned.config)
+    return {job.label: _execute(job, planned.resume, quiet) for job in planned.jobs}
+
+
+def _labelled(label: str, function: Any, *args: Any) -> Any:
+    """Calls a function; its errors name the variant they are about."""
+    try:
+        return function(*args)
+    except ValueError as error:
+        raise ValueError(f"compare.{label}: {error}") from error
+
+
+def _check_resumable(
+    whole: Config, singles: Mapping[str, Config], places: Mapping[str, Path | None], folder: Path | None
+) -> None:
+    assert folder is not None
+    results.check_same(folder, whole)
+    for label, single in singles.items():
+        place = places[label]
+        if place is not None and (place / results.CONFIG).is_file():
+            _labelled(label, results.check_same, place, single)
+
+
+def _prepare(config: Config, federations: dict[str, FederatedDataset]) -> Simulation:
+    """Builds and traces one run; data that runs have in common are loaded once."""
+    source = json.dumps([dataclasses.asdict(config.data), dataclasses.asdict(config.partition), config.seed])
+    if source not in federations:
+        federations[source] = build.federation(config)
+    fed = federations[source]
+    try:
+        return prepare(
+            build.method(config, fed.num_clients),
+            model=build.model(config, fed),
+            data=fed,
+            num_rounds=config.rounds,
+            cohort_size=config.cohort_size,
+            local_steps=config.local_steps,
+            batch_size=config.batch_size,
+            step_size=config.step_size,
+            attack=build.attack(config, fed),
+            byzantine_fraction=config.byzantine_fraction,
+            root_size=config.root_size,
+            eval_every=config.eval_every,
+            seed=config.seed,
+            nonfinite=config.nonfinite,
+            clients_axis=config.clients_axis,
+            clients_per_chunk=config.clients_per_chunk,
+            rounds_per_compile=config.rounds_per_compile,
+            diagnostics=config.diagnostics,
+        )
+    except TypeError as error:  # of the tracer: shapes or types that do not go together
+        raise ValueError(str(error).splitlines()[0]) from error
+
+
+def _execute(job: Job, resume: bool, quiet: bool | None) -> Result:
+    recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume)
+    start = 0 if recorder is None else recorder.start
+    bar = Progress(job.label, job.config.rounds, start, quiet)
+    callbacks = [lambda event: bar.update(event.round, event.metrics)]
+    if recorder is None:
+        try:
+            return job.simulation.run(callbacks)
+        finally:
+            bar.close()
+    try:
+        result = job.simulation.run([recorder, *callbacks], recorder.state)
+        return recorder.finish(result)
+    except KeyboardInterrupt:
+        recorder.interrupted()
+        raise
+    finally:
+        bar.close()
+        recorder.close()
+
+
+class Recorder:
+    """Writes a run's evaluations, checkpoints and summary as they come; a callback of the engine.
+
+    Args:
+      folder: the results folder; made here.
+      config: the run's configuration.
+      simulation: the run, which knows what its state looks like.
+      resume: continue from the newest checkpoint in the folder, if there is one.
+
+    Attributes:
+      start: rounds already done.
+      state: the state after them, or None at the beginning.
+    """
+
+    def __init__(self, folder: Path, config: Config, simulation: Simulation, resume: bool):
+        self._folder = folder
+        self._begun = time.perf_counter()
+        results.begin(folder, config)
+        (folder / results.SUMMARY).unlink(missing_ok=True)
+        self._checkpoints = Checkpoints(folder)
+        latest = self._checkpoints.latest() if resume else None
+        self.start = latest or 0
+        self.state = None
+        self._earlier: History = {}
+        metrics = folder / results.METRICS
+        if latest is not None:
+            self._earlier = results.read_metrics(metrics, up_to=latest)
+            self.state = self._checkpoints.restore(latest, jax.eval_shape(simulation.initial_state))
+            results.cut_metrics(metrics, keep=len(self._earlier["round"]))
+        self._rows: list[dict[str, Any]] = []
+        self._stream: IO[str] = metrics.open("w" if latest is None else "a", encoding="utf-8")
+
+    def __call__(self, event: Evaluation) -> None:
+        """Records an evaluation: first its line, then the state after it."""
+        results.append_metrics(self._stream, event.metrics)
+        self._rows.append({key: event.metrics[key] for key in ("round", "test_accuracy")})
+        self._checkpoints.save(event.round, event.state)
+
+    def finish(self, result: Result) -> Result:
+        """Writes the summary; returns the result with the history from before a resume."""
+        history = self._earlier
+        if result.history:
+            history = results.join(self._earlier, result.history) if self._earlier else result.history
+        seconds = result.seconds + result.compile_seconds
+        figures = summary(history, seconds, result.compile_seconds) | self._session()
+        done = int(history["round"][-1]) - self.start
+        figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
+        results.write_json(self._folder / results.SUMMARY, figures | {"interrupted": False})
+        return result._replace(history=history)
+
+    def interrupted(self) -> None:
+        """Writes the summary of a run that was stopped; its evaluations and checkpoints are already there."""
+        keys = ("round", "test_accuracy")
+        history = {
+            key: np.concatenate([self._earlier.get(key, np.zeros(0)), np.array([row[key] for row in self._rows])])
+            for key in keys
+        }
+        figures = summary(history, time.perf_counter() - self._begun, None) | self._session()
+        results.write_json(self._folder / results.SUMMARY, figures | {"interrupted": True})
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._stream.close()
+        self._checkpoints.close()
+
+    def _session(self) -> dict[str, Any]:
+        return {"resumed_from_round": self.start} if self.start else {}

@@ -1,0 +1,92 @@
+"""The federation as arrays on the device: examples once, clients as rows of indices."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.data import FederatedDataset
+from fedjax_drag.types import Batch
+
+
+class Federation(NamedTuple):
+    """All data that a compiled round reads.
+
+    Attributes:
+      train: every training example, as stored.
+      rows: ``[M, L]`` int32, each client's indices into ``train``, in random order, padded.
+      counts: ``[M]`` int32, how many entries of a row are real.
+      malicious: ``[M]`` bool.
+      root_row: ``[R]`` int32, the server's root data; empty if no rule needs it.
+    """
+
+    train: Batch
+    rows: jax.Array
+    counts: jax.Array
+    malicious: jax.Array
+    root_row: jax.Array
+
+
+def choose_malicious(num_clients: int, fraction: float, seed: int) -> np.ndarray:
+    """Marks ``round(fraction * M)`` clients as malicious for the whole run, ``[M]`` bool."""
+    checks.in_range("byzantine_fraction", fraction, 0.0, 1.0)
+    number = round(fraction * num_clients)
+    order = np.random.default_rng([seed, 1]).permutation(num_clients)
+    malicious = np.zeros(num_clients, bool)
+    malicious[order[:number]] = True
+    return malicious
+
+
+def choose_root(data: FederatedDataset, malicious: np.ndarray, root_size: int | None) -> np.ndarray:
+    """Draws the root data in equal parts from the benign clients.
+
+    Rows are in random order, so a prefix of each is a random part of it. What a small client cannot
+    give is taken evenly from the others.
+
+    Args:
+      data: a partitioned data set.
+      malicious: ``[M]`` bool.
+      root_size: number of examples; default 3,000, or a tenth of the benign clients' data where that is less.
+
+    Returns:
+      Indices into ``data.train``, ``[root_size]`` int32.
+
+    Raises:
+      ValueError: if the benign clients hold fewer examples.
+    """
+    assert data.rows is not None
+    assert data.counts is not None
+    available = np.where(malicious, 0, data.counts)
+    total = int(available.sum())
+    if total == 0:
+        raise ValueError("byzantine_fraction: root data come from benign clients, and every client is malicious")
+    if root_size is None:
+        root_size = max(1, min(3000, total // 10))
+    checks.count("root_size", root_size, 1, total)
+    quota = _even_quotas(available, root_size)
+    return np.concatenate([row[:take] for row, take in zip(data.rows, quota, strict=True)]).astype(np.int32)
+
+
+def _even_quotas(available: np.ndarray, total: int) -> np.ndarray:
+    """Splits ``total`` as evenly as ``available`` allows: everybody gives ``min(available, level)``."""
+    low, high = 0, int(available.max())
+    while low < high:  # smallest level that yields enough
+        level = (low + high) // 2
+        if np.minimum(available, level).sum() >= total:
+            high = level
+        else:
+            low = level + 1
+    quota = np.minimum(available, low)
+    givers = np.flatnonzero(quota == low)
+    quota[givers[: quota.sum() - total]] -= 1
+    return quota
+
+
+def to_device(data: FederatedDataset, malicious: np.ndarray, root_row: np.ndarray) -> Federation:
+    """Places a partitioned data set on the default device."""
+    train = Batch(jnp.asarray(data.train.x), jnp.asarray(data.train.y))
+    return Federation(
+        train, jnp.asarray(data.rows), jnp.asarray(data.counts), jnp.asarray(malicious), jnp.asarray(root_row)
+    )

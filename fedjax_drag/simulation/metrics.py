@@ -1,0 +1,79 @@
+"""Evaluation on a whole data set, and the history of a run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_drag.types import Batch, Params
+
+_EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
+
+
+def make_evaluate(
+    apply: Callable[[Params, jax.Array], jax.Array], preprocess: Callable[[jax.Array], jax.Array]
+) -> Callable[[Params, Batch], dict[str, jax.Array]]:
+    """Builds ``(params, examples) -> {"test_accuracy", "test_loss"}`` over all examples.
+
+    Args:
+      apply: ``(params, x) -> logits [B, C]``.
+      preprocess: from stored examples to model inputs.
+    """
+
+    def evaluate(params, examples):
+        number = examples.y.shape[0]
+        size = min(_EVALUATION_BATCH, number)
+        num_batches = -(-number // size)
+
+        def totals(batch_index):
+            places = batch_index * size + jnp.arange(size)
+            real = places < number
+            index = jnp.minimum(places, number - 1)
+            logits = apply(params, preprocess(examples.x[index]))
+            labels = examples.y[index]
+            losses = cross_entropy(logits, labels)
+            return jnp.where(real, logits.argmax(-1) == labels, False).sum(), jnp.where(real, losses, 0.0).sum()
+
+        correct, losses = jax.lax.map(totals, jnp.arange(num_batches))
+        return {"test_accuracy": correct.sum() / number, "test_loss": losses.sum() / number}
+
+    return evaluate
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Softmax cross-entropy in nats, ``[B]``, from logits ``[B, C]`` and integer labels ``[B]``."""
+    shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+    chosen = jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == labels[:, None], shifted, 0.0), -1)
+    return jnp.log(jnp.exp(shifted).sum(-1)) - chosen
+
+
+class Result(NamedTuple):
+    """A finished run.
+
+    Attributes:
+      params: final global parameters.
+      history: dict of NumPy arrays, one entry (row) for each evaluation: ``round``, ``test_accuracy``, ``test_loss``,
+        ``train_loss`` (mean over the rounds since the last evaluation), ``num_rejected`` (sum over them), and of the
+        evaluated round the rule's own metrics, per client ``[E, S]``.
+      state: the whole final state, from which a run can go on.
+      seconds: running time without compilation, evaluations included.
+      compile_seconds: time spent compiling.
+    """
+
+    params: Params
+    history: dict[str, np.ndarray]
+    state: Any
+    seconds: float
+    compile_seconds: float
+
+    def rounds_to(self, accuracy: float) -> int | None:
+        """First evaluated round whose test accuracy reaches ``accuracy`` (in [0, 1]), or None."""
+        reached = np.flatnonzero(self.history["test_accuracy"] >= accuracy)
+        return int(self.history["round"][reached[0]]) if reached.size else None
+
+
+def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Turns one dict for each evaluation into a dict of arrays with a leading axis ``[E]``."""
+    return {name: np.stack([np.asarray(entry[name]) for entry in entries]) for name in entries[0]} if entries else {}

@@ -1,0 +1,136 @@
+"""One round: cohort, local passes, attack, aggregation. A pure function, compiled as part of the run."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import tree
+from fedjax_drag.clients import sgd
+from fedjax_drag.data.batching import draw_positions, gather
+from fedjax_drag.simulation import sampling
+from fedjax_drag.simulation.federation import Federation
+from fedjax_drag.simulation.local import LocalResult, local_pass
+from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, State
+
+
+class RunState(NamedTuple):
+    """All that a run carries from round to round.
+
+    Attributes:
+      params: global parameters.
+      algorithm: state of the algorithm.
+      round: rounds done, int32 scalar.
+    """
+
+    params: Params
+    algorithm: State
+    round: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What the clients of a round do.
+
+    Attributes:
+      loss_fn: ``(params, batch) -> scalar``.
+      preprocess: from stored examples to model inputs.
+      num_classes: C.
+      cohort_size: S.
+      local_steps: U.
+      batch_size: B.
+      step_size: eta; may be traced.
+      over_clients: maps a function of one client over a leading axis.
+      reject_nonfinite: whether a client whose message is not finite is left out.
+    """
+
+    loss_fn: Callable[[Params, Batch], jax.Array]
+    preprocess: Callable[[jax.Array], jax.Array]
+    num_classes: int
+    cohort_size: int
+    local_steps: int
+    batch_size: int
+    step_size: Any
+    over_clients: Callable[..., Any]
+    reject_nonfinite: bool
+
+
+def client_mapper(clients_axis: str, clients_per_chunk: int | None) -> Callable[..., Any]:
+    """How one client's work is repeated for the cohort.
+
+    Args:
+      clients_axis: ``"vmap"`` (all at once, batched) or ``"map"`` (one after another).
+      clients_per_chunk: with ``"map"``, how many run at once; default 1.
+    """
+    if clients_axis == "vmap":
+        return lambda fn, inputs: jax.vmap(fn)(inputs)
+    return lambda fn, inputs: jax.lax.map(fn, inputs, batch_size=clients_per_chunk)
+
+
+def make_round(
+    algorithm: Algorithm, attack: Attack | None, work: Work
+) -> Callable[[Federation, jax.Array, RunState], tuple[RunState, dict[str, jax.Array]]]:
+    """Builds ``(federation, key, state) -> (state, metrics)`` for one round.
+
+    Metrics are the algorithm's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]`` and ``train_loss``, the benign
+    clients' mean mini-batch loss (NaN if there are none). Random draws depend on the key, the round and the
+    client's id only.
+    """
+    poison = attack.poison if attack else None
+    forge = attack.forge if attack else None
+
+    def client_pass(federation, key, round_index, client, downlink, inputs) -> LocalResult:
+        client_id, row, count, malicious, own = inputs
+
+        def named(name):
+            return jax.random.fold_in(sampling.round_key(key, name, round_index), client_id)
+
+        def fetch(places):
+            batch = gather(federation.train, row, places, work.preprocess)
+            if poison is None:
+                return batch
+            fixed = jax.random.fold_in(sampling.stream(key, "poison"), client_id)
+            poisoned = poison(fixed, batch, positions=places, num_examples=count, num_classes=work.num_classes)
+            return tree.where(malicious, poisoned, batch)
+
+        positions = draw_positions(named("batches"), count, work.local_steps, work.batch_size)
+        return local_pass(client, work.loss_fn, downlink._replace(own=own), fetch, positions, work.step_size)
+
+    def root_delta(federation, key, round_index, start):
+        root = federation.root_row
+        inputs = (federation.rows.shape[0], root, root.shape[0], False, ())
+        return client_pass(federation, key, round_index, sgd(), Downlink(start), inputs).uplink.delta
+
+    def round_fn(federation: Federation, key: jax.Array, state: RunState):
+        index = state.round
+        num_clients = federation.rows.shape[0]
+        ids = sampling.cohort(sampling.round_key(key, "cohort", index), num_clients, work.cohort_size)
+        malicious = federation.malicious[ids]
+        downlink = algorithm.broadcast(state.params, state.algorithm, ids)
+
+        local = work.over_clients(
+            lambda inputs: client_pass(federation, key, index, algorithm.client, downlink, inputs),
+            (ids, federation.rows[ids], federation.counts[ids], malicious, downlink.own),
+        )
+        uplink = local.uplink
+        if forge is not None:
+            uplink = forge(sampling.round_key(key, "attack", index), uplink, malicious, client_ids=ids, round=index)
+
+        extras = {
+            "client_ids": ids,
+            "round": index,
+            "key": sampling.round_key(key, "server", index),
+            "num_examples": federation.counts[ids],
+            "reject_nonfinite": work.reject_nonfinite,
+        }
+        if "root_delta" in algorithm.needs:
+            extras["root_delta"] = root_delta(federation, key, index, downlink.start)
+        params, after = algorithm.aggregate(state.params, uplink, state.algorithm, **extras)
+        benign = ~malicious
+        train_loss = jnp.where(benign, local.loss, 0.0).sum() / benign.sum()
+        metrics = {**after.metrics, "client_ids": ids, "malicious": malicious, "train_loss": train_loss}
+        return RunState(params, after, index + 1), metrics
+
+    return round_fn

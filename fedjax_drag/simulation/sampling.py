@@ -1,0 +1,27 @@
+"""Randomness by name: a key for each purpose, round and client, independent of the order of use."""
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def stream(key: jax.Array, name: str) -> jax.Array:
+    """The key of a named purpose; adding another purpose changes no existing draw."""
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def round_key(key: jax.Array, name: str, round_index: Any) -> jax.Array:
+    """The key of a named purpose in one round."""
+    return jax.random.fold_in(stream(key, name), round_index)
+
+
+def cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
+    """Client ids of a round ``[S]`` int32, uniform without replacement, ascending.
+
+    With full participation it is everybody.
+    """
+    if cohort_size == num_clients:
+        return jnp.arange(num_clients)
+    return jnp.sort(jax.random.choice(key, num_clients, (cohort_size,), replace=False))

@@ -1,0 +1,207 @@
+"""Arithmetic on parameter pytrees and on stacked pytrees ``[S, *p]``.
+
+Vectors are whole models: a norm or a cosine runs over all leaves together. Statistics accumulate in
+float32 (float64 for float64 leaves), whatever the dtype of the leaves, and are scaled by the largest entry
+so that neither a norm of 1e30 nor one of 1e-30 over- or underflows.
+
+Reductions over clients are written as an unrolled sum of weighted rows: XLA fuses it into one pass
+over the deltas, where a ``mean`` over the leading axis costs up to 80 passes on CPU.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag.types import Deltas, Params, State
+
+_ROWS_PER_SUM = 32  # rows unrolled into one fused sum; more would only lengthen compilation
+
+
+def cohort_size(deltas: Deltas) -> int:
+    """Length S of the common leading axis.
+
+    Raises:
+      ValueError: if there are no leaves, or leaves disagree about S.
+    """
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(deltas)}
+    if len(sizes) != 1 or () in sizes:
+        raise ValueError(f"deltas with leading axes {sizes or '{}'}: every leaf needs the same leading client axis [S]")
+    return sizes.pop()[0]
+
+
+def check_cohort(params: Params, deltas: Deltas) -> int:
+    """Returns S after checking that ``deltas`` is ``params`` with one more leading axis.
+
+    Raises:
+      ValueError: naming the first leaf that does not match.
+    """
+    if jax.tree.structure(params) != jax.tree.structure(deltas):
+        raise ValueError(
+            f"deltas with structure {jax.tree.structure(deltas)}: must be that of params, {jax.tree.structure(params)}"
+        )
+    size = cohort_size(deltas)
+    for (path, p), d in zip(jax.tree.leaves_with_path(params), jax.tree.leaves(deltas), strict=True):
+        if jnp.shape(d)[1:] != jnp.shape(p):
+            raise ValueError(
+                f"deltas{jax.tree_util.keystr(path)} with shape {jnp.shape(d)}: must be [S, *{jnp.shape(p)}]"
+            )
+    return size
+
+
+def zeros_like(tree: Any) -> Any:
+    """A pytree of zeros."""
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def add(a: Any, b: Any) -> Any:
+    """``a + b``."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def subtract(a: Any, b: Any) -> Any:
+    """``a - b``."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(factor: Any, tree: Any) -> Any:
+    """``factor * tree`` for a scalar factor."""
+    return jax.tree.map(lambda x: factor * x, tree)
+
+
+def move(params: Params, update: Params) -> Params:
+    """``params + update`` in the dtype of ``params``."""
+    return jax.tree.map(lambda p, u: (p + u).astype(jnp.result_type(p)), params, update)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """``a`` where the scalar ``condition`` holds, else ``b``; also where the other is not finite."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+def take(tree: Any, rows: jax.Array) -> Any:
+    """Rows of a stacked pytree: ``[M, *p]`` and indices ``[S]`` to ``[S, *p]``."""
+    return jax.tree.map(lambda x: x[rows], tree)
+
+
+def accurate(x: Any) -> jax.Array:
+    """``x`` in the dtype that statistics accumulate in: at least float32."""
+    return jnp.asarray(x).astype(jnp.promote_types(jnp.result_type(x), jnp.float32))
+
+
+def inverse(x: Any) -> jax.Array:
+    """``1 / x``, and 0 where ``x`` is 0: a term divided by a zero norm vanishes."""
+    return jnp.where(x != 0, 1 / jnp.where(x != 0, x, 1), 0)
+
+
+def _rows(leaf: jax.Array) -> jax.Array:
+    return accurate(leaf).reshape(leaf.shape[0], -1)
+
+
+def _largest(deltas: Deltas) -> jax.Array:
+    """Largest absolute entry of each row ``[S]``; NaN or infinite if any entry is."""
+    largest = [jnp.max(jnp.abs(_rows(leaf)), axis=1, initial=0.0) for leaf in jax.tree.leaves(deltas)]
+    return jax.lax.stop_gradient(jnp.stack(largest).max(0))
+
+
+def finite_rows(deltas: Deltas) -> jax.Array:
+    """Which clients' deltas are finite in every entry, ``[S]`` bool."""
+    return jnp.isfinite(_largest(deltas))
+
+
+def norms(deltas: Deltas) -> jax.Array:
+    """Euclidean norm of each client's delta ``[S]``; 0 for a row that is not finite."""
+    largest = _largest(deltas)
+    usable = jnp.isfinite(largest) & (largest > 0)
+    unit = inverse(jnp.where(usable, largest, 1.0))
+    squares = sum(jnp.square(_rows(leaf) * unit[:, None]).sum(1) for leaf in jax.tree.leaves(deltas))
+    return jnp.where(usable, largest * jnp.sqrt(jnp.where(usable, squares, 1.0)), 0.0)
+
+
+def norm(tree: Any) -> jax.Array:
+    """Euclidean norm over all leaves together (scalar)."""
+    return norms(jax.tree.map(lambda x: jnp.asarray(x)[None], tree))[0]
+
+
+def cosines(deltas: Deltas, reference: Params) -> jax.Array:
+    """Cosine of each client's delta with ``reference``, ``[S]`` in [-1, 1].
+
+    0 where either vector is zero or not finite.
+    """
+    row_norms, reference_norm = norms(deltas), norm(reference)
+    # Against a unit vector no product exceeds the row's norm, so the rows need no scaling: one matmul each.
+    products = sum(
+        jnp.dot(_rows(d), accurate(r).reshape(-1) * inverse(reference_norm), precision=jax.lax.Precision.HIGHEST)
+        for d, r in zip(jax.tree.leaves(deltas), jax.tree.leaves(reference), strict=True)
+    )
+    usable = (row_norms > 0) & (reference_norm > 0)
+    return jnp.where(usable, jnp.clip(products * inverse(row_norms), -1.0, 1.0), 0.0)
+
+
+def weighted_sum(weights: jax.Array, deltas: Deltas) -> Params:
+    """``sum_m weights[m] deltas[m]`` in accumulation precision, in one pass over the deltas.
+
+    A client of weight 0 is absent: its entries do not count even where they are not finite.
+    """
+
+    def fused(weights, rows):
+        terms = [jnp.where(w != 0, w * accurate(row), 0.0) for w, row in zip(weights, rows, strict=True)]
+        return sum(terms[1:], terms[0])
+
+    def leaf_sum(leaf):
+        size = leaf.shape[0]
+        if size <= _ROWS_PER_SUM:
+            return fused(weights, leaf)
+        whole = size - size % _ROWS_PER_SUM
+        groups = (
+            weights[:whole].reshape(-1, _ROWS_PER_SUM),
+            leaf[:whole].reshape(-1, _ROWS_PER_SUM, *leaf.shape[1:]),
+        )
+        first = accurate(jnp.zeros(leaf.shape[1:], leaf.dtype))
+        total, _ = jax.lax.scan(lambda acc, group: (acc + fused(*group), None), first, groups)
+        return total + fused(weights[whole:], leaf[whole:]) if whole < size else total
+
+    # Without the barrier XLA repeats the sum inside each of its consumers.
+    return jax.lax.optimization_barrier(jax.tree.map(leaf_sum, deltas))
+
+
+def mean(deltas: Deltas, valid: jax.Array | None = None) -> Params:
+    """Mean over the valid clients; zero if there are none."""
+    valid = jnp.ones(cohort_size(deltas), bool) if valid is None else valid
+    return weighted_sum(uniform_weights(valid), deltas)
+
+
+def uniform_weights(valid: jax.Array) -> jax.Array:
+    """``1 / (number of valid clients)`` on each of them, 0 elsewhere, ``[S]``."""
+    return valid * inverse(valid.sum().astype(jnp.float32))
+
+
+def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **extras: Any) -> State:
+    """``state`` with the shapes that ``apply`` returns.
+
+    Per-client entries of ``state.metrics`` have length 0 after ``init``, which knows no cohort. A
+    ``lax.scan`` over rounds needs the final shapes from the start, and a jitted ``apply`` is then
+    compiled once. Only shapes are computed here. ``deltas`` may be ``jax.ShapeDtypeStruct`` leaves.
+
+    Args:
+      apply: ``(params, deltas, state, **extras) -> (params, state)``.
+      state: what ``init`` returned.
+      params: global parameters.
+      deltas: a cohort's deltas, ``[S, *p]``.
+      **extras: those that ``apply`` needs.
+
+    Returns:
+      ``state``, every leaf of another shape or dtype replaced by zeros of the final ones.
+    """
+    after = jax.eval_shape(lambda p, d, s, e: apply(p, d, s, **e)[1], params, deltas, state, extras)
+    return settle(state, after)
+
+
+def settle(tree: Any, shapes: Any) -> Any:
+    """``tree`` with every leaf whose shape or dtype differs from ``shapes`` replaced by zeros of those."""
+
+    def leaf(x, like):
+        x = jnp.asarray(x)
+        return x if x.shape == like.shape and x.dtype == like.dtype else jnp.zeros(like.shape, like.dtype)
+
+    return jax.tree.map(leaf, tree, shapes)

@@ -1,0 +1,129 @@
+"""The types that every part of the package exchanges.
+
+Shapes: ``S`` clients take part in a round, ``M`` belong to the federation, and ``[S, *p]`` is a
+parameter pytree whose leaves have one more leading axis of length ``S``.
+
+Sign convention: a **delta** is what a client's local pass added to its start point,
+``delta = w_end - start``, so that a server moves *along* deltas.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+Params = Any
+"""A pytree of floating point arrays."""
+
+Deltas = Any
+"""Like :data:`Params`, every leaf with a leading axis ``[S]``."""
+
+State = Any
+"""State of a rule or algorithm: a pytree with a field ``metrics``, a dict of arrays."""
+
+
+class Batch(NamedTuple):
+    """A mini-batch, or a whole set of examples.
+
+    Attributes:
+      x: inputs ``[B, *input_shape]``.
+      y: integer labels ``[B]``.
+    """
+
+    x: jax.Array
+    y: jax.Array
+
+
+class Aggregator(NamedTuple):
+    """A server-side rule: how a round's deltas move the global parameters.
+
+    Attributes:
+      init: ``(params) -> state``. ``state.metrics`` has the same keys as after ``apply``; its
+        per-client entries have length 0 until a cohort was seen
+        (:func:`fedjax_drag.tree.initial_state` gives them their final shapes).
+      apply: ``(params, deltas, state, **extras) -> (params, state)``, pure and jittable. Extras are
+        keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta``
+        (like ``params``), ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``.
+        A rule names the extras it uses and swallows the rest.
+      needs: names of extras that the caller must go out of its way to compute.
+    """
+
+    init: Callable[..., State]
+    apply: Callable[..., tuple[Params, State]]
+    needs: frozenset[str] = frozenset()
+
+
+class Downlink(NamedTuple):
+    """What the server sends before the local passes.
+
+    Attributes:
+      start: parameters every client starts from.
+      shared: pytree that is the same for all clients.
+      own: pytree with a leading axis ``[S]``: one row for each client of the round.
+    """
+
+    start: Params
+    shared: Any = ()
+    own: Any = ()
+
+
+class Uplink(NamedTuple):
+    """What the clients of a round send back; both have a leading axis ``[S]``.
+
+    Attributes:
+      delta: ``w_end - start`` of each client.
+      aux: further message of the method, ``()`` where it has none.
+    """
+
+    delta: Deltas
+    aux: Any = ()
+
+
+class ClientRule(NamedTuple):
+    """What one client computes; the functions see one client, without a leading axis.
+
+    Attributes:
+      begin: ``(downlink) -> carry`` at the start of a local pass.
+      direction: ``(grad_fn, w, carry, downlink, batch) -> (direction, carry)``. The engine steps
+        ``w -= step_size * direction``. ``grad_fn(w, batch)`` may be called more than once.
+      report: ``(downlink, w_end, carry, total_step_size) -> aux``, the message beside the delta.
+        ``total_step_size`` is the sum of the step sizes taken.
+    """
+
+    begin: Callable[[Downlink], Any]
+    direction: Callable[..., tuple[Params, Any]]
+    report: Callable[..., Any]
+
+
+class Algorithm(NamedTuple):
+    """A federated method with a client and a server side.
+
+    Attributes:
+      client: the :class:`ClientRule` of the local pass.
+      init: ``(params) -> state``.
+      broadcast: ``(params, state, client_ids) -> Downlink`` for the clients of the round.
+      aggregate: ``(params, uplink, state, **extras) -> (params, state)``; extras as for
+        :class:`Aggregator`.
+      needs: names of extras that the engine must compute.
+    """
+
+    client: ClientRule
+    init: Callable[[Params], State]
+    broadcast: Callable[..., Downlink]
+    aggregate: Callable[..., tuple[Params, State]]
+    needs: frozenset[str] = frozenset()
+
+
+class Attack(NamedTuple):
+    """What malicious clients do; a hook that is None leaves that side honest.
+
+    Attributes:
+      poison: ``(key, batch, *, positions, num_examples, num_classes) -> batch``: what a malicious client trains
+        on. ``positions`` ``[B]`` are the batch's places in the client's own list of ``num_examples`` examples,
+        which is in random order, so that a prefix is a random subset. Called for malicious clients only.
+      forge: ``(key, uplink, malicious, *, client_ids, **knowledge) -> uplink``: what malicious clients send. It
+        sees the whole round, ``malicious`` is ``[S]`` bool, and returns benign rows bit for bit.
+    """
+
+    poison: Callable[..., Batch] | None = None
+    forge: Callable[..., Uplink] | None = None

@@ -1,0 +1,64 @@
+"""The plain PyTorch loop over clients that a round is compared with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+
+
+def torch_round(model: Any, data: Any, cohort_size: int, local_steps: int, batch_size: int) -> Callable[[], None]:
+    """One FedAvg round as it is commonly written.
+
+    Images are preprocessed once, ahead of the loop, and batches are slices by random index.
+
+    Args:
+      model: the Flax module whose PyTorch counterpart runs.
+      data: a partitioned data set.
+      cohort_size: S.
+      local_steps: U.
+      batch_size: B.
+    """
+    images = torch.from_numpy(np.asarray(data.preprocess(data.train.x))).permute(0, 3, 1, 2).contiguous()
+    labels = torch.from_numpy(data.train.y.astype(np.int64))
+    rows = [torch.from_numpy(row[:count].astype(np.int64)) for row, count in zip(data.rows, data.counts, strict=True)]
+    rng = np.random.default_rng(0)
+    net = _counterpart(type(model).__name__.lower())
+    theta = [p.detach().clone() for p in net.parameters()]
+    loss_fn = nn.CrossEntropyLoss()
+
+    def one_round() -> None:
+        total = [torch.zeros_like(p) for p in theta]
+        for client in rng.choice(len(rows), cohort_size, replace=False):
+            with torch.no_grad():
+                for p, start in zip(net.parameters(), theta, strict=True):
+                    p.copy_(start)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+            for _ in range(local_steps):
+                index = rows[client][torch.randint(len(rows[client]), (batch_size,))]
+                optimizer.zero_grad()
+                loss_fn(net(images[index]), labels[index]).backward()
+                optimizer.step()
+            for acc, p, start in zip(total, net.parameters(), theta, strict=True):
+                acc += p.detach() - start
+        for start, acc in zip(theta, total, strict=True):
+            start += acc / cohort_size
+
+    return one_round
+
+
+def _counterpart(name: str) -> Any:
+    """The same network in PyTorch, for 28 x 28 images and ten classes."""
+    if name == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 10))
+    if name == "lenet":
+        return nn.Sequential(
+            nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        )  # fmt: skip
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10),
+    )  # fmt: skip

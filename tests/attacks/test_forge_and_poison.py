@@ -1,0 +1,212 @@
+"""What malicious clients send, against NumPy, and what they train on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import ATTACKS, parametrize
+from reference import numpy_rules
+
+from fedjax_drag.attacks import label_flip, scale_noise, sign_flip
+from fedjax_drag.types import Batch, Uplink
+
+COHORT = 6
+MALICIOUS = np.array([True, False, True, False, False, True])
+IDS = jnp.array([7, 1, 4, 0, 6, 2])
+FORGING = [case for case in ATTACKS if case.build().forge is not None]
+POISONING = [case for case in ATTACKS if case.build().poison is not None]
+
+
+def uplink(seed=0, dtype=np.float32):
+    """A message of two halves, with a vector and a scalar for each client."""
+    rng = np.random.default_rng(seed)
+    return Uplink(
+        {"w": jnp.asarray(rng.normal(size=(COHORT, 4)), dtype), "b": jnp.asarray(rng.normal(size=COHORT), dtype)},
+        {"c": jnp.asarray(rng.normal(size=(COHORT, 2, 3)), dtype)},
+    )
+
+
+def bits(tree, rows):
+    return [np.asarray(leaf)[rows].tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def forge(case, message, key=0, malicious=MALICIOUS, ids=IDS, **knowledge):
+    return case.build().forge(jax.random.key(key), message, jnp.asarray(malicious), client_ids=ids, **knowledge)
+
+
+@parametrize(ATTACKS)
+def test_an_attack_acts_somewhere(case):
+    attack = case.build()
+    assert attack.forge is not None or attack.poison is not None
+
+
+@parametrize(FORGING)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_benign_rows_keep_every_bit(case, dtype):
+    """Negative zero, the smallest numbers and what is not finite included."""
+    odd = jnp.array([-0.0, 1e-40, np.nan, -np.inf], dtype)
+    message = uplink(dtype=dtype)
+    message = message._replace(delta={**message.delta, "w": message.delta["w"].at[1].set(odd)})
+    for call in (forge, jax.jit(forge, static_argnums=0)):
+        forged = call(case, message)
+        assert bits(forged, ~MALICIOUS) == bits(message, ~MALICIOUS)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), forged) == jax.tree.map(lambda x: (x.shape, x.dtype), message)
+
+
+@parametrize(FORGING)
+def test_malicious_rows_change_in_both_halves_or_none_if_nobody_is(case):
+    message = uplink()
+    forged = forge(case, message, round=jnp.int32(3), weather="rain")
+    for before, after in zip(jax.tree.leaves(message), jax.tree.leaves(forged), strict=True):
+        changed = np.asarray(before != after).reshape(COHORT, -1).all(axis=1)
+        np.testing.assert_array_equal(changed, MALICIOUS)
+    honest = forge(case, message, malicious=np.zeros(COHORT, bool))
+    assert bits(honest, slice(None)) == bits(message, slice(None))
+
+
+@parametrize(FORGING)
+def test_same_key_same_bits(case):
+    assert bits(forge(case, uplink()), slice(None)) == bits(forge(case, uplink()), slice(None))
+
+
+@parametrize(FORGING)
+def test_what_a_client_sends_depends_on_its_id_and_not_on_its_place(case):
+    order = np.array([3, 5, 0, 4, 2, 1])
+    message = uplink()
+    permuted = forge(case, jax.tree.map(lambda x: x[order], message), malicious=MALICIOUS[order], ids=IDS[order])
+    assert bits(permuted, slice(None)) == bits(jax.tree.map(lambda x: x[order], forge(case, message)), slice(None))
+
+
+@parametrize([case for case in FORGING if case.sweeps])
+def test_vmap_over_a_hyperparameter_equals_a_loop(case):
+    for name, values in case.sweeps.items():
+
+        def forged(value, name=name):
+            attack = case.build(**{name: value})
+            return attack.forge(jax.random.key(0), uplink(), jnp.asarray(MALICIOUS), client_ids=IDS)
+
+        swept = jax.vmap(forged)(jnp.asarray(values))
+        for k, value in enumerate(values):
+            for x, y in zip(jax.tree.leaves(swept), jax.tree.leaves(forged(value)), strict=True):
+                np.testing.assert_allclose(x[k], y, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 10.0])
+def test_sign_flip_agrees_with_its_twin(scale):
+    message = uplink()
+    forged = sign_flip(scale=scale).forge(jax.random.key(0), message, jnp.asarray(MALICIOUS), client_ids=IDS)
+    for before, after in zip(jax.tree.leaves(message), jax.tree.leaves(forged), strict=True):
+        expected = numpy_rules.sign_flip(np.asarray(before, np.float64).reshape(COHORT, -1), MALICIOUS, scale)
+        np.testing.assert_allclose(np.asarray(after).reshape(COHORT, -1), expected, rtol=1e-6)
+
+
+def factors(variance, keys, clients):
+    """``p`` of each key and client."""
+    attack, ones = scale_noise(variance=variance), Uplink(jnp.ones((clients, 2)))
+
+    def one(key):
+        return attack.forge(key, ones, jnp.ones(clients, bool), client_ids=jnp.arange(clients)).delta
+
+    return np.asarray(jax.vmap(one)(jax.random.split(jax.random.key(1), keys)), np.float64)
+
+
+@pytest.mark.parametrize("variance", [3.0, 0.25])
+def test_scale_noise_is_one_normal_factor_of_that_variance(variance):
+    p = factors(variance, 500, 40)
+    np.testing.assert_array_equal(p[..., 0], p[..., 1])
+    p = p[..., 0]
+    # Standard errors with 20,000 draws: sd/141 of the mean, 1 % of the variance, 0.035 of the fourth moment's 3.
+    assert abs(p.mean()) < 4 * np.sqrt(variance) / np.sqrt(p.size)
+    assert abs(p.var() / variance - 1) < 0.04
+    assert abs((p**4).mean() / p.var() ** 2 - 3) < 0.15
+    assert len(np.unique(p)) > 0.99 * p.size  # float32 has few enough values for some to repeat
+    across = np.corrcoef(p.T)[np.triu_indices(40, 1)]
+    assert abs(across.mean()) < 0.01
+    assert abs(across).max() < 6 / np.sqrt(500)
+
+
+def test_scale_noise_scales_a_whole_message_by_one_factor():
+    message = uplink()
+    attack = scale_noise()
+    forged = attack.forge(jax.random.key(0), message, jnp.asarray(MALICIOUS), client_ids=IDS)
+    ratios = [
+        np.asarray(y / x).reshape(COHORT, -1) for x, y in zip(*map(jax.tree.leaves, (message, forged)), strict=True)
+    ]
+    ratios = np.concatenate(ratios, axis=1)
+    np.testing.assert_allclose(ratios, np.tile(ratios[:, :1], ratios.shape[1]), rtol=1e-6)
+    assert len(np.unique(ratios[MALICIOUS, 0])) == MALICIOUS.sum()
+    np.testing.assert_array_equal(ratios[~MALICIOUS], 1)
+
+
+def poisoned_labels(attack, y, positions, num_classes=10, key=0):
+    """Labels after the attack; inputs must come back as they were."""
+    batch = Batch(jnp.arange(len(y), dtype=jnp.float32)[:, None], jnp.asarray(y, jnp.int32))
+    after = attack.poison(
+        jax.random.key(key),
+        batch,
+        positions=jnp.asarray(positions, jnp.int32),
+        num_examples=jnp.asarray(np.max(positions) + 1, jnp.int32),
+        num_classes=num_classes,
+    )
+    np.testing.assert_array_equal(after.x, batch.x)
+    assert after.y.dtype == batch.y.dtype
+    return np.asarray(after.y)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+def test_label_flip_flips_exactly_the_floor_of_its_fraction(fraction):
+    """Ten classes, so that no label is its own opposite and each flip shows."""
+    attack = label_flip(fraction=fraction)
+    for n in (1, 2, 3, 7, 10, 30, 100, 997):
+        y = np.random.default_rng(n).integers(0, 10, n)
+        after = poisoned_labels(attack, y, np.arange(n))
+        flipped = after != y
+        # Whole tenths of n, so the floor in exact arithmetic.
+        assert flipped.sum() == round(fraction * 10) * n // 10, n
+        np.testing.assert_array_equal(after, numpy_rules.label_flip(y, flipped, 10))
+
+
+def test_label_flip_takes_the_same_examples_in_every_batch_and_round():
+    attack, rng = label_flip(fraction=0.5), np.random.default_rng(0)
+    y = rng.integers(0, 10, 41)
+    whole = poisoned_labels(attack, y, np.arange(41))
+    for key in range(5):
+        rows = np.append(rng.integers(0, 41, 9), 40)
+        np.testing.assert_array_equal(poisoned_labels(attack, y[rows], rows, key=key), whole[rows])
+
+
+def test_label_flip_of_an_odd_number_of_classes_leaves_the_middle_one():
+    after = poisoned_labels(label_flip(fraction=1.0), [0, 1, 2, 3, 4], np.arange(5), num_classes=5)
+    np.testing.assert_array_equal(after, [4, 3, 2, 1, 0])
+
+
+def test_label_flip_works_under_jit_and_vmap_over_clients_and_its_fraction():
+    y = jnp.tile(jnp.arange(10, dtype=jnp.int32), (3, 1))
+
+    @jax.jit
+    def poison(fraction, counts):
+        def one(y, n):
+            batch = Batch(jnp.zeros((10, 1)), y)
+            attack = label_flip(fraction=fraction)
+            return attack.poison(jax.random.key(0), batch, positions=jnp.arange(10), num_examples=n, num_classes=10).y
+
+        return jax.vmap(one)(y, counts)
+
+    flips = jax.vmap(poison, (0, None))(jnp.array([0.0, 0.5, 1.0]), jnp.array([10, 6, 1])) != y
+    np.testing.assert_array_equal(flips.sum(-1), [[0, 0, 0], [5, 3, 0], [10, 6, 1]])
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (lambda: label_flip(fraction=1.5), "fraction=1.5"),
+        (lambda: label_flip(fraction=-0.1), "fraction=-0.1"),
+        (lambda: scale_noise(variance=-3.0), "variance=-3.0"),
+        (lambda: sign_flip(scale=float("nan")), "scale=nan"),
+        (lambda: sign_flip(scale="1"), "scale='1'"),
+    ],
+)
+def test_bad_arguments_are_named_with_their_value(build, name):
+    with pytest.raises(ValueError, match=name) as error:
+        build()
+    assert "\n" not in str(error.value)

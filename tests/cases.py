@@ -1,0 +1,158 @@
+"""Every builder of the package once or more, with small valid arguments: what the general tests run over.
+
+A builder that is in some ``__all__`` and not here fails ``contracts/test_cases.py``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_drag import aggregators, algorithms, attacks, clients
+
+NUM_CLIENTS = 8
+"""Clients of the federation in every case that needs to know."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One way to call a builder.
+
+    Attributes:
+      label: name of the test case.
+      builder: the public function.
+      settings: its keyword arguments.
+      sweeps: float hyperparameters that may be traced, with equally many values to try.
+      requires: extras that ``apply`` or ``aggregate`` cannot do without.
+      smallest: the smallest cohort that it accepts.
+    """
+
+    label: str
+    builder: Callable[..., Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sweeps: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    requires: frozenset[str] = frozenset()
+    smallest: int = 1
+
+    def build(self, **changes: Any) -> Any:
+        """Calls the builder."""
+        return self.builder(**{**self.settings, **changes})
+
+
+def parametrize(cases: list[Case]) -> pytest.MarkDecorator:
+    """Runs a test with an argument ``case`` once for each."""
+    return pytest.mark.parametrize("case", cases, ids=[case.label for case in cases])
+
+
+def falling(round):
+    """A schedule of the round for BR-DRAG's ``c``."""
+    return 0.5 / (1.0 + round)
+
+
+ROOT = frozenset({"root_delta"})
+IDS = frozenset({"client_ids"})
+
+AGGREGATORS = [
+    Case("fedavg", aggregators.fedavg),
+    Case("fedavg-examples", aggregators.fedavg, {"weighting": "examples"}, requires=frozenset({"num_examples"})),
+    Case("drag", aggregators.drag, {"c": 0.25, "alpha": 0.25}, {"c": (0.0, 0.25, 1.0), "alpha": (0.0, 0.5, 1.0)}),
+    Case("drag-angle", aggregators.drag, {"c": 0.5, "alpha": 0.6, "divergence": "angle"}, {"c": (0.1, 0.5, 1.0)}),
+    Case("br_drag", aggregators.br_drag, {"c": 0.5}, {"c": (0.0, 0.5, 1.0)}, ROOT),
+    Case("br_drag-schedule", aggregators.br_drag, {"c": falling}, requires=ROOT | {"round"}),
+    Case("fltrust", aggregators.fltrust, requires=ROOT),
+    Case("fltrust-projection", aggregators.fltrust, {"projection": True}, requires=ROOT),
+    Case(
+        "geometric_median",
+        aggregators.geometric_median,
+        {"smoothing": 1e-6, "tolerance": 1e-7, "max_iterations": 300},
+        {"smoothing": (1e-6, 1e-2, 1.0), "tolerance": (1e-7, 1e-2, 1e-5)},
+    ),
+    Case("median", aggregators.median),
+    Case("krum", aggregators.krum, {"num_byzantine": 1}, smallest=4),
+]
+
+CLIENTS = [
+    Case("sgd", clients.sgd),
+    Case("fedprox", clients.fedprox, {"mu": 0.2}, {"mu": (0.0, 0.2, 1.0)}),
+]
+
+ALGORITHMS = [
+    Case("from_aggregator", algorithms.from_aggregator, {"aggregator": aggregators.fedavg()}),
+    Case(
+        "from_aggregator-drag-fedprox",
+        algorithms.from_aggregator,
+        {"aggregator": aggregators.drag(c=0.25, alpha=0.25), "client": clients.fedprox(mu=0.2)},
+    ),
+    Case("from_aggregator-br_drag", algorithms.from_aggregator, {"aggregator": aggregators.br_drag(c=0.5)}, {}, ROOT),
+    Case("scaffold", algorithms.scaffold, {"num_clients": NUM_CLIENTS}, {"a": (0.0, 0.5, 1.0)}, IDS),
+    Case(
+        "scaffold-krum",
+        algorithms.scaffold,
+        {"num_clients": NUM_CLIENTS, "aggregator": aggregators.krum(num_byzantine=1)},
+        requires=IDS,
+        smallest=4,
+    ),
+]
+
+ATTACKS = [
+    Case("sign_flip", attacks.sign_flip, {"scale": 1.0}, {"scale": (0.5, 1.0, 4.0)}),
+    Case("scale_noise", attacks.scale_noise, {"variance": 3.0}, {"variance": (0.5, 3.0)}),
+    Case("label_flip", attacks.label_flip, {"fraction": 0.5}),
+]
+
+SECTIONS = {
+    "aggregators": (aggregators, AGGREGATORS),
+    "clients": (clients, CLIENTS),
+    "algorithms": (algorithms, ALGORITHMS),
+    "attacks": (attacks, ATTACKS),
+}
+
+
+def nested_params(dtype: Any = jnp.float32, seed: int = 0) -> dict[str, Any]:
+    """Parameters of nine numbers in leaves of three ranks, one of them a scalar."""
+    rng = np.random.default_rng(seed)
+    leaves = {"dense": {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2)}, "scale": rng.normal(size=())}
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), leaves)
+
+
+SIZE = 9
+"""Numbers in :func:`nested_params`."""
+
+
+def unflatten(matrix: np.ndarray, dtype: Any = jnp.float32) -> dict[str, Any]:
+    """Vectors ``[..., 9]`` as a pytree like :func:`nested_params`, leading axes kept."""
+    matrix, lead = np.asarray(matrix), np.shape(matrix)[:-1]
+    parts = {
+        "dense": {"kernel": matrix[..., 2:8].reshape(*lead, 3, 2), "bias": matrix[..., :2]},
+        "scale": matrix[..., 8],
+    }
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), parts)
+
+
+def flatten(tree: Any, lead: int = 0) -> np.ndarray:
+    """Inverse of :func:`unflatten`, in float64; ``lead`` leading axes are kept."""
+    leaves = [np.asarray(leaf.astype(jnp.float32), np.float64) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([leaf.reshape(*leaf.shape[:lead], -1) for leaf in leaves], axis=-1)
+
+
+def extras(cohort: int, round: int = 0, seed: int = 0) -> dict[str, Any]:
+    """Every extra that some rule may ask for, but ``valid``."""
+    rng = np.random.default_rng([seed, round])
+    return {
+        "client_ids": jnp.asarray(rng.permutation(max(cohort, NUM_CLIENTS))[:cohort], jnp.int32),
+        "round": jnp.asarray(round, jnp.int32),
+        "key": jax.random.key(round),
+        "root_delta": unflatten(rng.normal(size=SIZE).astype(np.float32)),
+        "num_examples": jnp.asarray(rng.integers(1, 90, cohort), jnp.int32),
+        "dissimilarity": jnp.asarray(rng.uniform(size=cohort), jnp.float32),
+    }
+
+
+def select(extras: dict[str, Any], rows: Any) -> dict[str, Any]:
+    """The extras of some of the clients, in the order given."""
+    per_client = ("client_ids", "num_examples", "dissimilarity", "valid")
+    return {name: value[rows] if name in per_client else value for name, value in extras.items()}

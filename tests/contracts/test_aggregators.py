@@ -1,0 +1,365 @@
+"""What every server rule promises, whatever its formula."""
+
+import collections
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import AGGREGATORS, SIZE, extras, flatten, nested_params, parametrize, select, unflatten
+
+from fedjax_drag.aggregators import br_drag, drag, krum
+from fedjax_drag.tree import initial_state
+
+COHORT = 7
+PER_CLIENT = {"weight", "cosine", "divergence", "trust", "score"}
+STATE_ONLY = {"iterations", "residual", "num_rejected"}
+
+
+TRACES = collections.Counter()
+
+
+@functools.cache
+def compiled(case):
+    """The rule and its jitted ``apply``, shared by the tests so that each shape compiles once."""
+    rule = case.build()
+
+    def apply(params, deltas, state, **extra):
+        TRACES[case.label] += 1
+        return rule.apply(params, deltas, state, **extra)
+
+    return rule, jax.jit(apply)
+
+
+@functools.cache
+def settled(case, cohort=COHORT, dtype=jnp.float32):
+    """The state before the first round, with the shapes of ``cohort`` clients."""
+    rule, _ = compiled(case)
+    params, deltas = nested_params(dtype), unflatten(np.ones((cohort, SIZE)), dtype)
+    return initial_state(rule.apply, rule.init(params), params, deltas, **extras(cohort))
+
+
+def matrix(cohort=COHORT, seed=1, scale=1.0):
+    return (scale * np.random.default_rng(seed).normal(size=(cohort, SIZE))).astype(np.float32)
+
+
+def run(case, G, state=None, params=None, **changes):
+    """One round; returns parameters and state. A mask is always given, so that one program serves all tests."""
+    _, apply = compiled(case)
+    params = nested_params() if params is None else params
+    dtype = jax.tree.leaves(params)[0].dtype
+    state = settled(case, len(G), dtype) if state is None else state
+    return apply(params, unflatten(G, dtype), state, **{**extras(len(G)), "valid": jnp.ones(len(G), bool), **changes})
+
+
+def assert_same_bits(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        x, y = np.asarray(x), np.asarray(y)
+        assert x.dtype == y.dtype
+        assert x.tobytes() == y.tobytes()
+
+
+def assert_close(a, b, rtol=2e-5, atol=2e-6):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=rtol, atol=atol)
+
+
+def carried(state):
+    """What a state remembers, without the metrics."""
+    return state._replace(metrics={})
+
+
+@parametrize(AGGREGATORS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_structure_shapes_and_dtypes_are_kept(case, dtype):
+    params = nested_params(dtype)
+    rule, _ = compiled(case)
+    before = settled(case, COHORT, dtype)
+    after, new = jax.eval_shape(rule.apply, params, unflatten(matrix(), dtype), before, **extras(COHORT))
+    assert jax.tree.structure(after) == jax.tree.structure(params)
+    for x, y in zip(jax.tree.leaves(after), jax.tree.leaves(params), strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+    assert jax.tree.structure(new) == jax.tree.structure(before) == jax.tree.structure(rule.init(params))
+    for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(before), strict=True):
+        assert (x.shape, x.dtype, x.weak_type) == (y.shape, y.dtype, y.weak_type)
+
+
+@parametrize(AGGREGATORS)
+def test_bfloat16_deltas_are_summed_in_float32(case):
+    """The only loss against float32 parameters is the one rounding of the result."""
+    G = np.asarray(jnp.asarray(matrix(), jnp.bfloat16).astype(jnp.float32))
+    exact, _ = run(case, G, params=unflatten(np.zeros(SIZE)))
+    rounded, _ = run(case, G, params=unflatten(np.zeros(SIZE), jnp.bfloat16))
+    np.testing.assert_allclose(flatten(rounded), flatten(exact), rtol=1e-2, atol=1e-5)
+
+
+@parametrize(AGGREGATORS)
+def test_metrics_keep_their_keys_and_say_who_counted(case):
+    rule, _ = compiled(case)
+    first = rule.init(nested_params()).metrics
+    _, state = run(case, matrix())
+    assert first.keys() == state.metrics.keys()
+    assert {"weight", "cosine", "num_rejected"} <= first.keys() <= PER_CLIENT | STATE_ONLY
+    for name, value in state.metrics.items():
+        if name in PER_CLIENT:
+            assert first[name].shape == (0,)
+            assert value.shape == (COHORT,)
+        else:
+            assert first[name].shape == value.shape == ()
+        assert np.isfinite(value).all()
+    assert int(state.metrics["num_rejected"]) == 0
+    assert np.abs(state.metrics["cosine"]).max() <= 1 + 1e-6
+
+
+@parametrize(AGGREGATORS)
+def test_initial_state_keeps_values_and_fills_shapes_with_zeros(case):
+    rule, _ = compiled(case)
+    state = settled(case)
+    assert_same_bits(carried(state), carried(rule.init(nested_params())))
+    assert all(not np.asarray(value).any() for value in state.metrics.values())
+
+
+@parametrize(AGGREGATORS)
+def test_same_inputs_same_bits_and_inputs_untouched(case):
+    params, G = nested_params(), matrix()
+    before = flatten(params)
+    assert_same_bits(run(case, G, params=params), run(case, G.copy(), params=params))
+    np.testing.assert_array_equal(flatten(params), before)
+
+
+@parametrize(AGGREGATORS)
+def test_one_compilation_serves_all_rounds(case):
+    params, state = run(case, matrix())
+    before = TRACES[case.label]
+    for t in range(1, 4):
+        params, state = run(case, matrix(seed=t), state, params, **extras(COHORT, t))
+    assert TRACES[case.label] == before
+
+
+@parametrize(AGGREGATORS)
+def test_scan_over_rounds_equals_a_loop(case):
+    rule, apply = compiled(case)
+    params = nested_params()
+    deltas = [unflatten(matrix(seed=t)) for t in range(3)]
+    extra = [extras(COHORT, t) for t in range(3)]
+    state = start = settled(case)
+    looped = params
+    for d, e in zip(deltas, extra, strict=True):
+        looped, state = apply(looped, d, state, **e, valid=jnp.ones(COHORT, bool))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(deltas, extra, strict=True))
+
+    def body(carry, xs):
+        return rule.apply(carry[0], xs[0], carry[1], **xs[1]), None
+
+    (scanned, last), _ = jax.lax.scan(body, (params, start), stacked)
+    assert_close(scanned, looped)
+    assert_close(carried(last), carried(state))
+
+
+@parametrize([case for case in AGGREGATORS if case.sweeps])
+def test_vmap_over_hyperparameters_equals_a_loop(case):
+    """Two rounds, so that what the state carries is swept too; all hyperparameters of a rule at once."""
+    rounds = [(unflatten(matrix(seed=t)), extras(COHORT, t)) for t in range(2)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rounds)
+
+    def final(values):
+        rule = case.build(**values)
+
+        def body(carry, xs):
+            return rule.apply(carry[0], xs[0], carry[1], **xs[1]), None
+
+        return jax.lax.scan(body, (nested_params(), settled(case)), stacked)[0][0]
+
+    values = {name: jnp.asarray(points) for name, points in case.sweeps.items()}
+    swept, alone = jax.jit(jax.vmap(final))(values), jax.jit(final)
+    count = {len(points) for points in values.values()}
+    assert len(count) == 1
+    for k in range(count.pop()):
+        one = alone({name: points[k] for name, points in values.items()})
+        assert_close(jax.tree.map(lambda x, k=k: x[k], swept), one, rtol=1e-4, atol=1e-5)
+
+
+@parametrize(AGGREGATORS)
+def test_order_of_clients_does_not_matter(case):
+    G, order = matrix(), np.random.default_rng(3).permutation(COHORT)
+    params, state = run(case, G)
+    shuffled, permuted = run(case, G[order], **select(extras(COHORT), order))
+    assert_close(shuffled, params)
+    for name in PER_CLIENT & state.metrics.keys():
+        assert_close(permuted.metrics[name], state.metrics[name][order], rtol=1e-4, atol=1e-5)
+
+
+@parametrize(AGGREGATORS)
+def test_unknown_extras_are_ignored(case):
+    rule, _ = compiled(case)
+    arguments = nested_params(), unflatten(matrix()), settled(case)
+    needed = {name: value for name, value in extras(COHORT).items() if name in case.requires}
+    more = functools.partial(rule.apply, weather="rain", **needed)
+    plain = functools.partial(rule.apply, **needed)
+    assert str(jax.make_jaxpr(more)(*arguments)) == str(jax.make_jaxpr(plain)(*arguments))
+
+
+@parametrize([case for case in AGGREGATORS if case.requires])
+def test_a_missing_extra_is_a_type_error(case):
+    rule = case.build()
+    params, deltas = nested_params(), unflatten(matrix())
+    for name in case.requires:
+        extra = {key: value for key, value in extras(COHORT).items() if key != name}
+        with pytest.raises(TypeError, match=name):
+            jax.eval_shape(rule.apply, params, deltas, rule.init(params), **extra)
+
+
+@parametrize(AGGREGATORS)
+def test_only_the_extras_named_as_required_are(case):
+    rule = case.build()
+    params, deltas = nested_params(), unflatten(matrix())
+    needed = {name: value for name, value in extras(COHORT).items() if name in case.requires}
+    jax.eval_shape(rule.apply, params, deltas, rule.init(params), **needed)
+    assert rule.needs <= case.requires
+
+
+ABSENT = np.array([False, True, False, False, True, False, False])
+
+
+@parametrize(AGGREGATORS)
+@pytest.mark.parametrize("junk", ["masked", "nan", "inf", "one-entry"])
+def test_absent_and_rejected_rows_count_as_dropped(case, junk):
+    """Two rounds; the rows that are there must act as a smaller cohort would."""
+    mask, state, smaller = {}, None, None
+    params = dropped = nested_params()
+    for t in range(2):
+        G, extra = matrix(seed=t), extras(COHORT, t)
+        dropped, smaller = run(case, G[~ABSENT], smaller, dropped, **select(extra, ~ABSENT))
+        if junk == "masked":
+            mask = {"valid": jnp.asarray(~ABSENT)}
+            G[ABSENT] *= 100
+        elif junk == "one-entry":
+            G[ABSENT, 3] = [-np.inf, np.nan]
+        else:
+            G[ABSENT] = float(junk)
+        params, state = run(case, G, state, params, **extra, **mask)
+    assert_close(params, dropped)
+    assert_close(carried(state), carried(smaller))
+    assert int(state.metrics["num_rejected"]) == (0 if junk == "masked" else 2)
+    for name in PER_CLIENT & state.metrics.keys():
+        assert_close(state.metrics[name][~ABSENT], smaller.metrics[name], rtol=1e-4, atol=1e-5)
+        assert not np.isnan(state.metrics[name]).any()
+    assert not state.metrics["weight"][ABSENT].any()
+
+
+@parametrize(AGGREGATORS)
+def test_rejected_and_masked_rows_together(case):
+    G = matrix()
+    G[1] = np.nan
+    params, state = run(case, G, valid=jnp.asarray([True, True, True, True, False, True, True]))
+    dropped, _ = run(case, matrix()[~ABSENT], **select(extras(COHORT), ~ABSENT))
+    assert_close(params, dropped)
+    assert int(state.metrics["num_rejected"]) == 1
+
+
+@parametrize(AGGREGATORS)
+@pytest.mark.parametrize("reason", ["nan", "masked"])
+def test_a_round_without_a_usable_delta_changes_nothing(case, reason):
+    """Neither in the first round, nor after one."""
+    bad = matrix() if reason == "masked" else np.full_like(matrix(), np.nan)
+    mask = {"valid": jnp.zeros(COHORT, bool)} if reason == "masked" else {}
+    rule, _ = compiled(case)
+    start = nested_params()
+    params, state = run(case, bad, **mask)
+    assert_same_bits(params, start)
+    assert_same_bits(carried(state), carried(rule.init(start)))
+    params, state = run(case, matrix(), state)
+    after, unchanged = run(case, bad, state, params, **mask)
+    assert_same_bits(after, params)
+    assert_same_bits(carried(unchanged), carried(state))
+    assert int(unchanged.metrics["num_rejected"]) == (0 if reason == "masked" else COHORT)
+    assert not unchanged.metrics["weight"].any()
+    assert not any(np.isnan(value).any() for value in unchanged.metrics.values())
+
+
+@parametrize(AGGREGATORS)
+def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
+    rule = case.build()
+    params, G = nested_params(), np.full_like(matrix(), np.nan)
+    apply = jax.jit(functools.partial(rule.apply, reject_nonfinite=False))
+    after, state = apply(params, unflatten(G), rule.init(params), **extras(COHORT))
+    assert not np.isfinite(flatten(after)).any()
+    assert int(state.metrics["num_rejected"]) == 0
+
+
+@parametrize(AGGREGATORS)
+def test_zero_deltas_change_nothing(case):
+    """With a zero reference where the rule has one; a second round meets the state that this left."""
+    zero = {"root_delta": unflatten(np.zeros(SIZE))}
+    params, state = run(case, np.zeros_like(matrix()), **zero)
+    assert_same_bits(params, nested_params())
+    params, state = run(case, np.zeros_like(matrix()), state, **zero)
+    assert_same_bits(params, nested_params())
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+@parametrize([case for case in AGGREGATORS if case.smallest == 1])
+def test_a_single_client(case):
+    """Rules without a trusted reference then take its delta."""
+    alone = jnp.arange(COHORT) == 3
+    params, state = run(case, matrix(), params=unflatten(np.zeros(SIZE)), valid=alone)
+    assert np.isfinite(flatten(params)).all()
+    np.testing.assert_array_equal(state.metrics["weight"] != 0, alone & (state.metrics["weight"][3] != 0))
+    if "root_delta" not in case.requires:
+        np.testing.assert_allclose(flatten(params), matrix()[3], rtol=1e-6)
+
+
+@parametrize(AGGREGATORS)
+def test_identical_clients(case):
+    """Rules without a trusted reference then take the common delta."""
+    G = np.repeat(matrix(1), COHORT, axis=0)
+    params, state = run(case, G, params=unflatten(np.zeros(SIZE)))
+    assert np.isfinite(flatten(params)).all()
+    if "root_delta" not in case.requires:
+        np.testing.assert_allclose(flatten(params), G[0], rtol=1e-5)
+        np.testing.assert_allclose(state.metrics["cosine"], 1.0, rtol=1e-5)
+
+
+def test_krum_refuses_a_cohort_without_neighbours():
+    params, deltas = nested_params(), unflatten(matrix(3))
+    rule = krum(num_byzantine=1)
+    with pytest.raises(ValueError, match="num_byzantine=1") as error:
+        rule.apply(params, deltas, rule.init(params))
+    assert "\n" not in str(error.value)
+    jax.eval_shape(krum(num_byzantine=0).apply, params, deltas, rule.init(params))
+
+
+def test_krum_stays_finite_when_rejections_leave_no_neighbours():
+    case = next(case for case in AGGREGATORS if case.label == "krum")
+    for kept in (1, 2, 3):
+        G = matrix()
+        G[kept:] = np.nan
+        params, state = run(case, G)
+        assert np.isfinite(flatten(params)).all()
+        assert not state.metrics["weight"][kept:].any()
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (lambda: drag(c=-1.0, alpha=0.25), "c=-1.0"),
+        (lambda: drag(c=0.25, alpha=1.5), "alpha=1.5"),
+        (lambda: drag(c=float("nan"), alpha=0.5), "c=nan"),
+        (lambda: drag(c=0.25, alpha=0.25, divergence="angel"), "divergence='angel'.*angle"),
+        (lambda: br_drag(c=-0.5), "c=-0.5"),
+        (lambda: krum(num_byzantine=-1), "num_byzantine=-1"),
+        (lambda: krum(num_byzantine=1.5), "num_byzantine=1.5"),
+    ],
+)
+def test_bad_arguments_are_named_with_their_value(build, name):
+    with pytest.raises(ValueError, match=name) as error:
+        build()
+    assert "\n" not in str(error.value)
+
+
+@parametrize(AGGREGATORS)
+def test_deltas_of_another_structure_are_refused(case):
+    rule = case.build()
+    with pytest.raises(ValueError, match="deltas"):
+        rule.apply(nested_params(), {"other": jnp.ones((COHORT, 2))}, rule.init(nested_params()), **extras(COHORT))

@@ -1,0 +1,181 @@
+"""What every method with two sides, and every client rule, promises."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import ALGORITHMS, CLIENTS, NUM_CLIENTS, SIZE, extras, flatten, nested_params, parametrize, select, unflatten
+
+from fedjax_drag import algorithms, clients
+from fedjax_drag.aggregators import fedavg
+from fedjax_drag.types import Batch, Uplink
+
+COHORT, STEPS, STEP_SIZE = 5, 3, 0.1
+
+
+def gradient(w, batch):
+    """Of a quadratic with its minimum at ``batch.y``."""
+    return jax.tree.map(lambda p, y: batch.x.astype(p.dtype) * (p - y.astype(p.dtype)), w, batch.y)
+
+
+def batches(seed=0):
+    """One batch for each client of the federation."""
+    rng = np.random.default_rng(seed)
+    return Batch(
+        jnp.asarray(rng.uniform(0.5, 2, NUM_CLIENTS), jnp.float32), unflatten(rng.normal(size=(NUM_CLIENTS, SIZE)))
+    )
+
+
+def local_pass(rule, downlink, batch):
+    """What one client sends."""
+    w, carry = downlink.start, rule.begin(downlink)
+    for _ in range(STEPS):
+        direction, after = rule.direction(gradient, w, carry, downlink, batch)
+        assert jax.tree.structure(after) == jax.tree.structure(carry)
+        assert_like(direction, w)
+        carry = after
+        w = jax.tree.map(lambda p, d: p - STEP_SIZE * d, w, direction)
+    aux = rule.report(downlink, w, carry, jnp.float32(STEPS * STEP_SIZE))
+    return Uplink(jax.tree.map(jnp.subtract, w, downlink.start), aux)
+
+
+def assert_like(tree, other, lead=()):
+    """Same structure, dtypes and shapes, but for leading axes."""
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        assert (x.shape, x.dtype) == ((*lead, *y.shape), y.dtype)
+
+
+def uplink_of(method, params, state, ids, data):
+    """What the cohort sends, by ``vmap`` over ``own``."""
+    downlink = method.broadcast(params, state, ids)
+    axes = downlink._replace(start=None, shared=None, own=0)
+    rows = jax.tree.map(lambda x: x[ids], data)
+    return jax.vmap(functools.partial(local_pass, method.client), in_axes=(axes, 0))(downlink, rows)
+
+
+def round_of(method, params, state, data, extra):
+    uplink = uplink_of(method, params, state, extra["client_ids"], data)
+    return method.aggregate(params, uplink, state, **extra)
+
+
+@functools.cache
+def compiled(case):
+    return jax.jit(functools.partial(round_of, case.build()))
+
+
+def play(case, rounds=3, order=None, step=None):
+    """Some rounds; returns parameters and state."""
+    method, step = case.build(), step or compiled(case)
+    params = nested_params()
+    state = method.init(params)
+    for t in range(rounds):
+        extra = extras(COHORT, t)
+        extra = extra if order is None else select(extra, order)
+        params, state = step(params, state, batches(), extra)
+    return params, state
+
+
+@parametrize(ALGORITHMS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_protocol(case, dtype):
+    """Shapes and dtypes of everything that goes down, up and into the state."""
+    method, params = case.build(), nested_params(dtype)
+    extra = extras(COHORT)
+    assert method.needs <= case.requires
+
+    def round(params, state):
+        downlink = method.broadcast(params, state, extra["client_ids"])
+        assert_like(downlink.start, params)
+        assert all(leaf.shape[0] == COHORT for leaf in jax.tree.leaves(downlink.own))
+        uplink = uplink_of(method, params, state, extra["client_ids"], batches())
+        assert_like(uplink.delta, params, (COHORT,))
+        assert all(leaf.shape[0] == COHORT for leaf in jax.tree.leaves(uplink.aux))
+        return method.aggregate(params, uplink, state, **extra)
+
+    state = method.init(params)
+    after, first = jax.eval_shape(round, params, state)
+    assert_like(after, params)
+    assert jax.tree.structure(first) == jax.tree.structure(state)
+    assert first.metrics.keys() == state.metrics.keys() >= {"weight", "cosine", "num_rejected"}
+    again, second = jax.eval_shape(round, after, first)
+    assert_like(again, params)
+    assert_like(second, first)
+
+
+@parametrize(ALGORITHMS)
+def test_order_of_clients_does_not_matter(case):
+    """Per-client state follows the client, not its place."""
+    for x, y in zip(*(jax.tree.leaves(play(case, order=o)[0]) for o in (None, np.array([4, 2, 0, 3, 1]))), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+
+
+@parametrize(ALGORITHMS)
+def test_same_inputs_same_bits(case):
+    for x, y in zip(jax.tree.leaves(play(case)), jax.tree.leaves(play(case)), strict=True):
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+@parametrize(ALGORITHMS)
+def test_a_lost_client_counts_as_absent(case):
+    """The others move parameters and state as they would without it."""
+    method, params, extra = case.build(), nested_params(), extras(COHORT)
+    rows = np.array([True, True, False, True, True])
+    aggregate = jax.jit(method.aggregate)
+    uplink = jax.jit(functools.partial(uplink_of, method))(params, method.init(params), extra["client_ids"], batches())
+    smaller, expected = aggregate(
+        params, jax.tree.map(lambda x: x[rows], uplink), method.init(params), **select(extra, rows)
+    )
+    broken = uplink._replace(delta=jax.tree.map(lambda x: x.at[2].set(np.nan), uplink.delta))
+    for message, valid in ((uplink, jnp.asarray(rows)), (broken, jnp.ones(COHORT, bool))):
+        after, state = aggregate(params, message, method.init(params), **extra, valid=valid)
+        np.testing.assert_allclose(flatten(after), flatten(smaller), rtol=2e-5, atol=2e-6)
+        for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+            if x.shape == y.shape and x.ndim:
+                np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@parametrize([case for case in [*ALGORITHMS, *CLIENTS] if case.sweeps])
+def test_vmap_over_hyperparameters_equals_a_loop(case):
+    for name, values in case.sweeps.items():
+
+        def final(value, name=name):
+            built = case.build(**{name: value})
+            is_client = hasattr(built, "begin")
+            method = algorithms.from_aggregator(fedavg(), client=built) if is_client else built
+            params = nested_params()
+            state = method.init(params)
+            for t in range(2):
+                params, state = round_of(method, params, state, batches(), extras(COHORT, t))
+            return params
+
+        swept, alone = jax.jit(jax.vmap(final))(jnp.asarray(values)), jax.jit(final)
+        for k, value in enumerate(values):
+            one = jax.tree.map(lambda x, k=k: x[k], swept)
+            np.testing.assert_allclose(flatten(one), flatten(alone(value)), rtol=1e-5, atol=1e-6)
+
+
+def test_the_client_rule_of_a_lifted_aggregator_is_the_one_given():
+    params = nested_params()
+    plain = algorithms.from_aggregator(fedavg())
+    pulled = algorithms.from_aggregator(fedavg(), client=clients.fedprox(mu=2.0))
+    ids = jnp.arange(COHORT)
+    one = [
+        jax.jit(uplink_of, static_argnums=0)(m, params, m.init(params), ids, batches()).delta for m in (plain, pulled)
+    ]
+    norms = [np.linalg.norm(flatten(delta, 1), axis=1) for delta in one]
+    assert (norms[1] < norms[0]).all()
+
+
+def test_bad_arguments_are_named_with_their_value():
+    for build, name in (
+        (lambda: clients.fedprox(mu=-0.1), "mu=-0.1"),
+        (lambda: algorithms.scaffold(num_clients=0), "num_clients=0"),
+        (lambda: algorithms.scaffold(num_clients=2.5), "num_clients=2.5"),
+        (lambda: algorithms.scaffold(num_clients=4, a=float("nan")), "a=nan"),
+        (lambda: algorithms.scaffold(num_clients=4, server_step_size=0.0), "server_step_size=0.0"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            build()

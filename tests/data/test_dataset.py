@@ -1,0 +1,106 @@
+from dataclasses import FrozenInstanceError, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_drag.data import FederatedDataset, from_arrays, partition
+from fedjax_drag.types import Batch
+
+
+def images(n=6, size=4, channels=2):
+    rng = np.random.default_rng(n)
+    return rng.integers(0, 256, (n, size, size, channels), dtype=np.uint8), np.arange(n) % 3
+
+
+def test_from_arrays_keeps_images_and_measures_channels():
+    x, y = images(12)
+    fed = from_arrays(x, y, *images())
+    assert (fed.num_classes, fed.input_shape, fed.num_clients, fed.partition) == (3, (4, 4, 2), 0, "")
+    assert fed.train.x.dtype == np.uint8
+    assert fed.train.y.dtype == np.int32
+    np.testing.assert_allclose(fed.mean, (x / 255).mean(axis=(0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(fed.std, (x / 255).std(axis=(0, 1, 2)), rtol=1e-6)
+    scaled = np.asarray(fed.preprocess(x))
+    np.testing.assert_allclose(scaled.mean(axis=(0, 1, 2)), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std(axis=(0, 1, 2)), 1, atol=1e-5)
+
+
+def test_from_arrays_accepts_lists_other_floats_and_constant_entries():
+    x = [[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]]
+    fed = from_arrays(x, [0, 1, 1], x, [0, 1, 1], num_classes=4, name="mine")
+    assert fed.train.x.dtype == np.float32
+    assert (fed.name, fed.num_classes, fed.mean, fed.std[1]) == ("mine", 4, (2.0, 5.0), 1.0)
+    assert np.isfinite(fed.preprocess(fed.train.x)).all()
+    rounded = np.full((1000, 1), 0.1)
+    assert from_arrays(rounded, np.zeros(1000, int), rounded, np.zeros(1000, int)).std == (1.0,)
+
+
+def test_grey_images_get_a_channel_axis():
+    x = np.zeros((5, 8, 8), np.uint8)
+    assert from_arrays(x, [0] * 5, x, [0] * 5).input_shape == (8, 8, 1)
+
+
+def test_preprocess_is_the_formula_also_inside_jit():
+    x, y = images()
+    fed = from_arrays(x, y, x, y, mean=(0.2, 0.3), std=(0.5, 2.0))
+    expected = (x / 255 - np.array(fed.mean)) / np.array(fed.std)
+    result = jax.jit(fed.preprocess)(jnp.asarray(x))
+    assert result.dtype == jnp.float32
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(fed.preprocess(x[0]), expected[0], rtol=1e-5, atol=1e-6)
+    floats = x.astype(np.float32)
+    fed = from_arrays(floats, y, floats, y, mean=(7.0,), std=(2.0,))
+    np.testing.assert_allclose(fed.preprocess(floats), (floats - 7) / 2, rtol=1e-6)
+
+
+X, Y = images()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"train_x": X.astype(int)}, "train_x: of type int64: must be uint8"),
+        ({"train_y": Y.astype(float)}, "train_y: of type float64: must be integers"),
+        ({"train_y": Y[:-1]}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(5,\)"),
+        ({"test_y": Y[:, None]}, r"test_x, test_y: shapes"),
+        ({"test_x": X[:0], "test_y": Y[:0]}, "N >= 1"),
+        ({"train_x": Y.astype(np.uint8)}, r"train_x, train_y: shapes \(6,\), \(6,\)"),
+        ({"test_x": X[:, :2]}, r"test: inputs of shape \(2, 4, 2\): must be input_shape=\(4, 4, 2\)"),
+        ({"test_x": X.astype(np.float32)}, "test_x: float32 beside uint8 train_x"),
+        ({"train_y": Y - 1}, "train_y: labels from -1 to 1"),
+        ({"num_classes": 2}, r"train: labels from 0 to 2: must be in \[0, 1\]"),
+        ({"num_classes": 0}, "num_classes=0"),
+        ({"mean": (0.0,) * 3}, "mean: 3 numbers: must be 1, or 2"),
+        ({"std": (1.0, 0.0)}, "std=0.0"),
+        ({"train_x": np.where(X > 0, np.nan, 0.0)}, "train_x: .* entries are not finite"),
+        ({"train_x": X * 1e300}, "train_x: .* entries are not finite"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_in_one_line(arguments, message):
+    with pytest.raises(ValueError, match=message) as error:
+        from_arrays(**({"train_x": X, "train_y": Y, "test_x": X, "test_y": Y} | arguments))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": None}, "given together"),
+        ({"rows": np.zeros((2, 3), np.int64)}, "int64"),
+        ({"counts": np.array([1, 2, 3], np.int32)}, "shapes"),
+        ({"counts": np.array([0, 3], np.int32)}, r"counts: from 0 to 3: must be in \[1, 3\]"),
+        ({"counts": np.array([1, 4], np.int32)}, "counts: from 1 to 4"),
+        ({"rows": np.full((2, 3), 6, np.int32)}, "rows: indices from 6 to 6"),
+        ({"rows": np.full((2, 3), -1, np.int32)}, "rows: indices from -1 to -1"),
+        ({"train": Batch(X, Y.astype(np.int64))}, "train: types uint8, int64"),
+    ],
+)
+def test_inconsistent_data_sets_cannot_be_made(changes, message):
+    fed = partition.iid(from_arrays(X, Y, X, Y), 2)
+    assert isinstance(fed, FederatedDataset)
+    with pytest.raises(ValueError, match=message):
+        replace(fed, **changes)
+    with pytest.raises(FrozenInstanceError):
+        fed.name = "other"

@@ -1,0 +1,155 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedjax_drag
+from fedjax_drag.experiment import catalog
+from fedjax_drag.experiment.checkpoints import Checkpoints
+
+
+def one_line(result, status):
+    """The single line on standard error of a call that ended with this status."""
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("fedjax-drag: error: ")
+    return line.removeprefix("fedjax-drag: error: ")
+
+
+def test_run_writes_the_folder_draws_the_curve_and_tells(command, tiny_file, tmp_path):
+    result = command("run", tiny_file)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "", "no progress bar where there is no terminal"
+    head, row = [line for line in result.stdout.splitlines() if line][:2]
+    assert head.split()[:2] == ["final", "best"]
+    assert row.startswith("tiny")
+    assert "runs/tiny" in result.stdout
+    assert (tmp_path / "runs" / "tiny" / "accuracy.png").stat().st_size > 5000
+
+
+def test_quiet_says_nothing(command, tiny_file):
+    result = command("run", tiny_file, "rounds=2", "--out", "x", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
+    result = command("run", tiny_file, "compare={A: {aggregator: fedavg}, B: {}}", "rounds=2", "--out", tmp_path / "x")
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.stdout.splitlines()[2:4]] == ["A", "B"]
+    assert (tmp_path / "x" / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["round=5"], "unknown key 'round'; did you mean 'rounds'?"),
+        (["rounds"], "override 'rounds': must be key=value"),
+        (["rounds=many"], "rounds='many': must be an integer"),
+        (["data=cifar"], "data.name='cifar': must be one of"),
+        (["aggregator=drga"], "aggregator.name='drga': must be one of"),
+        (["aggregator.gamma=1"], "unknown key 'gamma' of aggregator drag"),
+        (["byzantine_fraction=1.5"], "byzantine_fraction=1.5: must be in [0, 1]"),
+        (["cohort_size=9"], "cohort_size=9: must be an integer in [1, 8]"),
+        (["aggregator=krum", "aggregator.num_byzantine=2"], "num_byzantine=2"),
+        (["partition={name: dirichlet, num_clients: 500, beta: 0.001}"], "dirichlet"),
+        (["data=fashion_mnist", "data.data_dir=nowhere"], "nowhere"),
+        (["compare={A: {rund: 1}}"], "compare.A: unknown key 'rund'"),
+        (["--resume"], "out='runs/tiny': holds no run to resume"),
+        (["--resume", "--overwrite"], "only one of them"),
+        (["--overwrite", "--out", "."], "not a results folder"),
+    ],
+)
+def test_misuse_is_one_line_with_status_2_before_anything_is_written(command, tiny_file, tmp_path, arguments, message):
+    assert message in one_line(command("run", tiny_file, *arguments), 2)
+    assert list(tmp_path.iterdir()) == [tiny_file]
+
+
+def test_missing_configuration(command):
+    assert "configuration 'none.yaml': no such file" in one_line(command("run", "none.yaml"), 2)
+
+
+def test_folder_with_a_run_is_refused_until_told_what_to_do(command, tiny_file):
+    arguments = ["run", tiny_file, "rounds=2", "--out", "x", "--quiet"]
+    assert command(*arguments).exit_code == 0
+    assert "already holds a run; resume or overwrite" in one_line(command(*arguments), 2)
+    assert command(*arguments, "--overwrite").exit_code == 0
+    assert command(*arguments, "rounds=4", "--resume").exit_code == 0
+
+
+def test_interrupt_says_how_to_go_on(command, tiny_file, tmp_path, monkeypatch, interrupt_after):
+    monkeypatch.setattr(sys, "argv", ["fedjax-drag", "run", str(tiny_file), "rounds=8", "--out", "a b", "--overwrite"])
+    with interrupt_after(1):
+        result = command(*sys.argv[1:])
+    assert result.exit_code == 130
+    assert result.stderr == f"stopped; to go on: fedjax-drag run {tiny_file} rounds=8 --out 'a b' --resume\n"
+    assert command("run", tiny_file, "rounds=8", "--out", "a b", "--resume").exit_code == 0
+    assert len((tmp_path / "a b" / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+def test_failure_is_one_line_with_status_1(command, tiny_file, monkeypatch):
+    def fail(self, round_number, state):
+        raise RuntimeError("disk full\nand more")
+
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    line = one_line(command("run", tiny_file, "--out", "x"), 1)
+    assert line == "the run failed: RuntimeError: disk full (--debug shows where)"
+    assert "Traceback" in command("run", tiny_file, "--out", "y", "--debug").stderr
+
+
+@pytest.mark.parametrize("kind", catalog.KINDS)
+def test_list(command, kind):
+    result = command("list", kind)
+    assert result.exit_code == 0
+    assert result.stdout.strip() == catalog.describe(kind)
+
+
+def test_list_of_an_unknown_kind(command):
+    assert "kind='aggregator': must be one of" in one_line(command("list", "aggregator"), 2)
+
+
+def test_plot(command, finished, tmp_path):
+    folder, _ = finished
+    result = command("plot", folder, "-o", "new/a.png")
+    assert result.exit_code == 0
+    assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "no such results folder" in one_line(command("plot", "none", "-o", "a.png"), 2)
+    assert "must end in .png, .pdf, .svg" in one_line(command("plot", folder, "-o", "a.gif"), 2)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["run", "--help"], ["plot", "--help"], ["list", "--help"]])
+def test_help_teaches_with_examples(command, arguments):
+    assert "  fedjax-drag " in command(*arguments).output.partition("Example")[2]
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["runn"], ["run", "a", "--wrong"], ["plot", "a"]])
+def test_bad_usage_is_plain(command, arguments):
+    result = command(*arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in result.stderr
+
+
+def test_version(command):
+    assert command("--version").stdout == f"fedjax-drag {fedjax_drag.__version__}\n"
+
+
+def test_as_a_process(tiny_file, tmp_path):
+    """The entry point itself: streams, exit status, and no warnings or log lines of the libraries."""
+    program = [sys.executable, "-c", "from fedjax_drag.experiment.cli import main; main()"]
+    source = os.environ | {"PYTHONPATH": str(Path(fedjax_drag.__file__).parents[1])}
+
+    def call(*arguments):
+        command = [*program, *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=source, capture_output=True, text=True, check=False)
+
+    done = call("run", str(tiny_file), "rounds=2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "runs" / "tiny" / "summary.json").read_text())["rounds"] == 2
+    refused = call("run", str(tiny_file))
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert len(refused.stderr.splitlines()) == 1

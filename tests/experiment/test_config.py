@@ -1,0 +1,177 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedjax_drag.experiment.config import Component, Config, flatten, load, slug
+
+
+def test_defaults_survive_a_round_trip():
+    assert Config.from_mapping({}) == Config()
+    assert Config.from_mapping(Config().to_mapping()) == Config()
+
+
+def test_bare_name_and_mapping_mean_the_same():
+    assert load({"aggregator": "median"}) == load({"aggregator": {"name": "median"}})
+
+
+def test_reads_a_file_with_overrides(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("rounds: 5\naggregator: {name: drag, c: 0.1}\nstep_size: 1e-2\n")
+    config = load(path, ["rounds=7", "aggregator.alpha=0.5", "model.hidden=[32, 16]", "clients_per_chunk=null"])
+    assert (config.rounds, config.step_size) == (7, 0.01)
+    assert config.aggregator == Component("drag", {"c": 0.1, "alpha": 0.5})
+    assert config.model.arguments["hidden"] == [32, 16]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["aggregator.c=0.5"], Component("drag", {"c": 0.5, "alpha": 0.25})),
+        (["aggregator=drag"], Component("drag", {"c": 0.25, "alpha": 0.25})),
+        (["aggregator=krum"], Component("krum")),
+        (["aggregator=krum", "aggregator.num_byzantine=2"], Component("krum", {"num_byzantine": 2})),
+        (["aggregator={name: krum, num_byzantine: 2}"], Component("krum", {"num_byzantine": 2})),
+        (["aggregator={c: 1.0}"], Component("drag", {"c": 1.0, "alpha": 0.25})),
+        (["aggregator.name=median"], Component("median")),
+    ],
+)
+def test_override_merges_or_replaces_a_component(tiny, overrides, expected):
+    assert load(tiny, overrides).aggregator == expected
+
+
+def test_override_merges_with_defaults():
+    assert load({}, ["partition.beta=0.5"]).partition.arguments == {"num_clients": 40, "beta": 0.5}
+
+
+def test_overrides_of_a_config_leave_it_alone(tiny):
+    config = load(tiny)
+    assert load(config, ["rounds=9"]) == dataclasses.replace(config, rounds=9)
+    assert config == load(tiny)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"num_rounds": 3}, "unknown key 'num_rounds'; did you mean 'rounds'?"),
+        ({"agregator": "krum"}, "unknown key 'agregator'; did you mean 'aggregator'?"),
+        ({"rounds": 7.5}, "rounds=7.5: must be an integer"),
+        ({"rounds": True}, "rounds=True: must be an integer"),
+        ({"rounds": None}, "rounds=None: must be an integer"),
+        ({"rounds": 0}, "rounds=0: must be an integer >= 1"),
+        ({"root_size": "many"}, "root_size='many': must be an integer or null"),
+        ({"clients_per_chunk": 0}, "clients_per_chunk=0: must be an integer >= 1"),
+        ({"step_size": "fast"}, "step_size='fast': must be a number"),
+        ({"step_size": float("nan")}, "step_size=nan: must be in (0, inf)"),
+        ({"byzantine_fraction": 1.5}, "byzantine_fraction=1.5: must be in [0, 1]"),
+        ({"diagnostics": "perhaps"}, "diagnostics='perhaps': must be true or false"),
+        ({"clients_axis": "vmpa"}, "clients_axis='vmpa': must be one of auto, vmap, map; did you mean 'vmap'?"),
+        ({"seed": -1}, "seed=-1: must be an integer in [0, 4294967295]"),
+        ({"aggregator": 3}, "aggregator=3: must be a name, or a mapping with a name and arguments"),
+        ({"aggregator": None}, "aggregator=None: must be a name, or a mapping with a name and arguments"),
+        ({"attack": {"scale": 1}}, "attack.name=None: must be the name of one"),
+        ({"compare": [1]}, "compare=[1]: must be null or a mapping"),
+        ({"compare": {1: {}}}, "compare.1: Key 1"),
+        ({"name": "?!"}, "name='?!': must have at least one letter or digit"),
+    ],
+)
+def test_bad_value_is_one_line_with_key_value_and_what_is_allowed(mapping, message):
+    with pytest.raises(ValueError) as caught:
+        load(mapping)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("override", ["rounds", "=3", "aggregator.=3", ".=1", "rounds=[1", "rounds=${nowhere}", ""])
+def test_bad_override_is_named(override):
+    with pytest.raises(ValueError, match="override '") as caught:
+        load({}, [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_overrides_must_be_a_list():
+    with pytest.raises(ValueError, match="must be a list"):
+        load({}, "rounds=3")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "line 2"),
+        ("rounds: 1\nrounds: 2\n", "duplicate key rounds"),
+        ("- 1\n- 2\n", "must be a mapping"),
+        ("", "must be a mapping"),
+        ("3", "bad.yaml"),
+        ("rounds: ${nowhere}\n", "Interpolation key 'nowhere' not found"),
+        ("\tx: 1", "line 1"),
+    ],
+)
+def test_bad_file_is_one_line_with_the_place(tmp_path, text, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"bad\.yaml") as caught:
+        load(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        load(tmp_path / "none.yaml")
+    with pytest.raises(ValueError, match="configuration"):
+        load(tmp_path)
+
+
+def test_binary_file(tmp_path):
+    (tmp_path / "a.yaml").write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match="configuration") as caught:
+        load(tmp_path / "a.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_variants_change_the_base(tiny):
+    compare = {"FedAvg": {"aggregator": "fedavg", "rounds": 3}, "DRAG": {"aggregator": {"c": 0.5}}, "as is": None}
+    variants = load(tiny | {"compare": compare}).variants()
+    assert list(variants) == ["FedAvg", "DRAG", "as is"]
+    assert variants["FedAvg"].aggregator == Component("fedavg")
+    assert variants["FedAvg"].rounds == 3
+    assert variants["DRAG"].aggregator == Component("drag", {"c": 0.5, "alpha": 0.25})
+    assert variants["as is"] == dataclasses.replace(load(tiny), name="as is")
+    assert all(variant.compare is None and variant.name == label for label, variant in variants.items())
+
+
+def test_override_reaches_into_a_variant_and_removes_all(tiny):
+    mapping = tiny | {"compare": {"DRAG": {"aggregator": {"name": "drag", "c": 0.5}}}}
+    assert load(mapping, ["compare.DRAG.aggregator.c=0.7"]).variants()["DRAG"].aggregator.arguments["c"] == 0.7
+    assert load(mapping, ["compare=null"]).variants() == {}
+
+
+@pytest.mark.parametrize(
+    ("compare", "message"),
+    [
+        ({"x": {"round": 1}}, "compare.x: unknown key 'round'; did you mean 'rounds'?"),
+        ({"x": {"rounds": 0}}, "compare.x: rounds=0: must be an integer >= 1"),
+        ({"x": 3}, "compare.x=3: must be a mapping"),
+        ({"x": {"compare": {}}}, "compare.x: must not contain"),
+        ({"A b": {}, "a-b": {}}, "compare label 'a-b', which shares the folder of 'A b'"),
+        ({"..": {}}, "compare label '..': must have letters or digits"),
+    ],
+)
+def test_bad_variant_is_named(compare, message):
+    with pytest.raises(ValueError) as caught:
+        load({"compare": compare}).variants()
+    assert str(caught.value).startswith(message)
+
+
+@given(st.text())
+def test_slug_is_one_safe_folder_name(label):
+    name = slug(label)
+    assert "/" not in name
+    assert "\\" not in name
+    assert not name.startswith((".", "-"))
+    assert slug(name) == name
+
+
+def test_flatten_has_dotted_keys(tiny):
+    assert flatten(load(tiny))["aggregator.c"] == 0.25

@@ -1,0 +1,193 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib import image
+from omegaconf import OmegaConf
+
+from fedjax_drag.experiment import plotting, results
+from fedjax_drag.experiment.config import load
+
+
+@pytest.fixture
+def write(tiny, tmp_path):
+    """Makes a results folder with given accuracies, without running anything."""
+
+    def make(folder, *overrides, accuracies=(0.1, 0.5, 0.7)):
+        folder = tmp_path / folder
+        folder.mkdir(parents=True)
+        config = load(tiny, overrides)
+        OmegaConf.save(OmegaConf.create(config.to_mapping()), folder / results.CONFIG)
+        with (folder / results.METRICS).open("w") as stream:
+            for index, accuracy in enumerate(accuracies):
+                results.append_metrics(stream, {"round": 10 * (index + 1), "test_accuracy": accuracy})
+        return folder
+
+    return make
+
+
+def labels(figure):
+    (axes,) = figure.axes
+    return [text.get_text().split("  ")[0] for text in axes.texts]
+
+
+def draw(*folders):
+    return plotting.draw([run for folder in folders for run in results.read(folder)])
+
+
+def test_image_is_readable_and_not_blank(write, tmp_path):
+    path = plotting.plot([write("a")], tmp_path / "a.png")
+    pixels = image.imread(path)
+    assert pixels.shape[0] > 600
+    assert pixels.shape[1] > 1000
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
+def test_format_follows_the_suffix(write, tmp_path, suffix, start):
+    assert plotting.plot([write("a")], tmp_path / f"a{suffix}").read_bytes().startswith(start)
+
+
+def test_runs_that_differ_by_seed_share_a_line_and_a_band(write):
+    folders = [write(f"s{seed}", f"seed={seed}", accuracies=(0.1, 0.2 + 0.1 * seed)) for seed in range(3)]
+    figure = draw(*folders, write("other", "aggregator=fedavg", "name=FedAvg"))
+    assert labels(figure) == ["tiny", "FedAvg"]
+    (axes,) = figure.axes
+    assert len(axes.collections) == 1, "one band"
+    band = axes.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.1, 0.4))
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.1, 0.3])
+    assert any("mean over up to 3 seeds; band: minimum to maximum" in text.get_text() for text in figure.texts)
+
+
+def test_runs_of_one_name_are_told_apart_by_what_differs(write):
+    figure = draw(write("a"), write("b", "aggregator.c=0.5"), write("c", "aggregator=fedavg"))
+    first, second, third = labels(figure)
+    assert "aggregator.c=0.25" in first
+    assert "aggregator.c=0.5" in second
+    assert "aggregator=fedavg" in third
+
+
+def test_title_says_what_all_runs_share(write):
+    common = ("data=fashion_mnist", "attack=sign_flip", "byzantine_fraction=0.3")
+    text = " ".join(t.get_text() for t in draw(write("a", *common), write("b", *common, "batch_size=5")).texts)
+    assert "Fashion-MNIST" in text
+    assert "8 clients" in text
+    assert "IID" in text
+    assert "30% malicious clients (sign flip)" in text
+    assert "batch" not in text, "the runs differ in it"
+
+
+def test_comparison_is_expanded_in_its_order(write, tmp_path, tiny):
+    compare = load(tiny | {"compare": {"Zeta": {}, "Alpha": {}}})
+    (tmp_path / "top").mkdir()
+    OmegaConf.save(OmegaConf.create(compare.to_mapping()), tmp_path / "top" / results.CONFIG)
+    for label in compare.variants():
+        write(f"top/{results.slug(label)}", f"name={label}")
+    assert labels(draw(tmp_path / "top")) == ["Zeta", "Alpha"]
+
+
+def test_labels_do_not_overlap(write):
+    figure = draw(*[write(f"r{n}", f"name=run {n}", accuracies=(0.1, 0.5 + 0.001 * n)) for n in range(6)])
+    (axes,) = figure.axes
+    boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
+    assert all(low.y1 <= high.y0 + 1 for low, high in itertools.pairwise(boxes))
+    assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_strange_labels_and_values_are_drawn(write, tmp_path):
+    folders = [
+        write("a", "name='$x_{ \\frac$ <b>'"),
+        write("b", "name=" + "very " * 40),
+        write("c", "name=diverged", accuracies=(0.1, float("nan"), float("nan"))),
+        write("d", "name=one", accuracies=(0.4,)),
+    ]
+    assert plotting.plot(folders, tmp_path / "a.png").exists()
+
+
+def test_other_suffix_and_no_runs(write, tmp_path):
+    with pytest.raises(ValueError, match=r"must end in \.png, \.pdf, \.svg"):
+        plotting.plot([write("a")], tmp_path / "a.jpeg")
+    with pytest.raises(ValueError, match="at least one"):
+        plotting.plot([], tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON"),
+        ("", "not JSON"),
+        ("[1, 2]", "must be a JSON object"),
+        ('{"round": 20}', "has no 'test_accuracy'"),
+        ('{"round": "x", "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": true, "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": 1e999, "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": 20, "test_accuracy": "high"}', "'test_accuracy' must be a number"),
+        ('{"round": 20, "test_accuracy": {"a": 1}}', "'test_accuracy' must be a number"),
+        ('{"round": 20, "test_accuracy": [0.5]}', "its entries differ"),
+        ('{"round": 20, "test_accuracy": [0.5, [1]]}', "line 2"),
+        ('{"round": 20, "test_accuracy": 0.5, "more": 1}', "its entries differ"),
+        ('{"round": 10, "test_accuracy": 0.5}', "round 10 comes after round 10"),
+        ('{"round": 20, "test_accuracy": NaN}', "NaN is not JSON"),
+        ('{"round": 20, "test_accuracy": ' + "[" * 100_000, "nested too deeply"),
+        ('{"round": 20, "test_accuracy": ' + "9" * 5000 + "}", "line 2"),
+        ('{"round": 20, "test_accuracy": ' + "9" * 400 + "}", "line 2"),
+        ("\x00\ufffd", "not JSON"),
+    ],
+)
+def test_malformed_line_is_named(write, tmp_path, line, message):
+    folder = write("a", accuracies=(0.1,))
+    with (folder / results.METRICS).open("a") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(ValueError, match="line 2") as caught:
+        plotting.plot([folder], tmp_path / "a.png")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_incomplete_folders(write, tmp_path):
+    folder = write("a", accuracies=())
+    with pytest.raises(ValueError, match="holds no evaluation"):
+        plotting.plot([folder], tmp_path / "a.png")
+    (folder / results.CONFIG).unlink()
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        plotting.plot([folder], tmp_path / "a.png")
+    with pytest.raises(FileNotFoundError, match="no such results folder"):
+        plotting.plot([tmp_path / "none"], tmp_path / "a.png")
+    bad = write("b")
+    (bad / results.CONFIG).write_text("rounds: [")
+    with pytest.raises(ValueError, match=r"config\.yaml"):
+        plotting.plot([bad], tmp_path / "a.png")
+
+
+def test_seeds_without_a_common_round(write, tmp_path):
+    a, b = write("a"), write("b", "seed=1")
+    (b / results.METRICS).write_text('{"round": 11, "test_accuracy": 0.5}\n')
+    with pytest.raises(ValueError, match="no evaluation in a round"):
+        plotting.plot([a, b], tmp_path / "a.png")
+
+
+def test_numbers_read_back_equal(tmp_path):
+    values = np.random.default_rng(0).normal(size=100).astype(np.float32)
+    with (tmp_path / "m.jsonl").open("w") as stream:
+        results.append_metrics(stream, {"round": 1, "test_accuracy": np.float32(0.1), "v": values, "n": np.int32(3)})
+    history = results.read_metrics(tmp_path / "m.jsonl")
+    np.testing.assert_array_equal(history["v"][0].astype(np.float32), values)
+    assert '"test_accuracy": 0.1,' in (tmp_path / "m.jsonl").read_text()
+
+
+def test_not_a_number_is_null(tmp_path):
+    with (tmp_path / "m.jsonl").open("w") as stream:
+        results.append_metrics(stream, {"round": 1, "test_accuracy": np.float32(np.nan), "v": [np.inf, 1.0]})
+    assert (tmp_path / "m.jsonl").read_text() == '{"round": 1, "test_accuracy": null, "v": [null, 1.0]}\n'
+    assert np.isnan(results.read_metrics(tmp_path / "m.jsonl")["test_accuracy"]).all()
+
+
+def test_a_single_run_is_titled_by_its_method(write):
+    folder = write("a")
+    (run,) = results.read(folder)
+    scaffold = dataclasses.replace(run, config=load(run.config, ["algorithm=scaffold"]))
+    assert "of drag on" in plotting.draw([run]).texts[0].get_text()
+    assert "of scaffold on" in plotting.draw([scaffold]).texts[0].get_text()

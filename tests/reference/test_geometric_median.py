@@ -1,0 +1,124 @@
+"""The geometric median against a float64 minimiser, in value and in place."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import numpy_rules
+
+from fedjax_drag import aggregators
+
+SIZE = 6
+
+
+@functools.partial(jax.jit, static_argnames="max_iterations")
+def apply(G, smoothing, tolerance, max_iterations):
+    """The update and the metrics."""
+    rule = aggregators.geometric_median(smoothing=smoothing, tolerance=tolerance, max_iterations=max_iterations)
+    zero = {"w": jnp.zeros(G.shape[1])}
+    params, state = rule.apply(zero, {"w": G}, rule.init(zero))
+    return params["w"], state.metrics
+
+
+def solve(G, smoothing=1e-6, tolerance=0.0, max_iterations=5000):
+    """The rule's median in float64, and its metrics."""
+    update, metrics = apply(jnp.asarray(G, jnp.float32), smoothing, tolerance, max_iterations)
+    return np.asarray(update, np.float64), metrics
+
+
+def exact(G, smoothing=1e-6):
+    G = np.asarray(np.asarray(G, np.float32), np.float64)
+    return G, numpy_rules.geometric_median(G, smoothing).update
+
+
+def check(G, place=1e-5, smoothing=1e-6, **settings):
+    """Value to 1e-6 of the best, place to ``place`` of the deltas' spread."""
+    G, best = exact(G, smoothing)
+    found, metrics = solve(G, smoothing, **settings)
+    value = functools.partial(numpy_rules.smoothed_distance_sum, G=G, smoothing=smoothing)
+    assert value(found) <= value(best) * (1 + 1e-6)
+    spread = np.median(np.linalg.norm(G - best, axis=1)) or 1.0
+    assert np.linalg.norm(found - best) <= place * spread + 2 * smoothing
+    return metrics
+
+
+@pytest.mark.parametrize("S", [1, 2, 3, 10, 41])
+def test_random(S):
+    metrics = check(np.random.default_rng(S).normal(size=(S, SIZE)), place=1e-5 if S != 2 else 1.0)
+    np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("S", [10, 41])
+def test_norms_over_six_orders(S):
+    rng = np.random.default_rng(S)
+    check(rng.normal(size=(S, SIZE)) * np.logspace(-3, 3, S)[:, None], place=1e-4)
+
+
+@pytest.mark.parametrize("S", [10, 41])
+def test_a_majority_in_one_place(S):
+    """The median is then that place; Weiszfeld's iteration from the mean must reach it."""
+    G = np.random.default_rng(S).normal(size=(S, SIZE))
+    G[: S // 2 + 2] = G[0]
+    check(G, place=1e-4)
+
+
+@pytest.mark.parametrize("S", [10, 41])
+def test_ties(S):
+    rng = np.random.default_rng(S)
+    check(rng.normal(size=(5, SIZE))[rng.integers(0, 5, S)], place=1e-4)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 1.0, 100.0])
+def test_wide_smoothing_is_minimised_as_defined(smoothing):
+    """Far above all distances the rule is the mean."""
+    G = np.random.default_rng(1).normal(size=(10, SIZE))
+    check(G, smoothing=smoothing)
+    if smoothing == 100.0:
+        np.testing.assert_allclose(solve(G, smoothing)[0], G.mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+def test_extreme_norms(scale):
+    """With the smoothing in proportion, the solution is in proportion; with the default it is the minimiser still."""
+    G = np.random.default_rng(2).normal(size=(10, SIZE))
+    reference = numpy_rules.geometric_median(G).update
+    found, metrics = solve(scale * G, smoothing=1e-6 * scale)
+    np.testing.assert_allclose(found / scale, reference, atol=1e-4)
+    assert all(np.isfinite(value).all() for value in metrics.values())
+    found, _ = solve(scale * G)
+    expected = numpy_rules.geometric_median(scale * G).update
+    np.testing.assert_allclose(found / scale, expected / scale, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e12, 1e30])
+def test_a_huge_delta_moves_it_no_more_than_a_far_one(size):
+    G = np.random.default_rng(3).normal(size=(10, SIZE))
+    G[4] *= size
+    best = exact(G)[1]
+    found, _ = solve(G)
+    np.testing.assert_allclose(found, best, atol=1e-3)
+
+
+def test_collinear_symmetric_points_have_their_centre():
+    G = np.outer([-3.0, -1.0, 0.0, 1.0, 3.0], np.arange(1.0, SIZE + 1)) + 2.0
+    np.testing.assert_allclose(solve(G)[0], np.full(SIZE, 2.0), atol=1e-5)
+
+
+def test_defaults_converge_and_say_so():
+    G = np.random.default_rng(6).normal(size=(10, SIZE))
+    rule = aggregators.geometric_median()
+    zero = {"w": jnp.zeros(SIZE)}
+    params, state = jax.jit(rule.apply)(zero, {"w": jnp.asarray(G, jnp.float32)}, rule.init(zero))
+    best = exact(G)[1]
+    assert 1 <= int(state.metrics["iterations"]) < 100
+    assert 0 <= float(state.metrics["residual"]) <= 1e-5
+    assert np.linalg.norm(np.asarray(params["w"]) - best) <= 1e-3 * np.linalg.norm(G - best, axis=1).mean()
+
+
+def test_the_bound_on_steps_is_kept_and_the_residual_honest():
+    G = np.random.default_rng(6).normal(size=(10, SIZE))
+    _, metrics = solve(G, max_iterations=2)
+    assert int(metrics["iterations"]) == 2
+    assert float(metrics["residual"]) > 1e-4

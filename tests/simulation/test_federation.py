@@ -1,0 +1,48 @@
+"""Who is malicious, and where the root data come from."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_drag.simulation.federation import _even_quotas, choose_malicious, choose_root
+
+
+@pytest.mark.parametrize(("fraction", "number"), [(0.0, 0), (0.3, 12), (0.6, 24), (1.0, 40)])
+def test_number_of_malicious_clients(fraction, number):
+    malicious = choose_malicious(40, fraction, seed=5)
+    assert malicious.sum() == number
+    assert np.array_equal(malicious, choose_malicious(40, fraction, seed=5))
+
+
+def test_larger_fractions_add_to_the_smaller():
+    assert (choose_malicious(40, 0.3, 0) <= choose_malicious(40, 0.6, 0)).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(any), st.data())
+def test_quotas_are_as_even_as_the_clients_allow(available, data):
+    available = np.array(available)
+    total = data.draw(st.integers(1, int(available.sum())))
+    quota = _even_quotas(available, total)
+    assert quota.sum() == total
+    assert (quota >= 0).all()
+    assert (quota <= available).all()
+    # Whoever gives less than the largest gift minus one gives all it has.
+    assert all(q == a for q, a in zip(quota, available, strict=True) if q < quota.max() - 1)
+
+
+def test_root_data_are_benign_distinct_and_even(digits):
+    malicious = choose_malicious(12, 0.3, seed=0)
+    root = choose_root(digits, malicious, 60)
+    assert len(root) == len(set(root)) == 60
+    owner = {index: m for m in range(12) for index in digits.rows[m][: digits.counts[m]]}
+    gifts = np.bincount([owner[index] for index in root], minlength=12)
+    assert (gifts[malicious] == 0).all()
+    short = digits.counts < gifts.max() - 1
+    assert (gifts[~malicious & ~short] >= gifts.max() - 1).all()
+
+
+def test_default_root_size(digits):
+    benign = np.zeros(12, bool)
+    assert len(choose_root(digits, benign, None)) == int(digits.counts.sum()) // 10

@@ -1,0 +1,73 @@
+"""Wrong settings: one line naming the setting, its value and what is allowed, before anything is computed."""
+
+import pytest
+from flax import linen as nn
+
+import fedjax_drag as fd
+
+
+class Flat(nn.Module):
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(self.outputs)(x.reshape(x.shape[0], -1))
+
+
+class Normalised(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10)(nn.BatchNorm(use_running_average=False)(x.reshape(x.shape[0], -1)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"cohort_size": 13}, ["cohort_size=13", "[1, 12]"]),
+        ({"cohort_size": 0}, ["cohort_size=0"]),
+        ({"num_rounds": 0}, ["num_rounds=0"]),
+        ({"local_steps": 2.5}, ["local_steps=2.5", "integer"]),
+        ({"batch_size": -1}, ["batch_size=-1"]),
+        ({"step_size": 0.0}, ["step_size=0.0"]),
+        ({"step_size": float("nan")}, ["step_size=nan"]),
+        ({"byzantine_fraction": 1.5}, ["byzantine_fraction=1.5", "[0, 1]"]),
+        ({"clients_axis": "vmpa"}, ["clients_axis='vmpa'", "vmap"]),
+        ({"clients_axis": "vmap", "clients_per_chunk": 2}, ["clients_per_chunk=2"]),
+        ({"nonfinite": "ignore"}, ["nonfinite='ignore'", "reject"]),
+        ({"seed": -1}, ["seed=-1"]),
+        ({"model": Flat(3)}, ["model", "(1, 3)", "(1, 10)"]),
+        ({"model": nn.Dense(10)}, ["model", "(1, 8, 8, 10)", "(1, 10)"]),
+        ({"model": Normalised()}, ["batch_stats", "GroupNorm"]),
+    ],
+)
+def test_wrong_settings(settings, fedavg, changes, parts):
+    with pytest.raises(ValueError, match=r".") as error:
+        fd.simulation.prepare(fedavg, **settings(**changes))
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(part in message for part in parts), message
+
+
+def test_data_must_be_partitioned(settings, fedavg):
+    with pytest.raises(ValueError, match="split among clients"):
+        fd.simulation.prepare(fedavg, **settings(data=fd.data.load("digits")))
+
+
+def test_krum_needs_a_large_enough_cohort(settings):
+    algorithm = fd.algorithms.from_aggregator(fd.aggregators.krum(num_byzantine=3))
+    with pytest.raises(ValueError, match="num_byzantine=3: must be at most S - 3 = 2"):
+        fd.simulation.prepare(algorithm, **settings())
+
+
+def test_root_data_need_benign_examples(settings):
+    algorithm = fd.algorithms.from_aggregator(fd.aggregators.br_drag())
+    with pytest.raises(ValueError, match="root_size=100000"):
+        fd.simulation.prepare(algorithm, **settings(root_size=100_000))
+    with pytest.raises(ValueError, match="every client is malicious"):
+        fd.simulation.prepare(algorithm, **settings(byzantine_fraction=1.0))
+
+
+def test_state_of_another_algorithm(settings, fedavg):
+    other = fd.simulate(fd.algorithms.scaffold(12), **settings(num_rounds=1)).state
+    with pytest.raises(ValueError, match="another algorithm"):
+        fd.simulate(fedavg, initial=other, **settings())
