@@ -1,9 +1,40 @@
 """Federated learning under data heterogeneity and Byzantine attack, as one compiled JAX program."""
 
-from fedjax_drag import aggregators, algorithms, attacks, clients, data, models, simulation
-from fedjax_drag.experiment.run import run
-from fedjax_drag.simulation import simulate
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedjax_drag import aggregators, algorithms, attacks, clients, data, models, simulation, tree, types
+    from fedjax_drag.experiment.run import run
+    from fedjax_drag.simulation import simulate
 
 __version__ = "0.1.0"
 
-__all__ = ["aggregators", "algorithms", "attacks", "clients", "data", "models", "run", "simulate", "simulation"]
+__all__ = [
+    "aggregators",
+    "algorithms",
+    "attacks",
+    "clients",
+    "data",
+    "models",
+    "run",
+    "simulate",
+    "simulation",
+    "tree",
+    "types",
+]
+
+_FUNCTIONS = {"run": "fedjax_drag.experiment.run", "simulate": "fedjax_drag.simulation"}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: the command line answers --help without JAX, and who imports only the rules gets only them.
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"fedjax_drag.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -20,7 +20,7 @@ def torch_round(model: Any, data: Any, cohort_size: int, local_steps: int, batch
       local_steps: U.
       batch_size: B.
     """
-    images = torch.from_numpy(np.asarray(data.preprocess(data.train.x))).permute(0, 3, 1, 2).contiguous()
+    images = torch.from_numpy(np.array(data.preprocess(data.train.x))).permute(0, 3, 1, 2).contiguous()
     labels = torch.from_numpy(data.train.y.astype(np.int64))
     rows = [torch.from_numpy(row[:count].astype(np.int64)) for row, count in zip(data.rows, data.counts, strict=True)]
     rng = np.random.default_rng(0)

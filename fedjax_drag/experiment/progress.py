@@ -21,18 +21,20 @@ class Progress:
     """
 
     def __init__(self, label: str, num_rounds: int, start: int = 0, quiet: bool | None = None):
-        layout = (
-            "{desc}: {percentage:3.0f}%|{bar}| round {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
-        )
+        timing = "[{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
+        layout = "{desc}{percentage:3.0f}%|{bar}| round {n_fmt}/{total_fmt} " + timing
         disable = quiet or (quiet is None and not sys.stderr.isatty())
         self._label = label
-        self._bar = tqdm(
-            total=num_rounds, initial=start, unit=" rounds", bar_format=layout, disable=disable, dynamic_ncols=True
-        )
-        self._bar.set_description(f"{label} (compiling)")
+        self._compiled = False
+        style = {"unit": " rounds", "smoothing": 0, "dynamic_ncols": True, "bar_format": layout}
+        self._bar = tqdm(total=num_rounds, initial=start, desc=f"{label} (compiling)", disable=disable, **style)
 
     def update(self, round_number: int, metrics: Mapping[str, Any]) -> None:
         """Moves the bar to a round that was evaluated."""
+        if not self._compiled:  # the time until here tells nothing of the rounds to come
+            self._compiled = True
+            self._bar.unpause()
+            self._bar.initial = round_number
         self._bar.set_description(self._label, refresh=False)
         self._bar.set_postfix_str(f"accuracy {float(metrics['test_accuracy']):.1%}", refresh=False)
         self._bar.update(round_number - self._bar.n)

@@ -1,4 +1,4 @@
-"""Models as Flax modules: inputs ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+"""Models: builders of Flax modules that map inputs ``[B, ...]`` to logits, with a ``params`` collection only."""
 
 from fedjax_drag.models.cnn import cnn
 from fedjax_drag.models.lenet import lenet

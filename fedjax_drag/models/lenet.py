@@ -1,21 +1,53 @@
-"""provisional"""
-import flax.linen as nn
+"""LeNet-5 with ReLU and max pooling."""
 
-from fedjax_drag.models.conv import Conv, max_pool
+import flax.linen as nn
+import jax
+
+from fedjax_drag import checks
+from fedjax_drag.models.conv import Conv
+
+_SMALLEST = 16
+"""Two unpadded 5x5 convolutions, each pooled, leave one pixel of 16."""
 
 
 class LeNet(nn.Module):
+    """Two unpadded 5x5 convolutions (6 and 16 channels), pooled, and dense layers 120, 84, ``num_classes``.
+
+    Attributes:
+      num_classes: number of logits.
+    """
+
     num_classes: int
 
     @nn.compact
-    def __call__(self, x):
-        x = max_pool(nn.relu(Conv(6, 5, "VALID")(x)))
-        x = max_pool(nn.relu(Conv(16, 5, "VALID")(x))).reshape(x.shape[0], -1)
-        x = nn.relu(nn.Dense(120)(x))
-        x = nn.relu(nn.Dense(84)(x))
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+        if x.ndim != 4 or min(x.shape[1:3]) < _SMALLEST:
+            raise ValueError(f"x.shape={x.shape}: LeNet needs [B, H, W, C] with H, W >= {_SMALLEST}")
+        for features in (6, 16):
+            x = nn.relu(Conv(features, 5, padding="VALID", pool=True)(x))
+        x = x.reshape(x.shape[0], -1)
+        for width in (120, 84):
+            x = nn.relu(nn.Dense(width)(x))
         return nn.Dense(self.num_classes)(x)
 
 
-def lenet(num_classes: int):
-    """A LeNet."""
+def lenet(num_classes: int) -> LeNet:
+    """Builds LeNet-5 with ReLU and max pooling.
+
+    With 10 classes it has 44,426 parameters for 28x28x1 images and 62,006 for 32x32x3.
+
+    Args:
+      num_classes: number of logits, at least 1.
+
+    Returns:
+      A Flax module: images ``[B, H, W, C]``, height and width at least 16, to logits ``[B, num_classes]``.
+
+    Raises:
+      ValueError: if ``num_classes`` is not a positive integer.
+
+    References:
+      LeCun et al., Gradient-based learning applied to document recognition, 1998.
+    """
+    checks.count("num_classes", num_classes, 1)
     return LeNet(num_classes)

@@ -51,7 +51,12 @@ class Programs(NamedTuple):
 
 
 def make_programs(
-    algorithm: Algorithm, attack: Attack | None, work: Work, apply: Callable[..., jax.Array], init_params: Callable
+    algorithm: Algorithm,
+    attack: Attack | None,
+    work: Work,
+    apply: Callable[..., jax.Array],
+    init_params: Callable[[jax.Array], Any],
+    diagnostics: bool = True,
 ) -> Programs:
     """Builds the pure functions of a run.
 
@@ -61,6 +66,7 @@ def make_programs(
       work: what the clients do.
       apply: ``(params, x) -> logits``.
       init_params: ``(key) -> params``.
+      diagnostics: whether to report per-client metrics; what nobody reads is not computed.
     """
     round_fn = make_round(algorithm, attack, work)
 
@@ -69,17 +75,21 @@ def make_programs(
         return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32))
 
     def advance(federation, key, state, stop):
-        shapes = jax.eval_shape(round_fn, federation, key, state)
-        state = tree.settle(state, shapes[0])
-        metrics = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes[1])
-        first = state.round
+        def reported_round(state):
+            after, metrics = round_fn(federation, key, state)
+            # Per-client metrics have no fixed shape in the state: they leave through the history alone.
+            after = tree.settle(after, state)
+            return after, {name: x for name, x in metrics.items() if diagnostics or not jnp.ndim(x)}
 
         def one_round(_, carry):
             state, before = carry
-            state, metrics = round_fn(federation, key, state)
+            state, metrics = reported_round(state)
             sums = {name: before[name] + metrics[name] for name in ("train_loss", "num_rejected") if name in metrics}
             return state, metrics | sums
 
+        first = state.round
+        shapes = jax.eval_shape(reported_round, state)[1]
+        metrics = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
         state, metrics = jax.lax.fori_loop(first, stop, one_round, (state, metrics))
         return state, metrics | {"train_loss": metrics["train_loss"] / (stop - first)}
 
@@ -97,7 +107,6 @@ class Simulation:
       num_rounds: rounds of the run.
       eval_every: rounds between evaluations.
       rounds_per_compile: most rounds between two visits to the host.
-      diagnostics: whether the history keeps what each rule reports of each client.
       programs: the run as pure functions.
       lowered: ``advance`` and ``evaluate``, traced for these shapes.
     """
@@ -108,7 +117,6 @@ class Simulation:
     num_rounds: int
     eval_every: int
     rounds_per_compile: int
-    diagnostics: bool
     programs: Programs
     lowered: tuple[Any, Any]
 
@@ -142,17 +150,15 @@ class Simulation:
                 parts.append((stop - done, metrics))
                 done = stop
             metrics = _merge(parts) | jax.device_get(evaluate(state.params, self.test))
-            history.append({"round": done} | {k: v for k, v in metrics.items() if self.diagnostics or not np.ndim(v)})
+            history.append({"round": done} | metrics)
             for callback in callbacks:
                 callback(Evaluation(done, self.num_rounds, history[-1], state))
         jax.block_until_ready(state)
         return Result(state.params, stack_history(history), state, time.perf_counter() - started, compile_seconds)
 
     def initial_state(self) -> RunState:
-        """The state before the first round, every leaf in its final shape."""
-        state = jax.jit(self.programs.init)(self.key)
-        shapes = jax.eval_shape(self.programs.advance, self.federation, self.key, state, np.int32(1))[0]
-        return tree.settle(state, shapes)
+        """The state before the first round."""
+        return jax.jit(self.programs.init)(self.key)
 
     def _checked(self, initial: RunState) -> RunState:
         like = jax.eval_shape(self.initial_state)
@@ -256,20 +262,19 @@ def prepare(
         client_mapper(axis, clients_per_chunk),
         reject_nonfinite=nonfinite == "reject",
     )
-    programs = make_programs(algorithm, attack, work, apply, init_params)
+    programs = make_programs(algorithm, attack, work, apply, init_params, diagnostics)
     federation = to_device(data, malicious, root_row)
     test = Batch(jnp.asarray(data.test.x), jnp.asarray(data.test.y))
     key = jax.random.key(seed)
 
-    start = jax.eval_shape(programs.init, key)
-    _check_logits(jax.eval_shape(apply, start.params, jnp.zeros((1, *data.input_shape))), data.num_classes)
-    state = jax.eval_shape(programs.advance, federation, key, start, np.int32(1))[0]
+    state = jax.eval_shape(programs.init, key)
+    _check_logits(jax.eval_shape(apply, state.params, jnp.zeros((1, *data.input_shape))), data.num_classes)
     lowered = (
         jax.jit(programs.advance, donate_argnames="state").lower(federation, key, state, np.int32(1)),
         jax.jit(programs.evaluate).lower(state.params, test),
     )
     return Simulation(
-        federation, test, key, num_rounds, eval_every, rounds_per_compile or eval_every, diagnostics, programs, lowered
+        federation, test, key, num_rounds, eval_every, rounds_per_compile or eval_every, programs, lowered
     )
 
 

@@ -129,9 +129,7 @@ def test_scale_noise_scales_a_whole_message_by_one_factor():
     message = uplink()
     attack = scale_noise()
     forged = attack.forge(jax.random.key(0), message, jnp.asarray(MALICIOUS), client_ids=IDS)
-    ratios = [
-        np.asarray(y / x).reshape(COHORT, -1) for x, y in zip(*map(jax.tree.leaves, (message, forged)), strict=True)
-    ]
+    ratios = jax.tree.leaves(jax.tree.map(lambda x, y: np.asarray(y / x).reshape(COHORT, -1), message, forged))
     ratios = np.concatenate(ratios, axis=1)
     np.testing.assert_allclose(ratios, np.tile(ratios[:, :1], ratios.shape[1]), rtol=1e-6)
     assert len(np.unique(ratios[MALICIOUS, 0])) == MALICIOUS.sum()

@@ -85,7 +85,7 @@ def test_structure_shapes_and_dtypes_are_kept(case, dtype):
         assert (x.shape, x.dtype, x.weak_type) == (y.shape, y.dtype, y.weak_type)
 
 
-@parametrize(AGGREGATORS)
+@parametrize([case for case in AGGREGATORS if case.label in ("fedavg", "drag", "fltrust", "median")])
 def test_bfloat16_deltas_are_summed_in_float32(case):
     """The only loss against float32 parameters is the one rounding of the result."""
     G = np.asarray(jnp.asarray(matrix(), jnp.bfloat16).astype(jnp.float32))
@@ -137,8 +137,9 @@ def test_one_compilation_serves_all_rounds(case):
     assert TRACES[case.label] == before
 
 
-@parametrize(AGGREGATORS)
+@parametrize([case for case in AGGREGATORS if not case.sweeps])
 def test_scan_over_rounds_equals_a_loop(case):
+    """The others are scanned in the next test."""
     rule, apply = compiled(case)
     params = nested_params()
     deltas = [unflatten(matrix(seed=t)) for t in range(3)]
@@ -158,7 +159,7 @@ def test_scan_over_rounds_equals_a_loop(case):
 
 
 @parametrize([case for case in AGGREGATORS if case.sweeps])
-def test_vmap_over_hyperparameters_equals_a_loop(case):
+def test_vmap_over_hyperparameters_and_scan_over_rounds_equal_loops(case):
     """Two rounds, so that what the state carries is swept too; all hyperparameters of a rule at once."""
     rounds = [(unflatten(matrix(seed=t)), extras(COHORT, t)) for t in range(2)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rounds)
@@ -173,6 +174,9 @@ def test_vmap_over_hyperparameters_equals_a_loop(case):
 
     values = {name: jnp.asarray(points) for name, points in case.sweeps.items()}
     swept, alone = jax.jit(jax.vmap(final))(values), jax.jit(final)
+    params, state = run(case, matrix(seed=0))
+    params, _ = run(case, matrix(seed=1), state, params, **extras(COHORT, 1))
+    assert_close(alone({name: jnp.float32(case.settings[name]) for name in values}), params, rtol=1e-4, atol=1e-5)
     count = {len(points) for points in values.values()}
     assert len(count) == 1
     for k in range(count.pop()):

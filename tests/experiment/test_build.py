@@ -1,4 +1,5 @@
 import inspect
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -153,3 +154,14 @@ def test_phrase_of_a_type(hint, words):
 
 def test_named_tuples_are_not_lists():
     assert build.phrase(Component) == ""
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("configs/*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configurations_are_valid_and_say_how_to_run_them(path):
+    config = load(path)
+    assert config.name == path.stem
+    for single in [config, *config.variants().values()]:
+        build.resolve(single)
+    header = path.read_text().partition("\nname:")[0]
+    assert f"fedjax-drag run configs/{path.name}" in header
+    assert "Expected:" in header

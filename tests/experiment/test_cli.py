@@ -55,7 +55,7 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
         (["byzantine_fraction=1.5"], "byzantine_fraction=1.5: must be in [0, 1]"),
         (["cohort_size=9"], "cohort_size=9: must be an integer in [1, 8]"),
         (["aggregator=krum", "aggregator.num_byzantine=2"], "num_byzantine=2"),
-        (["partition={name: dirichlet, num_clients: 500, beta: 0.001}"], "dirichlet"),
+        (["partition={name: dirichlet, num_clients: 500, beta: 0.001, max_tries: 5}"], "dirichlet"),
         (["data=fashion_mnist", "data.data_dir=nowhere"], "nowhere"),
         (["compare={A: {rund: 1}}"], "compare.A: unknown key 'rund'"),
         (["--resume"], "out='runs/tiny': holds no run to resume"),

@@ -140,8 +140,11 @@ def assert_agrees(name, update, metrics, outcome):
         np.testing.assert_allclose(metrics["weight"], outcome.weight, rtol=1e-4, atol=atol)
 
 
-@pytest.mark.parametrize("S", COHORTS)
-@pytest.mark.parametrize("name", PAIRS)
+VARIANTS = {"fedavg-examples", "drag-strong", "br_drag-schedule", "fltrust-projection"}
+SIZES = [(name, S) for name in PAIRS for S in COHORTS if name not in VARIANTS or S in (1, 10)]
+
+
+@pytest.mark.parametrize(("name", "S"), SIZES)
 def test_agrees_with_its_twin(name, S):
     """Three rounds of every kind of input."""
     if PAIRS[name].smallest > S:
@@ -274,10 +277,9 @@ def test_drag_forgets_its_reference_only_in_rounds_that_count():
     rng = np.random.default_rng(3)
     cohorts = [np.full((10, SIZE), np.nan), random(rng, 10), random(rng, 10)]
     cohorts[2][3] = np.inf
+    cohorts = [G.astype(np.float32) for G in cohorts]
     twin, outcomes = numpy_rules.rounds(
-        lambda G, state, t: numpy_rules.drag(G, state, 0.25, 0.25),
-        np.zeros(SIZE),
-        [G.astype(np.float32) for G in cohorts],
+        lambda G, state, t: numpy_rules.drag(G, state, 0.25, 0.25), np.zeros(SIZE), cohorts
     )
     pair, theta, state = PAIRS["drag"], as_tree(np.zeros(SIZE)), start("drag", 10)
     for G, expected in zip(cohorts, twin, strict=True):

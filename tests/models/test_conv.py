@@ -1,0 +1,214 @@
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from fedjax_drag.models.conv import Conv, conv2d, max_pool
+
+SHAPES = [  # N, H, W, Cin, Cout, k
+    (3, 9, 7, 1, 4, 5),
+    (2, 8, 8, 3, 5, 3),
+    (4, 7, 7, 6, 3, 5),
+    (2, 5, 6, 32, 8, 3),
+    (1, 6, 5, 2, 3, 2),
+    (1, 5, 5, 2, 3, 1),
+]
+
+
+def reference(x, kernel, padding):
+    return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def arrays(shape, lead=(), seed=0):
+    n, h, w, cin, cout, k = shape
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(*lead, n, h, w, cin))
+    kernel = rng.normal(size=(*lead, k, k, cin, cout))
+    return jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32)
+
+
+def loss_of(convolve, padding):
+    # Nonlinear, so that the gradient arriving at the convolution depends on its output.
+    return lambda x, kernel: jnp.sum(jnp.sin(convolve(x, kernel, padding)))
+
+
+def close(ours, theirs):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-4), ours, theirs)
+
+
+def both(convolve, padding):
+    """Value and both gradients."""
+    return lambda x, kernel: (
+        convolve(x, kernel, padding),
+        jax.grad(loss_of(convolve, padding), argnums=(0, 1))(x, kernel),
+    )
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_value_and_gradients(shape, padding):
+    x, kernel = arrays(shape)
+    close(jax.jit(both(conv2d, padding))(x, kernel), both(reference, padding)(x, kernel))
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_vmap(axes, padding):
+    x, kernel = arrays(SHAPES[1], lead=(3,))
+    args = [a if axis == 0 else a[0] for a, axis in zip((x, kernel), axes, strict=True)]
+    ours = jax.jit(jax.vmap(both(conv2d, padding), in_axes=axes))(*args)
+    close(ours, jax.vmap(both(reference, padding), in_axes=axes)(*args))
+
+
+@pytest.mark.parametrize("outer", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("inner", [(0, 0), (0, None), (None, 0)])
+def test_nested_vmap(outer, inner):
+    x, kernel = arrays(SHAPES[0], lead=(2, 3))
+
+    def pick(array, which):
+        array = array if outer[which] == 0 else array[0]
+        return array if inner[which] == 0 else array[(slice(None),) * (outer[which] == 0) + (0,)]
+
+    nested = lambda f: jax.vmap(jax.vmap(f, in_axes=inner), in_axes=outer)
+    args = pick(x, 0), pick(kernel, 1)
+    close(jax.jit(nested(both(conv2d, "SAME")))(*args), nested(both(reference, "SAME"))(*args))
+
+
+def test_gradient_through_vmap():
+    x, kernel = arrays(SHAPES[2], lead=(3,))
+    total = lambda convolve: lambda k: jax.vmap(loss_of(convolve, "SAME"))(x, k).sum()
+    close(jax.grad(total(conv2d))(kernel), jax.grad(total(reference))(kernel))
+
+
+def sgd_steps(convolve, padding):
+    def run(kernel, xs):
+        def step(k, x):
+            return k - 1e-3 * jax.grad(loss_of(convolve, padding), argnums=1)(x, k), None
+
+        return lax.scan(step, kernel, xs)[0]
+
+    return run
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_inside_scan_alone_and_vmapped(padding):
+    xs, kernels = arrays(SHAPES[1], lead=(4,))
+    ours, theirs = sgd_steps(conv2d, padding), sgd_steps(reference, padding)
+    close(jax.jit(ours)(kernels[0], xs), theirs(kernels[0], xs))
+    many = jnp.stack([xs, xs[::-1]])
+    expected = jnp.stack([theirs(k, x) for k, x in zip(kernels[:2], many, strict=True)])
+    close(jax.jit(jax.vmap(ours))(kernels[:2], many), expected)
+    close(jax.jit(lambda k, x: lax.map(lambda a: ours(*a), (k, x)))(kernels[:2], many), expected)
+
+
+def test_shard_map():
+    xs, kernels = arrays(SHAPES[1], lead=(2,))
+    spec = PartitionSpec("clients")
+    mesh = Mesh(np.array(jax.devices()[:1]), ("clients",))
+    run = jax.vmap(lambda k, x: sgd_steps(conv2d, "SAME")(k, x[None]))
+    sharded = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(spec, spec), out_specs=spec))
+    close(sharded(kernels, xs), jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None]))(kernels, xs))
+
+
+def test_shard_map_without_vmap():
+    xs, kernels = arrays(SHAPES[1], lead=(2,))
+    spec = PartitionSpec("clients")
+    mesh = Mesh(np.array(jax.devices()[:1]), ("clients",))
+    run = lambda k, x: lax.map(lambda a: sgd_steps(conv2d, "SAME")(a[0], a[1][None]), (k, x))
+    sharded = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(spec, spec), out_specs=spec))
+    close(sharded(kernels, xs), jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None]))(kernels, xs))
+
+
+@pytest.mark.parametrize("argnums", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_second_derivative_by_reverse_over_reverse(argnums):
+    x, kernel = arrays(SHAPES[1])
+    first, second = argnums
+    twice = lambda f: jax.grad(lambda *a: jnp.sum(jax.grad(f, argnums=first)(*a) ** 2), argnums=second)
+    ours, theirs = (twice(loss_of(c, "SAME"))(x, kernel) for c in (conv2d, reference))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3 * float(jnp.abs(theirs).max()))
+
+
+def convolutions_in(function, *args):
+    """Counts convolutions, with their feature groups, in the lowered program."""
+    return jax.jit(function).lower(*args).as_text().count("stablehlo.convolution")
+
+
+def test_batched_kernels_make_no_convolution():
+    x, kernel = arrays(SHAPES[1], lead=(3,))
+    gradient = jax.grad(loss_of(conv2d, "SAME"), argnums=(0, 1))
+    assert convolutions_in(jax.vmap(gradient), x, kernel) == 0
+    assert convolutions_in(gradient, x[0], kernel[0]) == 3
+    assert convolutions_in(jax.vmap(functools.partial(conv2d), in_axes=(0, None)), x, kernel[0]) == 1
+
+
+def test_unused_input_gradient_costs_nothing():
+    x, kernel = arrays(SHAPES[1])
+    gradient = jax.jit(jax.grad(loss_of(conv2d, "SAME"), argnums=1))
+    assert gradient.lower(x, kernel).compile().as_text().count(" convolution(") == 2
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 7), (2, 2)])
+def test_max_pool(size):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *size, 3)), jnp.float32)
+    theirs = lambda a: nn.max_pool(a, (2, 2), (2, 2))
+    np.testing.assert_array_equal(max_pool(x), theirs(x))
+    gradients = [jax.grad(lambda a, pool=pool: jnp.sum(jnp.sin(pool(a))))(x) for pool in (max_pool, theirs)]
+    np.testing.assert_array_equal(*gradients)
+    many = jnp.stack([x, -x])
+    np.testing.assert_array_equal(jax.vmap(max_pool)(many), jnp.stack([max_pool(x), max_pool(-x)]))
+
+
+def test_max_pool_sends_a_ties_gradient_to_the_first():
+    gradient = jax.grad(lambda a: max_pool(a).sum())(jnp.zeros((1, 2, 2, 1)))
+    np.testing.assert_array_equal(gradient.ravel(), [1.0, 0.0, 0.0, 0.0])
+
+
+def test_max_pool_keeps_not_a_number():
+    assert jnp.isnan(max_pool(jnp.full((1, 2, 2, 1), jnp.nan))).all()
+
+
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_layer_is_interchangeable_with_flax(padding, pool):
+    class Ours(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Conv(4, 3, padding, pool)(x)
+
+    class Theirs(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            y = nn.Conv(4, (3, 3), padding=padding)(x)
+            return nn.max_pool(y, (2, 2), (2, 2)) if pool else y
+
+    x, _ = arrays(SHAPES[1])
+    ours, theirs = (m.init(jax.random.key(3), x) for m in (Ours(), Theirs()))
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    shifted = jax.tree.map(lambda a: a + 0.1, theirs)
+    close(Ours().apply(shifted, x), Theirs().apply(shifted, x))
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "padding", "message"),
+    [
+        ((1, 8, 8, 1), (3, 3, 1, 2), "same", "padding='same'"),
+        ((8, 8, 1), (3, 3, 1, 2), "SAME", r"x\.shape=\(8, 8, 1\)"),
+        ((1, 8, 8, 1), (3, 3, 2, 2), "SAME", r"kernel\.shape=\(3, 3, 2, 2\)"),
+        ((1, 8, 8, 1), (3, 5, 1, 2), "SAME", r"kernel\.shape=\(3, 5, 1, 2\)"),
+        ((1, 4, 8, 1), (5, 5, 1, 2), "VALID", r"at least the kernel's 5"),
+    ],
+)
+def test_wrong_arguments(x, kernel, padding, message):
+    with pytest.raises(ValueError, match=message):
+        conv2d(jnp.zeros(x), jnp.zeros(kernel), padding)
+
+
+def test_too_small_to_pool():
+    with pytest.raises(ValueError, match=r"x\.shape=\(1, 1, 4, 2\)"):
+        max_pool(jnp.zeros((1, 1, 4, 2)))

@@ -1,0 +1,86 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_drag import models
+
+CASES = [
+    (models.mlp(10), (28, 28, 1), 397_510),
+    (models.mlp(2, hidden=(32, 16)), (14,), 14 * 32 + 32 + 32 * 16 + 16 + 16 * 2 + 2),
+    (models.mlp(3, hidden=()), (4,), 15),
+    (models.cnn(10), (28, 28, 1), 1_663_370),
+    (models.cnn(10, variant="cifar10"), (32, 32, 3), 2_156_490),
+    (models.cnn(100, variant="cifar100"), (32, 32, 3), 632_420),
+    (models.cnn(10, variant="small"), (8, 8, 1), 3_658),
+    (models.lenet(10), (28, 28, 1), 44_426),
+    (models.lenet(10), (32, 32, 3), 62_006),
+]
+
+
+@pytest.mark.parametrize(("model", "input_shape", "count"), CASES, ids=str)
+def test_shapes_and_parameter_count(model, input_shape, count):
+    x = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), x)
+    assert set(variables) == {"params"}
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == count
+    logits = jax.eval_shape(model.apply, variables, x)
+    assert logits.shape == (2, model.num_classes)
+    assert logits.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("model", [models.cnn(2, "small"), models.lenet(2), models.mlp(2)], ids=str)
+def test_a_few_steps_fit_a_batch(model):
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(8, 16, 16, 1)), jnp.float32)
+    y = jnp.asarray(rng.integers(0, 2, 8))
+    params = model.init(jax.random.key(0), x)
+
+    def loss(p):
+        return -jnp.take_along_axis(jax.nn.log_softmax(model.apply(p, x)), y[:, None], 1).mean()
+
+    @jax.jit
+    def step(p):
+        return jax.tree.map(lambda w, g: w - 0.1 * g, p, jax.grad(loss)(p))
+
+    before = float(loss(params))
+    for _ in range(30):
+        params = step(params)
+    assert float(loss(params)) < 0.5 * before
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (models.cnn(10), (1, 3, 8, 1)),
+        (models.cnn(10, "cifar100"), (1, 7, 7, 3)),
+        (models.lenet(10), (1, 15, 28, 1)),
+        (models.lenet(10), (1, 784)),
+    ],
+    ids=str,
+)
+def test_too_small_inputs(model, shape):
+    with pytest.raises(ValueError, match=r"^x\.shape=\(") as error:
+        jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: models.mlp(0), "num_classes=0"),
+        (lambda: models.mlp(10, hidden=500), "hidden=500"),
+        (lambda: models.mlp(10, hidden=(5, 0)), r"hidden\[1\]=0"),
+        (lambda: models.cnn(2.5), r"num_classes=2\.5"),
+        (lambda: models.cnn(10, variant="emnits"), "variant='emnits'.*'emnist'"),
+        (lambda: models.lenet(True), "num_classes=True"),
+    ],
+)
+def test_wrong_arguments(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_builders_are_equal_when_their_arguments_are():
+    assert models.cnn(10) == models.cnn(10, variant="emnist")
+    assert hash(models.mlp(10, hidden=[500])) == hash(models.mlp(10))
