@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from fedjax_drag.types import Deltas, Params, State
 
+_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares in float32 that have lost nothing to under- or overflow
 _ROWS_PER_SUM = 32  # rows unrolled into one fused sum; more would only lengthen compilation
 
 
@@ -104,18 +105,31 @@ def _largest(deltas: Deltas) -> jax.Array:
     return jax.lax.stop_gradient(jnp.stack(largest).max(0))
 
 
+def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
+    """Each row's sum of squares ``[S]``, and whether all are finite and far from under- and overflow (scalar)."""
+    squares = sum((jnp.square(_rows(leaf)).sum(1) for leaf in jax.tree.leaves(deltas)), jnp.zeros(()))
+    return squares, ((squares > _SAFE_SQUARES[0]) & (squares < _SAFE_SQUARES[1])).all()
+
+
 def finite_rows(deltas: Deltas) -> jax.Array:
     """Which clients' deltas are finite in every entry, ``[S]`` bool."""
-    return jnp.isfinite(_largest(deltas))
+    squares, safe = _squares(deltas)
+    # Finite squares prove finite entries; only otherwise is a second look at the deltas needed.
+    return jax.lax.cond(safe, lambda: jnp.ones(squares.shape, bool), lambda: jnp.isfinite(_largest(deltas)))
 
 
 def norms(deltas: Deltas) -> jax.Array:
     """Euclidean norm of each client's delta ``[S]``; 0 for a row that is not finite."""
-    largest = _largest(deltas)
-    usable = jnp.isfinite(largest) & (largest > 0)
-    unit = inverse(jnp.where(usable, largest, 1.0))
-    squares = sum(jnp.square(_rows(leaf) * unit[:, None]).sum(1) for leaf in jax.tree.leaves(deltas))
-    return jnp.where(usable, largest * jnp.sqrt(jnp.where(usable, squares, 1.0)), 0.0)
+    squares, safe = _squares(deltas)
+
+    def scaled() -> jax.Array:
+        largest = _largest(deltas)
+        usable = jnp.isfinite(largest) & (largest > 0)
+        unit = inverse(jnp.where(usable, largest, 1.0))
+        total = sum(jnp.square(_rows(leaf) * unit[:, None]).sum(1) for leaf in jax.tree.leaves(deltas))
+        return jnp.where(usable, largest * jnp.sqrt(jnp.where(usable, total, 1.0)), 0.0)
+
+    return jax.lax.cond(safe, lambda: jnp.sqrt(jnp.where(safe, squares, 1.0)), scaled)
 
 
 def norm(tree: Any) -> jax.Array:
@@ -136,6 +150,25 @@ def cosines(deltas: Deltas, reference: Params) -> jax.Array:
     )
     usable = (row_norms > 0) & (reference_norm > 0)
     return jnp.where(usable, jnp.clip(products * inverse(row_norms), -1.0, 1.0), 0.0)
+
+
+def angles(deltas: Deltas, reference: Params) -> jax.Array:
+    """Angle of each client's delta with ``reference`` in radians, ``[S]`` in [0, pi].
+
+    pi/2 where either vector is zero or not finite. Accurate to full precision at both ends, where the arc
+    cosine of a rounded cosine is not: ``2 atan2(|a - b|, |a + b|)`` for unit vectors a and b.
+    """
+    row_norms, reference_norm = norms(deltas), norm(reference)
+    unit = scale(inverse(reference_norm), jax.tree.map(accurate, reference))
+    per_row = inverse(row_norms)
+
+    def from_unit(sign):
+        return norms(
+            jax.tree.map(lambda d, u: accurate(d) * per_row.reshape(-1, *[1] * u.ndim) + sign * u, deltas, unit)
+        )
+
+    usable = (row_norms > 0) & (reference_norm > 0)
+    return jnp.where(usable, 2 * jnp.arctan2(from_unit(-1), from_unit(1)), jnp.pi / 2)
 
 
 def weighted_sum(weights: jax.Array, deltas: Deltas) -> Params:

@@ -48,6 +48,8 @@ WORKLOADS = {
     "mlp": Workload("MLP 784-500-10, S=40 U=5 B=10", lambda: fd.models.mlp(num_classes=10), 40, 5, 10),
     "lenet": Workload("LeNet, S=20 U=100 B=64", lambda: fd.models.lenet(num_classes=10), 20, 100, 64),
 }
+ROUNDS = 3
+"""Rounds of each timed call, as in a run, where memory is laid out once for the rounds between evaluations."""
 RULES = {"fedavg": fd.aggregators.fedavg, "drag": fd.aggregators.drag}
 
 
@@ -61,7 +63,7 @@ def federated_data() -> Any:
 
 
 def engine_round(work: Workload, data: Any, rule: Callable[[], Any], options: dict[str, Any]) -> Callable[[], None]:
-    """A function that runs one more round each time it is called."""
+    """A function that runs ROUNDS more rounds each time it is called."""
     simulation = fd.simulation.prepare(
         fd.algorithms.from_aggregator(rule()),
         model=work.model(),
@@ -76,12 +78,12 @@ def engine_round(work: Workload, data: Any, rule: Callable[[], Any], options: di
     advance = simulation.lowered[0].compile()
     state = simulation.initial_state()
 
-    def one_round() -> None:
+    def rounds() -> None:
         nonlocal state
-        state, _ = advance(simulation.federation, simulation.key, state, np.int32(int(state.round) + 1))
+        state, _ = advance(simulation.federation, simulation.key, state, np.int32(int(state.round) + ROUNDS))
         jax.block_until_ready(state)
 
-    return one_round
+    return rounds
 
 
 def bare_steps(work: Workload, data: Any) -> Callable[[], None]:
@@ -105,20 +107,24 @@ def bare_steps(work: Workload, data: Any) -> Callable[[], None]:
 
     params = model.init(jax.random.key(0), jnp.zeros((1, *data.input_shape)))["params"]
     key = jax.random.key(1)
-    return lambda: jax.block_until_ready(steps(params, key, train))
+
+    def rounds() -> None:
+        for _ in range(ROUNDS):
+            jax.block_until_ready(steps(params, key, train))
+
+    return rounds
 
 
-def in_turn(contestants: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of each contestant, ``repeats`` times in turn, after two warm-up calls."""
+def in_turn(contestants: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Milliseconds for a round of each contestant, ``repeats`` times in turn, after a warm-up call."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for run in contestants.values():
-        run()
         run()
     for _ in tqdm(range(repeats), leave=False, disable=None):
         for name, run in contestants.items():
             started = time.perf_counter()
             run()
-            times[name].append(1e3 * (time.perf_counter() - started))
+            times[name].append(1e3 * (time.perf_counter() - started) / ROUNDS)
     return times
 
 
@@ -130,14 +136,15 @@ def peak_memory() -> float:
 def measure(work: Workload, repeats: int, options: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each contestant."""
     data = federated_data()
-    contestants = {"bare": bare_steps(work, data)}
+    contestants: dict[str, Callable[[], Any]] = {"bare": bare_steps(work, data)}
     contestants |= {name: engine_round(work, data, rule, options) for name, rule in RULES.items()}
     in_turn(contestants, 1)
     memory = peak_memory()  # before torch is imported
     if find_spec("torch"):
         from torch_baseline import torch_round
 
-        contestants["torch"] = torch_round(work.model(), data, work.cohort_size, work.local_steps, work.batch_size)
+        one_round = torch_round(work.model(), data, work.cohort_size, work.local_steps, work.batch_size)
+        contestants["torch"] = lambda: [one_round() for _ in range(ROUNDS)]
     times = in_turn(contestants, repeats)
 
     def ratio(name, base):
@@ -183,7 +190,7 @@ def main(
     workloads: Annotated[
         list[str] | None, typer.Argument(help=f"Of {', '.join(WORKLOADS)}; default cnn and mlp.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Timed rounds of each contestant.", min=1)] = 15,
+    repeats: Annotated[int, typer.Option(help="Timed calls of each contestant.", min=1)] = 15,
     clients_axis: Annotated[str, typer.Option(help="auto, vmap or map.")] = "auto",
     clients_per_chunk: Annotated[int | None, typer.Option(help="Clients that run at once under map.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,

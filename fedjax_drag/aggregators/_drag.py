@@ -24,18 +24,6 @@ class DragState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def degree_of_divergence(cosine: jax.Array, divergence: str) -> jax.Array:
-    """How far a delta points from the reference, in [0, 2], given their cosine.
-
-    ``"cosine"``: ``1 - cos``; ``"angle"``: ``(2/pi) arccos(cos)``.
-    """
-    if divergence == "cosine":
-        return 1 - cosine
-    inside = jnp.abs(cosine) < 1  # arccos has infinite slope at both ends: keep gradients finite there
-    angle = jnp.where(inside, jnp.arccos(jnp.where(inside, cosine, 0.0)), jnp.where(cosine > 0, 0.0, jnp.pi))
-    return 2 / jnp.pi * angle
-
-
 def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggregator:
     """Drags every delta towards a moving reference direction before averaging.
 
@@ -79,7 +67,7 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
 
         reference = jax.lax.cond(state.round == 0, first_reference, lambda: state.reference)
         cosine = tree.cosines(deltas, reference)
-        lam = c * degree_of_divergence(cosine, divergence)
+        lam = c * (1 - cosine if divergence == "cosine" else 2 / jnp.pi * tree.angles(deltas, reference))
         dragged = tree.weighted_sum(share * (1 - lam), deltas)
         pull = (share * lam * tree.norms(deltas)).sum()
         unit = tree.inverse(tree.norm(reference))

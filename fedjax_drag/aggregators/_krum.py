@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._distances import squared_distances
+from fedjax_drag.aggregators._distances import distances
 from fedjax_drag.aggregators._screen import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
@@ -18,10 +18,10 @@ class KrumState(NamedTuple):
 
 
 def krum_scores(deltas, valid: jax.Array, num_byzantine: int) -> jax.Array:
-    """Krum's score ``[S]``: the sum of the n - f - 2 smallest squared distances to other clients.
+    """Krum's score ``[S]``: the root of the sum of the n - f - 2 smallest squared distances to other clients.
 
-    ``n`` counts the valid clients; the others have an infinite score. Units as in
-    :func:`~fedjax_drag.aggregators._distances.squared_distances`.
+    ``n`` counts the valid clients; the others have an infinite score. The root ranks as the sum does, and, with every
+    row scaled by its own largest distance, a huge delta cannot make the others' scores vanish.
 
     Raises:
       ValueError: if S - f - 2 < 1.
@@ -33,11 +33,11 @@ def krum_scores(deltas, valid: jax.Array, num_byzantine: int) -> jax.Array:
             "(krum sums over n - f - 2 >= 1 neighbours)"
         )
     comparable = valid[:, None] & valid[None, :] & ~jnp.eye(size, dtype=bool)
-    nearest = jnp.sort(jnp.where(comparable, squared_distances(deltas), jnp.inf), axis=1)
-    neighbours = jnp.maximum(valid.sum() - num_byzantine - 2, 1)
-    scores = jnp.where(jnp.arange(size) < neighbours, nearest, 0.0).sum(1)
-    # With one client left there is no neighbour: it still ranks before those that are absent.
-    return jnp.where(valid, jnp.minimum(scores, jnp.finfo(scores.dtype).max), jnp.inf)
+    nearest = jnp.sort(jnp.where(comparable, distances(deltas), jnp.inf), axis=1)
+    neighbours = jnp.clip(valid.sum() - num_byzantine - 2, 1, jnp.maximum(valid.sum() - 1, 0))
+    counted = jnp.where(jnp.arange(size) < neighbours, nearest, 0.0)
+    # A client alone has no neighbour and score 0: it ranks before those that are absent.
+    return jnp.where(valid, tree.norms(counted), jnp.inf)
 
 
 def krum(num_byzantine: int = 0) -> Aggregator:
@@ -69,7 +69,7 @@ def krum(num_byzantine: int = 0) -> Aggregator:
     def apply(params, deltas, state, *, valid, **_):
         del state
         score = krum_scores(deltas, valid, num_byzantine)
-        weight = jax.nn.one_hot(jnp.argmin(score), score.shape[0])
+        weight = valid * jax.nn.one_hot(jnp.argmin(score), score.shape[0])
         chosen = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, chosen), "score": score}
         return tree.move(params, chosen), KrumState(metrics)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._order import row_at, sorted_rows
+from fedjax_drag.aggregators._order import coordinate_blocks, row_at, sorted_rows
 from fedjax_drag.aggregators._screen import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
@@ -38,24 +38,22 @@ def median() -> Aggregator:
     def apply(params, deltas, state, *, valid, **_):
         del state
         number = valid.sum()
-
-        def middle(leaf):
-            rows = sorted_rows(leaf, valid)
-            return row_at(rows, (number - 1) // 2), row_at(rows, number // 2)
-
-        leaves, structure = jax.tree.flatten(deltas)
-        middles = [middle(leaf) for leaf in leaves]
+        blocks, restore = coordinate_blocks(deltas)
+        middles = []
+        for block in blocks:
+            rows = sorted_rows(block, valid)
+            middles.append((row_at(rows, (number - 1) // 2), row_at(rows, number // 2)))
         # Halve before adding, so that values near the largest float do not overflow.
-        update = structure.unflatten([low / 2 + high / 2 for low, high in middles])
-        chosen = sum(_times_chosen(leaf, *ends) for leaf, ends in zip(leaves, middles, strict=True))
-        weight = valid * chosen * tree.inverse((valid * chosen).sum())
+        update = restore([low / 2 + high / 2 for low, high in middles])
+        chosen = valid * sum(_times_chosen(block, *ends) for block, ends in zip(blocks, middles, strict=True))
+        weight = chosen * tree.inverse(chosen.sum())
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, update)}
         return tree.move(params, update), MedianState(metrics)
 
     return Aggregator(init, apply)
 
 
-def _times_chosen(leaf, low, high):
-    """In how many coordinates of a leaf each client's value is a middle one ``[S]``."""
-    values = tree.accurate(leaf).reshape(leaf.shape[0], -1)
-    return ((values == low.reshape(-1)) | (values == high.reshape(-1))).sum(1)
+def _times_chosen(block: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """In how many coordinates of a block ``[S, d]`` each client's value is a middle one ``[S]``."""
+    values = tree.accurate(block)
+    return ((values == low) | (values == high)).sum(1)

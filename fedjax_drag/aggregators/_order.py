@@ -5,12 +5,16 @@ elementwise minima and maxima, fuses into a single pass over the deltas.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_drag import tree
+from fedjax_drag.types import Deltas, Params
 
+_LARGEST_INLINE = 16  # rows; up to here a network for each leaf compiles quickly
 _LARGEST_NETWORK = 128  # rows; beyond, the program grows too long and the library's sort takes over
 
 
@@ -31,10 +35,32 @@ def exchange_network(size: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def sorted_rows(leaf: jax.Array, valid: jax.Array) -> list[jax.Array]:
-    """The rows of ``leaf`` ``[S, ...]`` sorted coordinate-wise, invalid clients last, as a list of S arrays."""
-    size = leaf.shape[0]
-    values = tree.accurate(leaf)
+def coordinate_blocks(deltas: Deltas) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Params]]:
+    """The deltas as blocks of coordinates ``[S, d]``, and the way back from one ``[d]`` for each block.
+
+    A block is a leaf while the network is short. A long network takes seconds to compile, so then all leaves are
+    copied into a single block, for which it is compiled once.
+    """
+    leaves, structure = jax.tree.flatten(deltas)
+    size = tree.cohort_size(deltas)
+    flat = [leaf.reshape(size, -1) for leaf in leaves]
+    if size > _LARGEST_INLINE:
+        flat = [jax.lax.optimization_barrier(jnp.concatenate([tree.accurate(block) for block in flat], axis=1))]
+
+    def restore(blocks):
+        pieces = blocks
+        if size > _LARGEST_INLINE:
+            ends = np.cumsum([leaf[0].size for leaf in leaves])[:-1]
+            pieces = jnp.split(blocks[0], ends)
+        return structure.unflatten([piece.reshape(leaf.shape[1:]) for piece, leaf in zip(pieces, leaves, strict=True)])
+
+    return flat, restore
+
+
+def sorted_rows(block: jax.Array, valid: jax.Array) -> list[jax.Array]:
+    """The rows of ``block`` ``[S, d]`` sorted coordinate-wise, invalid clients last, as a list of S arrays."""
+    size = block.shape[0]
+    values = tree.accurate(block)
     rows = [jnp.where(valid[m], values[m], jnp.inf) for m in range(size)]
     if size > _LARGEST_NETWORK:
         return list(jnp.sort(jnp.stack(rows), axis=0))

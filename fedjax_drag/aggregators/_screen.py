@@ -31,7 +31,8 @@ def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
 
     The wrapped rule accepts two more extras, ``valid`` ``[S]`` (default: everybody) and
     ``reject_nonfinite`` (a Python bool, default True: a delta with an entry that is not finite is as if
-    it had not been sent). The rule itself receives ``valid`` with both taken into account, leaves
+    it had not been sent; with False it makes the parameters NaN, whatever the rule). The rule itself receives
+    ``valid`` with both taken into account, leaves
     those clients' weights at 0, and finds the deltas unchanged; the statistics in
     :mod:`fedjax_drag.tree` ignore rows that are not finite.
 
@@ -42,8 +43,12 @@ def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply)
     def screened_apply(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
         tree.check_cohort(params, deltas)
+        present, _ = screen(deltas, valid, reject_nonfinite=False)
         counted, num_rejected = screen(deltas, valid, reject_nonfinite)
         moved, after = apply(params, deltas, state, valid=counted, **extras)
+        if not reject_nonfinite:
+            sound = (tree.finite_rows(deltas) | ~present).all()
+            moved = tree.where(sound, moved, jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), moved))
         metrics = {**after.metrics, "num_rejected": num_rejected}
         kept = tree.where(counted.any(), (moved, after._replace(metrics={})), (params, state._replace(metrics={})))
         return kept[0], kept[1]._replace(metrics=metrics)

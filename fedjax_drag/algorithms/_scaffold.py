@@ -82,7 +82,10 @@ def scaffold(
     def report(downlink, w_end, carry, total_step_size):
         del carry
         return jax.tree.map(
-            lambda c, w, start: -c - (w - start) / total_step_size, downlink.shared, w_end, downlink.start
+            lambda c, w, start: (-c - (w - start) / total_step_size).astype(c.dtype),
+            downlink.shared,
+            w_end,
+            downlink.start,
         )
 
     def aggregate(params, uplink, state, *, client_ids, valid=None, reject_nonfinite=True, **extras):
@@ -102,7 +105,7 @@ def scaffold(
 
         def updated(controls, changes):
             kept = jnp.where(counted.reshape(-1, *[1] * (changes.ndim - 1)), changes, 0)
-            return controls.at[client_ids].add(kept)
+            return controls.at[client_ids].add(kept.astype(controls.dtype))
 
         controls = jax.tree.map(updated, state.client_controls, uplink.aux)
         return moved, ScaffoldState(inner, tree.move(state.control, change), controls)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks
-from fedjax_drag.attacks._attack import client_keys, scale_rows
+from fedjax_drag.attacks._attack import client_keys, scale_malicious
 from fedjax_drag.types import Attack
 
 
@@ -29,6 +29,6 @@ def scale_noise(variance: Any = 3.0) -> Attack:
 
     def forge(key, uplink, malicious, *, client_ids, **_):
         factor = jnp.sqrt(variance) * jax.vmap(jax.random.normal)(client_keys(key, client_ids))
-        return scale_rows(uplink, jnp.where(malicious, factor, 1.0))
+        return scale_malicious(uplink, malicious, factor)
 
     return Attack(forge=forge)

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from fedjax_drag import checks
-from fedjax_drag.attacks._attack import scale_rows
+from fedjax_drag.attacks._attack import scale_malicious
 from fedjax_drag.types import Attack
 
 
@@ -25,6 +23,6 @@ def sign_flip(scale: Any = 1.0) -> Attack:
 
     def forge(key, uplink, malicious, **_):
         del key
-        return scale_rows(uplink, jnp.where(malicious, -scale, 1.0))
+        return scale_malicious(uplink, malicious, -scale)
 
     return Attack(forge=forge)

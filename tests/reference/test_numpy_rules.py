@@ -54,11 +54,6 @@ PAIRS = {
 }
 
 
-# Angles near 0 and pi have half the digits of a float32 cosine.
-WEIGHT_TOLERANCE = {"drag-angle": 1e-3}
-UPDATE_TOLERANCE = {"drag-angle": 1e-4}
-
-
 def random(rng, S):
     return rng.normal(size=(S, SIZE))
 
@@ -129,14 +124,13 @@ def play(name, cohorts, rng, scale=1.0):
         yield as_vector(params), state.metrics, outcome, G.astype(np.float64)
 
 
-def assert_agrees(name, update, metrics, outcome):
+def assert_agrees(update, metrics, outcome):
     """The whole update to 1e-5 of its norm, and what the rule says about its clients."""
     error = np.linalg.norm(update - outcome.update)
-    rtol = UPDATE_TOLERANCE.get(name, 1e-5)
-    assert error <= rtol * np.linalg.norm(outcome.update), (update, outcome.update)
+    assert error <= 1e-5 * np.linalg.norm(outcome.update), (update, outcome.update)
     np.testing.assert_allclose(metrics["cosine"], outcome.cosine, atol=1e-5)
     if np.isfinite(outcome.weight).all():
-        atol = WEIGHT_TOLERANCE.get(name, 1e-5) * abs(outcome.weight).max()
+        atol = 1e-5 * abs(outcome.weight).max()
         np.testing.assert_allclose(metrics["weight"], outcome.weight, rtol=1e-4, atol=atol)
 
 
@@ -161,7 +155,7 @@ def test_agrees_with_its_twin(name, S):
                 check_krum(update, metrics, G, int(name[5:] or 0))
             else:
                 try:
-                    assert_agrees(name, update, metrics, outcome)
+                    assert_agrees(update, metrics, outcome)
                 except AssertionError as error:
                     raise AssertionError(f"{kind.__name__}, round {t}") from error
 
@@ -218,7 +212,7 @@ def test_extreme_norms(name, scale):
     rng = np.random.default_rng(7)
     cohorts = [scale * random(rng, 10) for _ in range(ROUNDS)]
     for update, metrics, outcome, _ in play(name, cohorts, rng, scale):
-        assert_agrees(name, update, metrics, outcome)
+        assert_agrees(update, metrics, outcome)
 
 
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
@@ -226,7 +220,7 @@ def test_extreme_norms(name, scale):
 def test_extreme_norms_beside_an_ordinary_reference(name, scale):
     rng = np.random.default_rng(8)
     for update, metrics, outcome, _ in play(name, [scale * random(rng, 10)], rng):
-        assert_agrees(name, update, metrics, outcome)
+        assert_agrees(update, metrics, outcome)
 
 
 @pytest.mark.parametrize("name", ["drag", "drag-strong", "drag-angle"])
@@ -235,7 +229,7 @@ def test_drag_when_reference_and_deltas_are_of_different_worlds(name, scales):
     """The ratio of their norms overflows in float32."""
     rng = np.random.default_rng(9)
     for update, metrics, outcome, _ in play(name, [scale * random(rng, 10) for scale in scales], rng):
-        assert_agrees(name, update, metrics, outcome)
+        assert_agrees(update, metrics, outcome)
 
 
 def test_degree_of_divergence_metric():
@@ -295,6 +289,6 @@ def test_zero_rows_and_zero_references(name):
     G = random(rng, 10)
     G[[0, 6]] = 0
     for update, metrics, outcome, _ in play(name, [G, G[::-1]], rng):
-        assert_agrees(name, update, metrics, outcome)
+        assert_agrees(update, metrics, outcome)
     for update, metrics, outcome, _ in play(name, [0 * G, G, random(rng, 10)], rng, scale=0.0):
-        assert_agrees(name, update, metrics, outcome)
+        assert_agrees(update, metrics, outcome)
