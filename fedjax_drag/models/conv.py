@@ -3,11 +3,14 @@
 Two things make the obvious program slow. XLA:CPU runs a convolution inside a loop as a scalar loop unless it
 is already in NHWC/HWIO form, which the automatic gradients are not; and ``vmap`` over kernels (one per client)
 makes a grouped convolution, slow everywhere. Here the convolution and its two gradients are three bilinear
-operations, each written twice:
+operations, and each is written in three forms:
 
-* one kernel: ``lax.conv_general_dilated`` with explicit transposes into NHWC/HWIO; ``vmap`` over the inputs
+* a few output channels on narrow images: one matrix product of stacked image rows with a banded (Toeplitz)
+  matrix, built from the kernel by a small product with a constant; it batches by itself;
+* else, one kernel: ``lax.conv_general_dilated`` with explicit transposes into NHWC/HWIO; ``vmap`` over the inputs
   alone only lengthens the batch;
-* a kernel per row of ``vmap``: image patches by shifted slices and a (batched) matrix product.
+* else, a kernel per row of ``vmap``: on a CPU those convolutions one after another, on other devices image
+  patches by shifted slices and a batched matrix product.
 
 Each operation's gradients are the other two, so reverse mode nests to any order; forward mode is not offered.
 """
@@ -18,6 +21,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
@@ -136,20 +140,12 @@ def _convolve(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     return lax.conv_general_dilated(x, kernel, (1, 1), (pads, pads), dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def _back_pads(pads: Pads, k: int) -> Pads:
-    return k - 1 - pads[0], k - 1 - pads[1]
-
-
-def _transposed(kernel: jax.Array) -> jax.Array:
-    return kernel[::-1, ::-1].transpose(0, 1, 3, 2)
-
-
-def _kernel_gradient_one(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+def _kernel_gradient_convolve(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
     # Input channels play the batch and the batch plays the channels, so that the form stays canonical.
     return _convolve(x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), pads).transpose(1, 2, 0, 3)
 
 
-# --- a kernel per row of vmap: matrix products
+# --- a kernel per row of vmap: matrix products with image patches
 
 
 def _patches(x: jax.Array, k: int, pads: Pads) -> jax.Array:
@@ -159,28 +155,82 @@ def _patches(x: jax.Array, k: int, pads: Pads) -> jax.Array:
     return jnp.concatenate([x[:, i : i + ho, j : j + wo] for i in range(k) for j in range(k)], -1)
 
 
-def _output_matmul(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+def _patch_product(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     k, _, cin, cout = kernel.shape
     return _patches(x, k, pads) @ kernel.reshape(k * k * cin, cout)
 
 
-def _kernel_gradient_matmul(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+def _kernel_gradient_patch_product(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
     k = x.shape[1] + sum(pads) - g.shape[1] + 1
     patches = _patches(x, k, pads).reshape(-1, k * k * x.shape[3])
     return (patches.T @ g.reshape(-1, g.shape[3])).reshape(k, k, x.shape[3], g.shape[3])
 
 
+# --- few output channels: matrix products with a banded matrix
+
+
+def _band_is_worthwhile(width: int, k: int, features: int) -> bool:
+    # Most of the band is zeros: width / k times the arithmetic, in exchange for `width` times wider products.
+    # They pay while the features alone are too narrow to fill vector registers (threshold measured).
+    return width * features <= 64 * k
+
+
+def _diagonals(width: int, k: int, pads: Pads) -> np.ndarray:
+    """``[k, width, wo]``: one where input column ``w`` meets tap ``j`` of output column ``o``."""
+    j, w, o = np.ogrid[:k, :width, : width + sum(pads) - k + 1]
+    return (w == o + j - pads[0]).astype(np.float32)
+
+
+def _row_stacks(x: jax.Array, k: int, pads: Pads) -> jax.Array:
+    """For each output row the ``k`` input rows it sees, side by side: ``[N, Ho, k * W * C]``."""
+    n, h, w, c = x.shape
+    rows = jnp.pad(x.reshape(n, h, w * c), ((0, 0), pads, (0, 0)))
+    ho = rows.shape[1] - k + 1
+    return jnp.concatenate([rows[:, i : i + ho] for i in range(k)], -1)
+
+
+def _band_product(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    n, _, w, c = x.shape
+    k, _, _, features = kernel.shape
+    diagonals = _diagonals(w, k, pads)
+    band = jnp.einsum("jwo,ijcf->iwcof", diagonals, kernel).reshape(k * w * c, -1)
+    y = _row_stacks(x, k, pads) @ band
+    return y.reshape(n, y.shape[1], -1, features)
+
+
+def _kernel_gradient_band_product(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+    n, h, w, c = x.shape
+    _, ho, wo, features = g.shape
+    k = h + sum(pads) - ho + 1
+    band = _row_stacks(x, k, pads).reshape(n * ho, -1).T @ g.reshape(n * ho, wo * features)
+    return jnp.einsum("jwo,iwcof->ijcf", _diagonals(w, k, pads), band.reshape(k, w, c, wo, features))
+
+
 # --- the three operations: which form, and each one's gradients
 
 
-def _over_images(one: Callable, many: Callable, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """``one`` while there is a single kernel, ``many`` under ``vmap`` over kernels."""
-    operation = custom_vmap(one)
+def _over_vmap(operation: custom_vmap, many: Callable, in_batched: list[bool], *args: jax.Array) -> jax.Array:
+    """One kernel per row: on a CPU one after another (patches would leave the cache), elsewhere at once."""
+
+    def looped(*args):
+        def row(rows):
+            rows = iter(rows)
+            return operation(*(next(rows) if b else a for a, b in zip(args, in_batched, strict=True)))
+
+        return lax.map(row, [a for a, b in zip(args, in_batched, strict=True) if b])
+
+    together = jax.vmap(many, in_axes=tuple(0 if b else None for b in in_batched))
+    return lax.platform_dependent(*args, cpu=looped, default=together)
+
+
+def _over_images(images: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    """The convolution by the form that suits one kernel, or many under ``vmap``."""
+    operation = custom_vmap(functools.partial(_convolve, pads=pads))
 
     @operation.def_vmap
     def rule(axis_size, in_batched, images, kernel):
         if in_batched[1]:
-            return jax.vmap(many, in_axes=(0 if in_batched[0] else None, 0))(images, kernel), True
+            return _over_vmap(operation, functools.partial(_patch_product, pads=pads), in_batched, images, kernel), True
         folded = operation(images.reshape(-1, *images.shape[2:]), kernel)
         return folded.reshape(axis_size, -1, *folded.shape[1:]), True
 
@@ -189,25 +239,29 @@ def _over_images(one: Callable, many: Callable, images: jax.Array, kernel: jax.A
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _output(pads: Pads, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    one, many = (functools.partial(f, pads=pads) for f in (_convolve, _output_matmul))
-    return _over_images(one, many, x, kernel)
+    k, _, _, features = kernel.shape
+    return (_band_product if _band_is_worthwhile(x.shape[2], k, features) else _over_images)(x, kernel, pads)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _input_gradient(pads: Pads, g: jax.Array, kernel: jax.Array) -> jax.Array:
-    back = _back_pads(pads, kernel.shape[0])
-    one, many = (functools.partial(f, pads=back) for f in (_convolve, _output_matmul))
-    return _over_images(one, many, g, _transposed(kernel))
+    k, _, _, features = kernel.shape
+    width = g.shape[2] + k - 1 - sum(pads)
+    form = _band_product if _band_is_worthwhile(width, k, features) else _over_images
+    return form(g, kernel[::-1, ::-1].transpose(0, 1, 3, 2), (k - 1 - pads[0], k - 1 - pads[1]))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _kernel_gradient(pads: Pads, x: jax.Array, g: jax.Array) -> jax.Array:
-    operation = custom_vmap(functools.partial(_kernel_gradient_one, pads=pads))
+    k = x.shape[1] + sum(pads) - g.shape[1] + 1
+    if _band_is_worthwhile(x.shape[2], k, g.shape[3]):
+        return _kernel_gradient_band_product(x, g, pads)
+    operation = custom_vmap(functools.partial(_kernel_gradient_convolve, pads=pads))
 
     @operation.def_vmap
     def rule(axis_size, in_batched, x, g):
-        many = functools.partial(_kernel_gradient_matmul, pads=pads)
-        return jax.vmap(many, in_axes=tuple(0 if b else None for b in in_batched))(x, g), True
+        many = functools.partial(_kernel_gradient_patch_product, pads=pads)
+        return _over_vmap(operation, many, in_batched, x, g), True
 
     return operation(x, g)
 

@@ -1,4 +1,4 @@
-import functools
+import re
 
 import flax.linen as nn
 import jax
@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from fedjax_drag.models import conv
 from fedjax_drag.models.conv import Conv, conv2d, max_pool
 
 SHAPES = [  # N, H, W, Cin, Cout, k
@@ -17,7 +18,10 @@ SHAPES = [  # N, H, W, Cin, Cout, k
     (2, 5, 6, 32, 8, 3),
     (1, 6, 5, 2, 3, 2),
     (1, 5, 5, 2, 3, 1),
+    (2, 9, 8, 3, 33, 3),
+    (2, 10, 11, 6, 32, 5),
 ]
+BANDED, WIDE = SHAPES[1], SHAPES[6]  # the two are computed by different forms
 
 
 def reference(x, kernel, padding):
@@ -56,19 +60,21 @@ def test_value_and_gradients(shape, padding):
     close(jax.jit(both(conv2d, padding))(x, kernel), both(reference, padding)(x, kernel))
 
 
+@pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
-def test_vmap(axes, padding):
-    x, kernel = arrays(SHAPES[1], lead=(3,))
+def test_vmap(axes, padding, shape):
+    x, kernel = arrays(shape, lead=(3,))
     args = [a if axis == 0 else a[0] for a, axis in zip((x, kernel), axes, strict=True)]
     ours = jax.jit(jax.vmap(both(conv2d, padding), in_axes=axes))(*args)
     close(ours, jax.vmap(both(reference, padding), in_axes=axes)(*args))
 
 
+@pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize("outer", [(0, 0), (0, None), (None, 0)])
 @pytest.mark.parametrize("inner", [(0, 0), (0, None), (None, 0)])
-def test_nested_vmap(outer, inner):
-    x, kernel = arrays(SHAPES[0], lead=(2, 3))
+def test_nested_vmap(outer, inner, shape):
+    x, kernel = arrays(shape, lead=(2, 3))
 
     def pick(array, which):
         array = array if outer[which] == 0 else array[0]
@@ -79,8 +85,9 @@ def test_nested_vmap(outer, inner):
     close(jax.jit(nested(both(conv2d, "SAME")))(*args), nested(both(reference, "SAME"))(*args))
 
 
-def test_gradient_through_vmap():
-    x, kernel = arrays(SHAPES[2], lead=(3,))
+@pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
+def test_gradient_through_vmap(shape):
+    x, kernel = arrays(shape, lead=(3,))
     total = lambda convolve: lambda k: jax.vmap(loss_of(convolve, "SAME"))(x, k).sum()
     close(jax.grad(total(conv2d))(kernel), jax.grad(total(reference))(kernel))
 
@@ -95,9 +102,10 @@ def sgd_steps(convolve, padding):
     return run
 
 
+@pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_inside_scan_alone_and_vmapped(padding):
-    xs, kernels = arrays(SHAPES[1], lead=(4,))
+def test_inside_scan_alone_and_vmapped(padding, shape):
+    xs, kernels = arrays(shape, lead=(4,))
     ours, theirs = sgd_steps(conv2d, padding), sgd_steps(reference, padding)
     close(jax.jit(ours)(kernels[0], xs), theirs(kernels[0], xs))
     many = jnp.stack([xs, xs[::-1]])
@@ -106,8 +114,9 @@ def test_inside_scan_alone_and_vmapped(padding):
     close(jax.jit(lambda k, x: lax.map(lambda a: ours(*a), (k, x)))(kernels[:2], many), expected)
 
 
-def test_shard_map():
-    xs, kernels = arrays(SHAPES[1], lead=(2,))
+@pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
+def test_shard_map(shape):
+    xs, kernels = arrays(shape, lead=(2,))
     spec = PartitionSpec("clients")
     mesh = Mesh(np.array(jax.devices()[:1]), ("clients",))
     run = jax.vmap(lambda k, x: sgd_steps(conv2d, "SAME")(k, x[None]))
@@ -115,8 +124,9 @@ def test_shard_map():
     close(sharded(kernels, xs), jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None]))(kernels, xs))
 
 
-def test_shard_map_without_vmap():
-    xs, kernels = arrays(SHAPES[1], lead=(2,))
+@pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
+def test_shard_map_without_vmap(shape):
+    xs, kernels = arrays(shape, lead=(2,))
     spec = PartitionSpec("clients")
     mesh = Mesh(np.array(jax.devices()[:1]), ("clients",))
     run = lambda k, x: lax.map(lambda a: sgd_steps(conv2d, "SAME")(a[0], a[1][None]), (k, x))
@@ -124,30 +134,49 @@ def test_shard_map_without_vmap():
     close(sharded(kernels, xs), jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None]))(kernels, xs))
 
 
+@pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize("argnums", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_second_derivative_by_reverse_over_reverse(argnums):
-    x, kernel = arrays(SHAPES[1])
+def test_second_derivative_by_reverse_over_reverse(argnums, shape):
+    x, kernel = arrays(shape)
     first, second = argnums
     twice = lambda f: jax.grad(lambda *a: jnp.sum(jax.grad(f, argnums=first)(*a) ** 2), argnums=second)
     ours, theirs = (twice(loss_of(c, "SAME"))(x, kernel) for c in (conv2d, reference))
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3 * float(jnp.abs(theirs).max()))
 
 
-def convolutions_in(function, *args):
-    """Counts convolutions, with their feature groups, in the lowered program."""
-    return jax.jit(function).lower(*args).as_text().count("stablehlo.convolution")
+def convolutions_in(function, *args, platform="cpu"):
+    """The feature group counts of the convolutions in the lowered program."""
+    text = jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+    return re.findall(r"stablehlo\.convolution.*feature_group_count = (\d+)", text)
 
 
-def test_batched_kernels_make_no_convolution():
-    x, kernel = arrays(SHAPES[1], lead=(3,))
+def test_batched_kernels_make_no_grouped_convolution():
+    x, kernel = arrays(WIDE, lead=(3,))
     gradient = jax.grad(loss_of(conv2d, "SAME"), argnums=(0, 1))
-    assert convolutions_in(jax.vmap(gradient), x, kernel) == 0
-    assert convolutions_in(gradient, x[0], kernel[0]) == 3
-    assert convolutions_in(jax.vmap(functools.partial(conv2d), in_axes=(0, None)), x, kernel[0]) == 1
+    assert convolutions_in(gradient, x[0], kernel[0]) == ["1"] * 3
+    assert convolutions_in(jax.vmap(conv2d, in_axes=(0, None)), x, kernel[0]) == ["1"]
+    assert set(convolutions_in(jax.vmap(gradient), x, kernel)) == {"1"}
+    assert convolutions_in(jax.vmap(gradient), x, kernel, platform="cuda") == []
+
+
+def test_few_output_channels_make_no_convolution():
+    x, kernel = arrays(SHAPES[0])
+    assert convolutions_in(jax.grad(loss_of(conv2d, "SAME"), argnums=(0, 1)), x, kernel) == []
+
+
+def test_forms_agree():
+    # The one that accelerators run is compared with the reference here, as there may be no accelerator.
+    x, kernel = arrays(WIDE, lead=(3,))
+    g = reference(x[0], kernel[0], "SAME")
+    dk = jax.grad(lambda k: jnp.vdot(reference(x[0], k, "SAME"), g))(kernel[0])
+    for form in (conv._patch_product, conv._band_product):
+        close(form(x[0], kernel[0], (1, 1)), g)
+    for form in (conv._kernel_gradient_patch_product, conv._kernel_gradient_band_product):
+        np.testing.assert_allclose(form(x[0], g, (1, 1)), dk, rtol=1e-4, atol=1e-4 * float(jnp.abs(dk).max()))
 
 
 def test_unused_input_gradient_costs_nothing():
-    x, kernel = arrays(SHAPES[1])
+    x, kernel = arrays(WIDE)
     gradient = jax.jit(jax.grad(loss_of(conv2d, "SAME"), argnums=1))
     assert gradient.lower(x, kernel).compile().as_text().count(" convolution(") == 2
 
