@@ -13,6 +13,15 @@ operations, and each is written in three forms:
   patches by shifted slices and a batched matrix product.
 
 Each operation's gradients are the other two, so reverse mode nests to any order; forward mode is not offered.
+
+Milliseconds (least CPU time) for 50 local SGD steps, run on one of two CPU cores, in 32 bits, 28x28x1 images:
+
+| model, batch | PyTorch | one model, ``scan`` | 10 clients x 5 steps: ``map`` | ``vmap`` |
+| --- | --- | --- | --- | --- |
+| ``cnn("emnist")``, 10 | 745 | 655 | 726 | 791 |
+| the same, patches in every ``vmap`` | | | 785 | 1,284 |
+| ``lenet``, 64 | 282 | 304 | 299 | 407 |
+| the same, no banded form | 285 | 494 | 437 | 1,517 |
 """
 
 import functools
