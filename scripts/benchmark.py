@@ -6,7 +6,8 @@
 Every row is measured in one process, the contestants in turn, and ratios are medians over the turns:
 
 - bare: S x U SGD steps on one model in one compiled scan, fetching batches as the engine does;
-- fedavg, drag: a whole round, from the cohort to the new global parameters, without evaluation;
+- fedavg, drag: a whole round, from the cohort to the new global parameters, without evaluation, on one device and
+  with the clients sharded over one device for each core;
 - torch (if installed): the plain loop over clients with the same arithmetic on as many threads.
 """
 
@@ -137,7 +138,10 @@ def measure(work: Workload, repeats: int, options: dict[str, Any]) -> list[dict[
     """One row for each contestant."""
     data = federated_data()
     contestants: dict[str, Callable[[], Any]] = {"bare": bare_steps(work, data)}
-    contestants |= {name: engine_round(work, data, rule, options) for name, rule in RULES.items()}
+    for name, rule in RULES.items():
+        contestants[name] = engine_round(work, data, rule, options)
+        if jax.local_device_count() > 1:
+            contestants[f"{name}, mesh=cores"] = engine_round(work, data, rule, options | {"mesh": "cores"})
     in_turn(contestants, 1)
     memory = peak_memory()  # before torch is imported
     if find_spec("torch"):
@@ -193,9 +197,12 @@ def main(
     repeats: Annotated[int, typer.Option(help="Timed calls of each contestant.", min=1)] = 15,
     clients_axis: Annotated[str, typer.Option(help="auto, vmap or map.")] = "auto",
     clients_per_chunk: Annotated[int | None, typer.Option(help="Clients that run at once under map.")] = None,
+    cores: Annotated[bool, typer.Option(help="Make each core a device, and also shard the clients over them.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
 ) -> None:
     """Times a federated round against the bare local steps and against PyTorch."""
+    if cores:
+        jax.config.update("jax_num_cpu_devices", os.cpu_count())
     options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
     rows: list[dict[str, Any]] = []
     for name in workloads or ["cnn", "mlp"]:

@@ -12,3 +12,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp(prefix="fedjax-drag-tests-"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+# Two devices, so that sharding is tested everywhere; a program without a mesh runs on the first.
+jax.config.update("jax_num_cpu_devices", 2)

@@ -87,6 +87,8 @@ def run(
 
             loaded = configuration.load(config, overrides or ())
             folder = out or Path("runs") / configuration.slug(loaded.name)
+            if loaded.mesh == "cores":
+                _devices_for_cores()
             planned = plan(loaded, out=folder, resume=resume, overwrite=overwrite)
         try:
             finished = execute(planned, quiet=quiet or None)
@@ -94,6 +96,15 @@ def run(
             typer.echo(f"stopped; to go on: {_resume_command(sys.argv[1:])}", err=True)
             raise typer.Exit(INTERRUPTED) from None
         _conclude(planned.folder or folder, list(finished), quiet)
+
+
+def _devices_for_cores() -> None:
+    """Makes every CPU core a device, which JAX takes only before its first use."""
+    import os
+
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 
 @app.command()

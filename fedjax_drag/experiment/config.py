@@ -64,7 +64,8 @@ class Config:
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       nonfinite: ``reject`` or ``propagate`` deltas that are not finite.
       clients_axis: how a round's clients are computed: ``auto``, ``vmap`` or ``map``.
-      clients_per_chunk: how many clients at a time, or None for all.
+      clients_per_chunk: how many clients at a time under ``map``, or None for one.
+      mesh: ``cores`` to shard the clients over one device for each CPU core, or None for a single device.
       rounds_per_compile: rounds in one compiled call, or None for the engine's choice.
       diagnostics: whether the rule's per-client diagnostics are recorded.
       compare: None, or a mapping from a label to the keys that this variant changes.
@@ -92,6 +93,7 @@ class Config:
     nonfinite: str = "reject"
     clients_axis: str = "auto"
     clients_per_chunk: int | None = None
+    mesh: str | None = None
     rounds_per_compile: int | None = None
     diagnostics: bool = True
     compare: dict[str, Any] | None = None
@@ -110,6 +112,8 @@ class Config:
         checks.count("seed", self.seed, 0, 2**32 - 1)
         checks.one_of("nonfinite", self.nonfinite, ("reject", "propagate"))
         checks.one_of("clients_axis", self.clients_axis, ("auto", "vmap", "map"))
+        if self.mesh is not None:
+            checks.one_of("mesh", self.mesh, ("cores",))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":

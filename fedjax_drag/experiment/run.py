@@ -185,6 +185,7 @@ def _prepare(config: Config, federations: dict[str, FederatedDataset]) -> Simula
             nonfinite=config.nonfinite,
             clients_axis=config.clients_axis,
             clients_per_chunk=config.clients_per_chunk,
+            mesh=config.mesh,
             rounds_per_compile=config.rounds_per_compile,
             diagnostics=config.diagnostics,
         )

@@ -14,7 +14,8 @@ operations, and each is written in three forms:
 
 Each operation's gradients are the other two, so reverse mode nests to any order; forward mode is not offered.
 
-Milliseconds (least CPU time) for 50 local SGD steps, run on one of two CPU cores, in 32 bits, 28x28x1 images:
+Milliseconds of CPU time (least of several; between runs they vary by a tenth and more) for 50 local SGD steps on
+28x28x1 images, everything held on one of two CPU cores:
 
 | model, batch | PyTorch | one model, ``scan`` | 10 clients x 5 steps: ``map`` | ``vmap`` |
 | --- | --- | --- | --- | --- |

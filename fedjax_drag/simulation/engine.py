@@ -9,13 +9,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedjax_drag import checks, tree
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.simulation import sampling
 from fedjax_drag.simulation.federation import Federation, choose_malicious, choose_root, to_device
+from fedjax_drag.simulation.mesh import everywhere, make_mapper, resolve_mesh
 from fedjax_drag.simulation.metrics import Result, cross_entropy, make_evaluate, stack_history
-from fedjax_drag.simulation.round import RunState, Work, client_mapper, make_round
+from fedjax_drag.simulation.round import RunState, Work, make_round
 from fedjax_drag.types import Algorithm, Attack, Batch
 
 
@@ -93,7 +95,7 @@ def make_programs(
         state, metrics = jax.lax.fori_loop(first, stop, one_round, (state, metrics))
         return state, metrics | {"train_loss": metrics["train_loss"] / (stop - first)}
 
-    return Programs(init, advance, make_evaluate(apply, work.preprocess))
+    return Programs(init, advance, make_evaluate(apply, work.preprocess, work.mesh))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Simulation:
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
-        return jax.jit(self.programs.init)(self.key)
+        return jax.jit(self.programs.init, out_shardings=self.key.sharding)(self.key)
 
     def _checked(self, initial: RunState) -> RunState:
         like = jax.eval_shape(self.initial_state)
@@ -169,7 +171,8 @@ class Simulation:
                 name = jax.tree_util.keystr(path)
                 raise ValueError(f"initial{name} with shape {np.shape(leaf)}: must be {expected.shape}")
         # A copy, because the compiled rounds reuse the buffers they are given.
-        return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), initial, like)
+        copied = jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), initial, like)
+        return jax.device_put(copied, self.key.sharding)
 
 
 def _merge(parts: list[tuple[int, dict[str, jax.Array]]]) -> dict[str, np.ndarray]:
@@ -201,6 +204,7 @@ def prepare(
     nonfinite: str = "reject",
     clients_axis: str = "auto",
     clients_per_chunk: int | None = None,
+    mesh: Mesh | str | None = None,
     rounds_per_compile: int | None = None,
     diagnostics: bool = True,
 ) -> Simulation:
@@ -228,6 +232,7 @@ def prepare(
     if rounds_per_compile is not None:
         checks.count("rounds_per_compile", rounds_per_compile, 1)
     axis = _resolve_axis(clients_axis, clients_per_chunk)
+    mesh = resolve_mesh(mesh, cohort_size)
 
     malicious = choose_malicious(data.num_clients, byzantine_fraction, seed)
     if not malicious.any():
@@ -259,19 +264,23 @@ def prepare(
         local_steps,
         batch_size,
         step_size,
-        client_mapper(axis, clients_per_chunk),
+        make_mapper(axis, clients_per_chunk, mesh),
+        mesh,
         reject_nonfinite=nonfinite == "reject",
     )
     programs = make_programs(algorithm, attack, work, apply, init_params, diagnostics)
-    federation = to_device(data, malicious, root_row)
+    shared = everywhere(mesh)
     test = Batch(jnp.asarray(data.test.x), jnp.asarray(data.test.y))
-    key = jax.random.key(seed)
+    federation, test, key = jax.device_put((to_device(data, malicious, root_row), test, jax.random.key(seed)), shared)
 
     state = jax.eval_shape(programs.init, key)
     _check_logits(jax.eval_shape(apply, state.params, jnp.zeros((1, *data.input_shape))), data.num_classes)
+    state = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=shared), state)
     lowered = (
-        jax.jit(programs.advance, donate_argnames="state").lower(federation, key, state, np.int32(1)),
-        jax.jit(programs.evaluate).lower(state.params, test),
+        jax.jit(programs.advance, donate_argnames="state", out_shardings=shared).lower(
+            federation, key, state, np.int32(1)
+        ),
+        jax.jit(programs.evaluate, out_shardings=shared).lower(state.params, test),
     )
     return Simulation(
         federation, test, key, num_rounds, eval_every, rounds_per_compile or eval_every, programs, lowered
@@ -323,6 +332,8 @@ def simulate(
         - nonfinite: ``"reject"`` clients whose message is not finite, or ``"propagate"``.
         - clients_axis: ``"vmap"``, ``"map"`` or ``"auto"``.
         - clients_per_chunk: clients that run at once under ``"map"``; default 1.
+        - mesh: a ``jax.sharding.Mesh`` of one axis over whose devices the clients are sharded, or ``"cores"`` for all
+          local devices; needs ``cohort_size`` to be a multiple of their number. Default one device.
         - rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
         - diagnostics: whether the history keeps per-client metrics; default True.
 

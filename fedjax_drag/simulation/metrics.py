@@ -6,28 +6,36 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from fedjax_drag.simulation.mesh import make_mapper
 from fedjax_drag.types import Batch, Params
 
 _EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
 
 
 def make_evaluate(
-    apply: Callable[[Params, jax.Array], jax.Array], preprocess: Callable[[jax.Array], jax.Array]
+    apply: Callable[[Params, jax.Array], jax.Array],
+    preprocess: Callable[[jax.Array], jax.Array],
+    mesh: Mesh | None = None,
 ) -> Callable[[Params, Batch], dict[str, jax.Array]]:
     """Builds ``(params, examples) -> {"test_accuracy", "test_loss"}`` over all examples.
 
     Args:
       apply: ``(params, x) -> logits [B, C]``.
       preprocess: from stored examples to model inputs.
+      mesh: devices that share the batches, or None.
     """
+    over_batches = make_mapper("map", None, mesh)
+    shares = mesh.size if mesh else 1
 
     def evaluate(params, examples):
         number = examples.y.shape[0]
         size = min(_EVALUATION_BATCH, number)
-        num_batches = -(-number // size)
+        num_batches = -(-number // (size * shares)) * shares
 
-        def totals(batch_index):
+        def totals(shared, batch_index):
+            params, examples = shared
             places = batch_index * size + jnp.arange(size)
             real = places < number
             index = jnp.minimum(places, number - 1)
@@ -36,7 +44,7 @@ def make_evaluate(
             losses = cross_entropy(logits, labels)
             return jnp.where(real, logits.argmax(-1) == labels, False).sum(), jnp.where(real, losses, 0.0).sum()
 
-        correct, losses = jax.lax.map(totals, jnp.arange(num_batches))
+        correct, losses = over_batches(totals, (params, examples), jnp.arange(num_batches))
         return {"test_accuracy": correct.sum() / number, "test_loss": losses.sum() / number}
 
     return evaluate

@@ -1,11 +1,13 @@
 """One round: cohort, local passes, attack, aggregation. A pure function, compiled as part of the run."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from fedjax_drag import tree
 from fedjax_drag.clients import sgd
@@ -13,6 +15,7 @@ from fedjax_drag.data.batching import draw_positions, gather
 from fedjax_drag.simulation import sampling
 from fedjax_drag.simulation.federation import Federation
 from fedjax_drag.simulation.local import LocalResult, local_pass
+from fedjax_drag.simulation.mesh import Mapper, copies, split_coordinates
 from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, State
 
 
@@ -43,6 +46,7 @@ class Work:
       batch_size: B.
       step_size: eta; may be traced.
       over_clients: maps a function of one client over a leading axis.
+      mesh: devices that share the clients, or None.
       reject_nonfinite: whether a client whose message is not finite is left out.
     """
 
@@ -53,20 +57,9 @@ class Work:
     local_steps: int
     batch_size: int
     step_size: Any
-    over_clients: Callable[..., Any]
+    over_clients: Mapper
+    mesh: Mesh | None
     reject_nonfinite: bool
-
-
-def client_mapper(clients_axis: str, clients_per_chunk: int | None) -> Callable[..., Any]:
-    """How one client's work is repeated for the cohort.
-
-    Args:
-      clients_axis: ``"vmap"`` (all at once, batched) or ``"map"`` (one after another).
-      clients_per_chunk: with ``"map"``, how many run at once; default 1.
-    """
-    if clients_axis == "vmap":
-        return lambda fn, inputs: jax.vmap(fn)(inputs)
-    return lambda fn, inputs: jax.lax.map(fn, inputs, batch_size=clients_per_chunk)
 
 
 def make_round(
@@ -81,7 +74,8 @@ def make_round(
     poison = attack.poison if attack else None
     forge = attack.forge if attack else None
 
-    def client_pass(federation, key, round_index, client, downlink, inputs) -> LocalResult:
+    def client_pass(client, shared, inputs) -> LocalResult:
+        federation, key, round_index, downlink = shared
         client_id, row, count, malicious, own = inputs
 
         def named(name):
@@ -101,7 +95,7 @@ def make_round(
     def root_delta(federation, key, round_index, start):
         root = federation.root_row
         inputs = (federation.rows.shape[0], root, root.shape[0], False, ())
-        return client_pass(federation, key, round_index, sgd(), Downlink(start), inputs).uplink.delta
+        return client_pass(sgd(), (federation, key, round_index, Downlink(start)), inputs).uplink.delta
 
     def round_fn(federation: Federation, key: jax.Array, state: RunState):
         index = state.round
@@ -111,13 +105,15 @@ def make_round(
         downlink = algorithm.broadcast(state.params, state.algorithm, ids)
 
         local = work.over_clients(
-            lambda inputs: client_pass(federation, key, index, algorithm.client, downlink, inputs),
+            functools.partial(client_pass, algorithm.client),
+            (federation, key, index, downlink._replace(own=())),
             (ids, federation.rows[ids], federation.counts[ids], malicious, downlink.own),
         )
         uplink = local.uplink
         if forge is not None:
             uplink = forge(sampling.round_key(key, "attack", index), uplink, malicious, client_ids=ids, round=index)
 
+        uplink = split_coordinates(uplink, work.mesh)
         extras = {
             "client_ids": ids,
             "round": index,
@@ -131,6 +127,6 @@ def make_round(
         benign = ~malicious
         train_loss = jnp.where(benign, local.loss, 0.0).sum() / benign.sum()
         metrics = {**after.metrics, "client_ids": ids, "malicious": malicious, "train_loss": train_loss}
-        return RunState(params, after, index + 1), metrics
+        return copies((RunState(params, after, index + 1), metrics), work.mesh)
 
     return round_fn
