@@ -332,8 +332,8 @@ def simulate(
         - nonfinite: ``"reject"`` clients whose message is not finite, or ``"propagate"``.
         - clients_axis: ``"vmap"``, ``"map"`` or ``"auto"``.
         - clients_per_chunk: clients that run at once under ``"map"``; default 1.
-        - mesh: a ``jax.sharding.Mesh`` of one axis over whose devices the clients are sharded, or ``"cores"`` for all
-          local devices; needs ``cohort_size`` to be a multiple of their number. Default one device.
+        - mesh: a ``jax.sharding.Mesh`` of one axis over whose devices the clients are sharded; ``cohort_size`` must be
+          a multiple of their number. ``"cores"``: as many local devices as divide the cohort. Default one device.
         - rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
         - diagnostics: whether the history keeps per-client metrics; default True.
 

@@ -21,7 +21,7 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
     """Checks the argument ``mesh`` of a run.
 
     Args:
-      mesh: None (one device), ``"cores"`` (all local devices in one axis) or a mesh of one axis.
+      mesh: None (one device), ``"cores"`` (as many local devices as divide the cohort) or a mesh of one axis.
       cohort_size: S, which must be a multiple of the number of devices.
 
     Raises:
@@ -37,7 +37,8 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
                 "mesh='cores': only one device; call jax.config.update('jax_num_cpu_devices', number_of_cores) "
                 "before anything else in JAX"
             )
-        mesh = Mesh(devices, ("clients",))
+        share = max(n for n in range(1, len(devices) + 1) if cohort_size % n == 0)
+        mesh = Mesh(devices[: share if share > 1 else None], ("clients",))
     if len(mesh.axis_names) != 1:
         raise ValueError(f"mesh with axes {mesh.axis_names}: must have one axis, over which clients are sharded")
     if cohort_size % mesh.size:
