@@ -1,6 +1,5 @@
 from contextlib import contextmanager
 
-import jax
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -21,19 +20,6 @@ TINY = {
     "batch_size": 4,
     "step_size": 0.1,
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Most tests run the same tiny program: it is compiled for the first of them only."""
-    settings = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla"))}
-    settings |= {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 @pytest.fixture
