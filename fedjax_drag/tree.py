@@ -224,17 +224,30 @@ def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **ex
       **extras: those that ``apply`` needs.
 
     Returns:
-      ``state``, every leaf of another shape or dtype replaced by zeros of the final ones.
+      ``state``, its metrics in their final shapes.
+
+    Raises:
+      ValueError: if ``apply`` changes the shape or dtype of another leaf.
     """
     after = jax.eval_shape(lambda p, d, s, e: apply(p, d, s, **e)[1], params, deltas, state, extras)
     return settle(state, after)
 
 
 def settle(tree: Any, shapes: Any) -> Any:
-    """``tree`` with every leaf whose shape or dtype differs from ``shapes`` replaced by zeros of those."""
+    """``tree`` with the entries of ``metrics`` that have another shape or dtype than in ``shapes`` replaced by zeros.
 
-    def leaf(x, like):
+    Raises:
+      ValueError: if any other leaf differs; a state must keep its shapes and dtypes from round to round.
+    """
+
+    def leaf(path, x, like):
         x = jnp.asarray(x)
-        return x if x.shape == like.shape and x.dtype == like.dtype else jnp.zeros(like.shape, like.dtype)
+        if x.shape == like.shape and x.dtype == like.dtype:
+            return x
+        name = jax.tree_util.keystr(path)
+        if "metrics" not in name:
+            was, now = (like.shape, like.dtype), (x.shape, x.dtype)
+            raise ValueError(f"state{name} with {now[0]} {now[1]}: must stay {was[0]} {was[1]} in every round")
+        return jnp.zeros(like.shape, like.dtype)
 
-    return jax.tree.map(leaf, tree, shapes)
+    return jax.tree_util.tree_map_with_path(leaf, tree, shapes)

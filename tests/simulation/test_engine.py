@@ -193,3 +193,15 @@ def test_fedprox_without_proximal_term_is_sgd(settings, fedavg):
     client = fd.clients.fedprox(mu=0.0)
     prox = fd.simulate(fd.algorithms.from_aggregator(fd.aggregators.fedavg(), client=client), **settings())
     assert same_bits(prox.params, fd.simulate(fedavg, **settings()).params)
+
+
+def test_a_state_that_changes_its_dtype_is_refused(settings):
+    rule = fd.aggregators.drag()
+
+    def apply(params, deltas, state, **extras):
+        params, state = rule.apply(params, deltas, state, **extras)
+        return params, state._replace(round=state.round.astype(jnp.float32))
+
+    algorithm = fd.algorithms.from_aggregator(rule._replace(apply=apply))
+    with pytest.raises(ValueError, match=r"round with \(\) float32: must stay \(\) int32"):
+        fd.simulation.prepare(algorithm, **settings())
