@@ -4,8 +4,8 @@ Vectors are whole models: a norm or a cosine runs over all leaves together. Stat
 float32 (float64 for float64 leaves), whatever the dtype of the leaves, and are scaled by the largest entry
 so that neither a norm of 1e30 nor one of 1e-30 over- or underflows.
 
-Reductions over clients are written as an unrolled sum of weighted rows: XLA fuses it into one pass
-over the deltas, where a ``mean`` over the leading axis costs up to 80 passes on CPU.
+Reductions over clients are matrix products with the weights: one pass over the deltas, where a ``mean`` over the
+leading axis costs up to 80 passes on CPU.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from fedjax_drag.types import Deltas, Params, State
 
 _SAFE_SQUARES = (1e-20, 1e30)  # sums of squares in float32 that have lost nothing to under- or overflow
-_ROWS_PER_SUM = 32  # rows unrolled into one fused sum; more would only lengthen compilation
+_EXACT = jax.lax.Precision.HIGHEST  # a product in full float32, also where the hardware offers less
 
 
 def cohort_size(deltas: Deltas) -> int:
@@ -111,30 +111,43 @@ def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     return squares, ((squares > _SAFE_SQUARES[0]) & (squares < _SAFE_SQUARES[1])).all()
 
 
+def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
+    """Each row's norm ``[S]``, 0 if it is not finite, and whether it is finite ``[S]``: one pass as a rule."""
+    squares, safe = _squares(deltas)
+
+    def plain() -> tuple[jax.Array, jax.Array]:
+        return jnp.sqrt(jnp.where(safe, squares, 1.0)), jnp.ones(squares.shape, bool)
+
+    def scaled() -> tuple[jax.Array, jax.Array]:
+        largest = _largest(deltas)
+        finite = jnp.isfinite(largest)
+        usable = finite & (largest > 0)
+        unit = inverse(jnp.where(usable, largest, 1.0))
+        total = sum(jnp.square(_rows(leaf) * unit[:, None]).sum(1) for leaf in jax.tree.leaves(deltas))
+        return jnp.where(usable, largest * jnp.sqrt(jnp.where(usable, total, 1.0)), 0.0), finite
+
+    # One function for both answers, so that XLA sees one conditional where a rule asks for both.
+    return jax.lax.cond(safe, plain, scaled)
+
+
 def finite_rows(deltas: Deltas) -> jax.Array:
     """Which clients' deltas are finite in every entry, ``[S]`` bool."""
-    squares, safe = _squares(deltas)
-    # Finite squares prove finite entries; only otherwise is a second look at the deltas needed.
-    return jax.lax.cond(safe, lambda: jnp.ones(squares.shape, bool), lambda: jnp.isfinite(_largest(deltas)))
+    return _measure(deltas)[1]
 
 
 def norms(deltas: Deltas) -> jax.Array:
     """Euclidean norm of each client's delta ``[S]``; 0 for a row that is not finite."""
-    squares, safe = _squares(deltas)
-
-    def scaled() -> jax.Array:
-        largest = _largest(deltas)
-        usable = jnp.isfinite(largest) & (largest > 0)
-        unit = inverse(jnp.where(usable, largest, 1.0))
-        total = sum(jnp.square(_rows(leaf) * unit[:, None]).sum(1) for leaf in jax.tree.leaves(deltas))
-        return jnp.where(usable, largest * jnp.sqrt(jnp.where(usable, total, 1.0)), 0.0)
-
-    return jax.lax.cond(safe, lambda: jnp.sqrt(jnp.where(safe, squares, 1.0)), scaled)
+    return _measure(deltas)[0]
 
 
 def norm(tree: Any) -> jax.Array:
-    """Euclidean norm over all leaves together (scalar)."""
-    return norms(jax.tree.map(lambda x: jnp.asarray(x)[None], tree))[0]
+    """Euclidean norm over all leaves together (scalar); 0 if it is not finite."""
+    leaves = [accurate(leaf) for leaf in jax.tree.leaves(tree)]
+    largest = jax.lax.stop_gradient(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]).max())
+    usable = jnp.isfinite(largest) & (largest > 0)
+    unit = inverse(jnp.where(usable, largest, 1.0))
+    total = sum(jnp.square(leaf * unit).sum() for leaf in leaves)
+    return jnp.where(usable, largest * jnp.sqrt(jnp.where(usable, total, 1.0)), 0.0)
 
 
 def cosines(deltas: Deltas, reference: Params) -> jax.Array:
@@ -145,7 +158,7 @@ def cosines(deltas: Deltas, reference: Params) -> jax.Array:
     row_norms, reference_norm = norms(deltas), norm(reference)
     # Against a unit vector no product exceeds the row's norm, so the rows need no scaling: one matmul each.
     products = sum(
-        jnp.dot(_rows(d), accurate(r).reshape(-1) * inverse(reference_norm), precision=jax.lax.Precision.HIGHEST)
+        jnp.dot(_rows(d), accurate(r).reshape(-1) * inverse(reference_norm), precision=_EXACT)
         for d, r in zip(jax.tree.leaves(deltas), jax.tree.leaves(reference), strict=True)
     )
     usable = (row_norms > 0) & (reference_norm > 0)
@@ -176,26 +189,36 @@ def weighted_sum(weights: jax.Array, deltas: Deltas) -> Params:
 
     A client of weight 0 is absent: its entries do not count even where they are not finite.
     """
+    return jax.tree.map(lambda leaf: leaf[0], mix(weights[None], deltas))
 
-    def fused(weights, rows):
-        terms = [jnp.where(w != 0, w * accurate(row), 0.0) for w, row in zip(weights, rows, strict=True)]
-        return sum(terms[1:], terms[0])
 
-    def leaf_sum(leaf):
-        size = leaf.shape[0]
-        if size <= _ROWS_PER_SUM:
-            return fused(weights, leaf)
-        whole = size - size % _ROWS_PER_SUM
-        groups = (
-            weights[:whole].reshape(-1, _ROWS_PER_SUM),
-            leaf[:whole].reshape(-1, _ROWS_PER_SUM, *leaf.shape[1:]),
-        )
-        first = accurate(jnp.zeros(leaf.shape[1:], leaf.dtype))
-        total, _ = jax.lax.scan(lambda acc, group: (acc + fused(*group), None), first, groups)
-        return total + fused(weights[whole:], leaf[whole:]) if whole < size else total
+def mix(weights: jax.Array, deltas: Deltas) -> Deltas:
+    """Several weighted sums at once, as one matrix product: ``sum_m weights[k, m] deltas[m]``.
 
-    # Without the barrier XLA repeats the sum inside each of its consumers.
-    return jax.lax.optimization_barrier(jax.tree.map(leaf_sum, deltas))
+    Args:
+      weights: ``[K, S]``; a client whose weights are all 0 is absent, even where it is not finite.
+      deltas: ``[S, *p]``.
+
+    Returns:
+      ``[K, *p]`` in accumulation precision.
+    """
+    leaves, structure = jax.tree.flatten(deltas)
+    present = (weights != 0).any(0)
+
+    def product(rows):
+        return jnp.dot(weights, rows, precision=_EXACT)
+
+    def plain():
+        return [product(_rows(leaf)) for leaf in leaves]
+
+    def masked():
+        return [product(jnp.where(present[:, None], _rows(leaf), 0.0)) for leaf in leaves]
+
+    # Masking costs ten times the product. 0 times a value that is not finite is NaN, so a finite sum has not met one.
+    sums = plain()
+    finite = jnp.stack([jnp.isfinite(total).all() for total in sums]).all()
+    sums = jax.lax.cond(finite, lambda: sums, masked)
+    return structure.unflatten([x.reshape(-1, *leaf.shape[1:]) for x, leaf in zip(sums, leaves, strict=True)])
 
 
 def mean(deltas: Deltas, valid: jax.Array | None = None) -> Params:

@@ -12,13 +12,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import checks, tree
+from fedjax_drag.clients import sgd
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.simulation import sampling
 from fedjax_drag.simulation.federation import Federation, choose_malicious, choose_root, to_device
 from fedjax_drag.simulation.mesh import everywhere, make_mapper, resolve_mesh
 from fedjax_drag.simulation.metrics import Result, cross_entropy, make_evaluate, stack_history
 from fedjax_drag.simulation.round import RunState, Work, make_round
-from fedjax_drag.types import Algorithm, Attack, Batch
+from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule
 
 
 class Evaluation(NamedTuple):
@@ -77,22 +78,22 @@ def make_programs(
         return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32))
 
     def advance(federation, key, state, stop):
-        def reported_round(state):
-            after, metrics = round_fn(federation, key, state)
+        def reported_round(state, scratch=None):
+            after, metrics, scratch = round_fn(federation, key, state, scratch)
             # Per-client metrics have no fixed shape in the state: they leave through the history alone.
             after = tree.settle(after, state)
-            return after, {name: x for name, x in metrics.items() if diagnostics or not jnp.ndim(x)}
+            return after, {name: x for name, x in metrics.items() if diagnostics or not jnp.ndim(x)}, scratch
 
         def one_round(_, carry):
-            state, before = carry
-            state, metrics = reported_round(state)
+            state, before, scratch = carry
+            state, metrics, scratch = reported_round(state, scratch)
             sums = {name: before[name] + metrics[name] for name in ("train_loss", "num_rejected") if name in metrics}
-            return state, metrics | sums
+            return state, metrics | sums, scratch
 
         first = state.round
-        shapes = jax.eval_shape(reported_round, state)[1]
-        metrics = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-        state, metrics = jax.lax.fori_loop(first, stop, one_round, (state, metrics))
+        shapes = jax.eval_shape(reported_round, state)[1:]
+        blank = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
+        state, metrics, _ = jax.lax.fori_loop(first, stop, one_round, (state, *blank))
         return state, metrics | {"train_loss": metrics["train_loss"] / (stop - first)}
 
     return Programs(init, advance, make_evaluate(apply, work.preprocess, work.mesh))
@@ -199,6 +200,7 @@ def prepare(
     attack: Attack | None = None,
     byzantine_fraction: float = 0.0,
     root_size: int | None = None,
+    root_client: ClientRule | None = None,
     eval_every: int = 10,
     seed: int = 0,
     nonfinite: str = "reject",
@@ -267,6 +269,8 @@ def prepare(
         make_mapper(axis, clients_per_chunk, mesh),
         mesh,
         reject_nonfinite=nonfinite == "reject",
+        root_client=root_client or sgd(),
+        apply=apply,
     )
     programs = make_programs(algorithm, attack, work, apply, init_params, diagnostics)
     shared = everywhere(mesh)
@@ -327,6 +331,8 @@ def simulate(
         - byzantine_fraction: share of malicious clients in the federation, in [0, 1]; default 0.
         - root_size: examples of the server's root data for rules that need it; default 3,000, or a tenth of the
           benign clients' data where that is less.
+        - root_client: what the server runs on its root data, for rules that need it; default
+          :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
         - eval_every: rounds between evaluations on the test set; default 10.
         - seed: of everything random; default 0.
         - nonfinite: ``"reject"`` clients whose message is not finite, or ``"propagate"``.

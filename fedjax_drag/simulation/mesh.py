@@ -10,12 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
 
-Mapper = Callable[[Callable[[Any, Any], Any], Any, Any], Any]
-"""``(fn, shared, inputs) -> outputs``: ``fn(shared, entry)`` for every entry of the leading axis of ``inputs``."""
+Mapper = Callable[..., Any]
+"""``(fn, shared, inputs, into=None) -> outputs``: ``fn(shared, entry)`` for every entry of the leading axis of
+``inputs``. ``into`` is a pytree like the outputs whose memory may be overwritten with them: a loop that carries the
+outputs of its last turn back in saves filling fresh memory with zeros, which costs as much as a pass over it."""
 
 
 def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
@@ -56,22 +59,40 @@ def make_mapper(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | N
       mesh: devices among which the axis is divided, or None.
     """
 
-    def on_one_device(fn, shared, inputs):
+    def on_one_device(fn, shared, inputs, into=None):
         one = lambda entry: fn(shared, entry)
-        return (
-            jax.vmap(one)(inputs) if clients_axis == "vmap" else jax.lax.map(one, inputs, batch_size=clients_per_chunk)
-        )
+        return jax.vmap(one)(inputs) if clients_axis == "vmap" else _map(one, inputs, clients_per_chunk or 1, into)
 
     if mesh is None:
         return on_one_device
     split = PartitionSpec(mesh.axis_names)
 
-    def on_all_devices(fn, shared, inputs):
-        share = lambda shared, rows: on_one_device(fn, shared, rows)
-        specs = (PartitionSpec(), split)
-        return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(shared, inputs)
+    def on_all_devices(fn, shared, inputs, into=None):
+        share = lambda shared, rows, into: on_one_device(fn, shared, rows, into)
+        specs = (PartitionSpec(), split, split)
+        return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(shared, inputs, into)
 
     return on_all_devices
+
+
+def _map(one: Callable[[Any], Any], inputs: Any, chunk: int, into: Any) -> Any:
+    """``one`` for every entry, ``chunk`` of them at once, written into the memory of ``into``."""
+    size = jax.tree.leaves(inputs)[0].shape[0]
+    if into is None:
+        shapes = jax.eval_shape(lambda xs: one(jax.tree.map(lambda x: x[0], xs)), inputs)
+        into = jax.tree.map(lambda like: jnp.zeros((size, *like.shape), like.dtype), shapes)
+
+    def block(start, length, out):
+        entries = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, length), inputs)
+        if length == 1:  # not a batch of one: a convolution over a batch of filters is another program
+            rows = jax.tree.map(lambda y: y[None], one(jax.tree.map(lambda x: x[0], entries)))
+        else:
+            rows = jax.vmap(one)(entries)
+        return jax.tree.map(lambda o, y: jax.lax.dynamic_update_slice_in_dim(o, y, start, 0), out, rows)
+
+    out = jax.lax.fori_loop(0, size // chunk, lambda i, out: block(i * chunk, chunk, out), into)
+    rest = size % chunk
+    return block(size - rest, rest, out) if rest else out
 
 
 def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:

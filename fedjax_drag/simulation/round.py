@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fedjax_drag import tree
-from fedjax_drag.clients import sgd
 from fedjax_drag.data.batching import draw_positions, gather
 from fedjax_drag.simulation import sampling
+from fedjax_drag.simulation.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.federation import Federation
 from fedjax_drag.simulation.local import LocalResult, local_pass
 from fedjax_drag.simulation.mesh import Mapper, copies, split_coordinates
-from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, State
+from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, State
 
 
 class RunState(NamedTuple):
@@ -48,6 +48,8 @@ class Work:
       over_clients: maps a function of one client over a leading axis.
       mesh: devices that share the clients, or None.
       reject_nonfinite: whether a client whose message is not finite is left out.
+      root_client: what the server runs on its root data.
+      apply: ``(params, x) -> logits``, for rules that look at predictions.
     """
 
     loss_fn: Callable[[Params, Batch], jax.Array]
@@ -60,12 +62,16 @@ class Work:
     over_clients: Mapper
     mesh: Mesh | None
     reject_nonfinite: bool
+    root_client: ClientRule
+    apply: Callable[[Params, jax.Array], jax.Array]
 
 
 def make_round(
     algorithm: Algorithm, attack: Attack | None, work: Work
-) -> Callable[[Federation, jax.Array, RunState], tuple[RunState, dict[str, jax.Array]]]:
-    """Builds ``(federation, key, state) -> (state, metrics)`` for one round.
+) -> Callable[..., tuple[RunState, dict[str, jax.Array], LocalResult]]:
+    """Builds ``(federation, key, state, scratch=None) -> (state, metrics, scratch)`` for one round.
+
+    The scratch that a round returns holds the clients' results; given to the next round, their memory is used again.
 
     Metrics are the algorithm's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]`` and ``train_loss``, the benign
     clients' mean mini-batch loss (NaN if there are none). Random draws depend on the key, the round and the
@@ -73,6 +79,8 @@ def make_round(
     """
     poison = attack.poison if attack else None
     forge = attack.forge if attack else None
+    emd = requested(algorithm.needs)
+    dissimilarity = make_dissimilarity(emd, work.apply, work.preprocess, work.over_clients) if emd else None
 
     def client_pass(client, shared, inputs) -> LocalResult:
         federation, key, round_index, downlink = shared
@@ -95,9 +103,9 @@ def make_round(
     def root_delta(federation, key, round_index, start):
         root = federation.root_row
         inputs = (federation.rows.shape[0], root, root.shape[0], False, ())
-        return client_pass(sgd(), (federation, key, round_index, Downlink(start)), inputs).uplink.delta
+        return client_pass(work.root_client, (federation, key, round_index, Downlink(start)), inputs).uplink.delta
 
-    def round_fn(federation: Federation, key: jax.Array, state: RunState):
+    def round_fn(federation: Federation, key: jax.Array, state: RunState, scratch: LocalResult | None = None):
         index = state.round
         num_clients = federation.rows.shape[0]
         ids = sampling.cohort(sampling.round_key(key, "cohort", index), num_clients, work.cohort_size)
@@ -108,12 +116,12 @@ def make_round(
             functools.partial(client_pass, algorithm.client),
             (federation, key, index, downlink._replace(own=())),
             (ids, federation.rows[ids], federation.counts[ids], malicious, downlink.own),
+            scratch,
         )
         uplink = local.uplink
         if forge is not None:
             uplink = forge(sampling.round_key(key, "attack", index), uplink, malicious, client_ids=ids, round=index)
 
-        uplink = split_coordinates(uplink, work.mesh)
         extras = {
             "client_ids": ids,
             "round": index,
@@ -121,12 +129,17 @@ def make_round(
             "num_examples": federation.counts[ids],
             "reject_nonfinite": work.reject_nonfinite,
         }
+        if dissimilarity is not None:  # of what is uploaded, while it still lies with the clients
+            extras["dissimilarity"] = dissimilarity(
+                federation.train, downlink.start, uplink.delta, federation.rows[ids], federation.counts[ids]
+            )
+        uplink = split_coordinates(uplink, work.mesh)
         if "root_delta" in algorithm.needs:
             extras["root_delta"] = root_delta(federation, key, index, downlink.start)
         params, after = algorithm.aggregate(state.params, uplink, state.algorithm, **extras)
         benign = ~malicious
         train_loss = jnp.where(benign, local.loss, 0.0).sum() / benign.sum()
         metrics = {**after.metrics, "client_ids": ids, "malicious": malicious, "train_loss": train_loss}
-        return copies((RunState(params, after, index + 1), metrics), work.mesh)
+        return *copies((RunState(params, after, index + 1), metrics), work.mesh), local
 
     return round_fn
