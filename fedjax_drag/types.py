@@ -8,7 +8,7 @@ Sign convention: a **delta** is what a client's local pass added to its start po
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -46,11 +46,15 @@ class Aggregator(NamedTuple):
         (like ``params``), ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``.
         A rule names the extras it uses and swallows the rest.
       needs: names of extras that the caller must go out of its way to compute.
+      split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if it sees them
+        only through norms, cosines and weighted sums, so that they may stay where they were computed;
+        ``"coordinates"`` if it compares the clients' values, as order statistics do, and wants whole columns.
     """
 
     init: Callable[..., State]
     apply: Callable[..., tuple[Params, State]]
     needs: frozenset[str] = frozenset()
+    split: Literal["clients", "coordinates"] = "coordinates"
 
 
 class Downlink(NamedTuple):
@@ -105,6 +109,7 @@ class Algorithm(NamedTuple):
       aggregate: ``(params, uplink, state, **extras) -> (params, state)``; extras as for
         :class:`Aggregator`.
       needs: names of extras that the engine must compute.
+      split: as for :class:`Aggregator`, of the uplink for ``aggregate``.
     """
 
     client: ClientRule
@@ -112,6 +117,7 @@ class Algorithm(NamedTuple):
     broadcast: Callable[..., Downlink]
     aggregate: Callable[..., tuple[Params, State]]
     needs: frozenset[str] = frozenset()
+    split: Literal["clients", "coordinates"] = "coordinates"
 
 
 class Attack(NamedTuple):

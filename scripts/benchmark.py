@@ -2,6 +2,8 @@
 
     python scripts/benchmark.py                     # all workloads
     python scripts/benchmark.py cnn mlp --repeats 9 --json benchmark.json
+    python scripts/benchmark.py --aggregators       # every aggregation rule alone, against one pass over the deltas
+    python scripts/benchmark.py --aggregators drag median
 
 Every row is measured in one process, the contestants in turn, and ratios are medians over the turns:
 
@@ -22,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
+import aggregator_benchmark
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -192,25 +195,35 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main(
     workloads: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(WORKLOADS)}; default cnn and mlp.")
+        list[str] | None,
+        typer.Argument(help=f"Of {', '.join(WORKLOADS)}, default cnn and mlp; with --aggregators, of the rules."),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Timed calls of each contestant.", min=1)] = 15,
+    repeats: Annotated[int, typer.Option(help="Timed calls of each contestant.", min=1)] = 9,
     clients_axis: Annotated[str, typer.Option(help="auto, vmap or map.")] = "auto",
     clients_per_chunk: Annotated[int | None, typer.Option(help="Clients that run at once under map.")] = None,
     cores: Annotated[bool, typer.Option(help="Make each core a device, and also shard the clients over them.")] = True,
+    aggregators: Annotated[bool, typer.Option("--aggregators", help="Time the aggregation rules instead.")] = False,
+    memory_gib: Annotated[float | None, typer.Option(help="Memory that --aggregators may use; default all.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
 ) -> None:
     """Times a federated round against the bare local steps and against PyTorch."""
-    if cores:
+    if cores and not aggregators:
         jax.config.update("jax_num_cpu_devices", os.cpu_count())
     options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
     rows: list[dict[str, Any]] = []
-    for name in workloads or ["cnn", "mlp"]:
-        if name not in WORKLOADS:
-            raise typer.BadParameter(f"{name!r}: must be one of {', '.join(WORKLOADS)}")
-        rows += measure(WORKLOADS[name], repeats, options)
+    if aggregators:
+        try:
+            rows = aggregator_benchmark.run(workloads or [], repeats, memory_gib)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    else:
+        for name in workloads or ["cnn", "mlp"]:
+            if name not in WORKLOADS:
+                raise typer.BadParameter(f"{name!r}: must be one of {', '.join(WORKLOADS)}")
+            rows += measure(WORKLOADS[name], repeats, options)
     device = jax.devices()[0]
     print(f"jax {jax.__version__}, {device.device_kind}, {os.cpu_count()} cores, median of {repeats}\n\n{table(rows)}")
+    print(f"\nPeak memory of the process: {peak_memory():,.0f} MiB")
     if json_file:
         json_file.write_text(json.dumps(rows, indent=1))
 

@@ -29,6 +29,9 @@ class Case:
       sweeps: float hyperparameters that may be traced, with equally many values to try.
       requires: extras that ``apply`` or ``aggregate`` cannot do without.
       smallest: the smallest cohort that it accepts.
+      keyed: whether a draw from ``key`` groups the clients by their place in the cohort, so that order matters.
+      consensus: whether the delta that all clients agree on is the update.
+      flat: whether the update has no gradient anywhere.
     """
 
     label: str
@@ -37,6 +40,9 @@ class Case:
     sweeps: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     requires: frozenset[str] = frozenset()
     smallest: int = 1
+    keyed: bool = False
+    consensus: bool = True
+    flat: bool = False
 
     def build(self, **changes: Any) -> Any:
         """Calls the builder."""
@@ -45,7 +51,9 @@ class Case:
 
 def parametrize(cases: list[Case]) -> pytest.MarkDecorator:
     """Runs a test with an argument ``case`` once for each."""
-    return pytest.mark.parametrize("case", cases, ids=[case.label for case in cases])
+    # Programs are compiled once for all tests of a case, so these stay in one process.
+    entries = [pytest.param(case, id=case.label, marks=pytest.mark.xdist_group(case.label)) for case in cases]
+    return pytest.mark.parametrize("case", entries)
 
 
 def falling(round):
@@ -55,16 +63,18 @@ def falling(round):
 
 ROOT = frozenset({"root_delta"})
 IDS = frozenset({"client_ids"})
+KEY = frozenset({"key"})
 
 AGGREGATORS = [
     Case("fedavg", aggregators.fedavg),
     Case("fedavg-examples", aggregators.fedavg, {"weighting": "examples"}, requires=frozenset({"num_examples"})),
     Case("drag", aggregators.drag, {"c": 0.25, "alpha": 0.25}, {"c": (0.0, 0.25, 1.0), "alpha": (0.0, 0.5, 1.0)}),
     Case("drag-angle", aggregators.drag, {"c": 0.5, "alpha": 0.6, "divergence": "angle"}, {"c": (0.1, 0.5, 1.0)}),
-    Case("br_drag", aggregators.br_drag, {"c": 0.5}, {"c": (0.0, 0.5, 1.0)}, ROOT),
-    Case("br_drag-schedule", aggregators.br_drag, {"c": falling}, requires=ROOT | {"round"}),
-    Case("fltrust", aggregators.fltrust, requires=ROOT),
-    Case("fltrust-projection", aggregators.fltrust, {"projection": True}, requires=ROOT),
+    Case("br_drag", aggregators.br_drag, {"c": 0.5}, {"c": (0.0, 0.5, 1.0)}, ROOT, consensus=False),
+    Case("br_drag-schedule", aggregators.br_drag, {"c": falling}, requires=ROOT | {"round"}, consensus=False),
+    Case("fltrust", aggregators.fltrust, requires=ROOT, consensus=False),
+    Case("fltrust-projection", aggregators.fltrust, {"projection": True}, requires=ROOT, consensus=False),
+    Case("root_only", aggregators.root_only, requires=ROOT, consensus=False, flat=True),
     Case(
         "geometric_median",
         aggregators.geometric_median,
@@ -72,12 +82,43 @@ AGGREGATORS = [
         {"smoothing": (1e-6, 1e-2, 1.0), "tolerance": (1e-7, 1e-2, 1e-5)},
     ),
     Case("median", aggregators.median),
+    Case("trimmed_mean", aggregators.trimmed_mean, {"trim_fraction": 0.2}, {"trim_fraction": (0.0, 0.2, 0.45)}),
+    Case(
+        "signsgd_majority",
+        aggregators.signsgd_majority,
+        {"step_size": 0.01},
+        {"step_size": (0.0, 0.01)},
+        consensus=False,
+        flat=True,
+    ),
     Case("krum", aggregators.krum, {"num_byzantine": 1}, smallest=4),
+    Case("multi_krum", aggregators.multi_krum, {"num_byzantine": 1, "num_selected": 3}, smallest=4),
+    Case("bulyan", aggregators.bulyan, {"num_byzantine": 1}, smallest=7),
+    Case("nnm-drag", aggregators.nnm, {"aggregator": aggregators.drag(), "num_byzantine": 1}, smallest=2),
+    Case("bucketing-median", aggregators.bucketing, {"aggregator": aggregators.median()}, requires=KEY, keyed=True),
+    Case("fedexp", aggregators.fedexp, {"eps": 1e-3}, {"eps": (1e-3, 1.0)}),
+    Case("norm_clipping", aggregators.norm_clipping, {"max_norm": 2.0}, {"max_norm": (0.1, 2.0, 1e3)}, consensus=False),
+    Case(
+        "centered_clipping",
+        aggregators.centered_clipping,
+        {"radius": 2.0, "iterations": 2},
+        {"radius": (0.1, 2.0, 1e3)},
+        consensus=False,
+    ),
+    Case("rfa", aggregators.rfa, {"smoothing": 1e-6}, {"smoothing": (1e-6, 1.0)}),
+    Case("raga", aggregators.raga),
+    Case("geomed", aggregators.geomed, {"num_groups": 3}, requires=KEY, keyed=True),
+    Case("autogm", aggregators.autogm, {"lam": 2.0}, {"lam": (0.5, 2.0, 50.0)}),
+    Case("clustering", aggregators.clustering),
+    Case("clusterguard", aggregators.clusterguard, requires=KEY | {"dissimilarity", "num_examples"}),
+    Case("foolsgold", aggregators.foolsgold, {"num_clients": NUM_CLIENTS}, requires=IDS),
+    Case("foolsgold_taco", aggregators.foolsgold_taco),
 ]
 
 CLIENTS = [
     Case("sgd", clients.sgd),
     Case("fedprox", clients.fedprox, {"mu": 0.2}, {"mu": (0.0, 0.2, 1.0)}),
+    Case("robust_sgd", clients.robust_sgd, {"reducer": aggregators.median()}),
 ]
 
 ALGORITHMS = [

@@ -1,5 +1,8 @@
 """Puts this folder on the path of its tests, which import ``cases`` and ``reference.numpy_rules``."""
 
+import atexit
+import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -8,8 +11,11 @@ import jax
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# Many tests build the same program anew; each is compiled once a session.
-jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp(prefix="fedjax-drag-tests-"))
+# Many tests build the same program anew; each is compiled once a session, for all of its processes.
+if "FEDJAX_DRAG_TEST_CACHE" not in os.environ:
+    os.environ["FEDJAX_DRAG_TEST_CACHE"] = tempfile.mkdtemp(prefix="fedjax-drag-tests-")
+    atexit.register(shutil.rmtree, os.environ["FEDJAX_DRAG_TEST_CACHE"], ignore_errors=True)
+jax.config.update("jax_compilation_cache_dir", os.environ["FEDJAX_DRAG_TEST_CACHE"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -3,12 +3,56 @@
 Every builder returns an :class:`~fedjax_drag.types.Aggregator`; see there for the contract and the extras.
 """
 
+from fedjax_drag.aggregators._autogm import autogm
 from fedjax_drag.aggregators._br_drag import br_drag
+from fedjax_drag.aggregators._bucketing import bucketing
+from fedjax_drag.aggregators._bulyan import bulyan
+from fedjax_drag.aggregators._centered_clipping import centered_clipping
+from fedjax_drag.aggregators._clusterguard import clusterguard
+from fedjax_drag.aggregators._clustering import clustering
 from fedjax_drag.aggregators._drag import drag
 from fedjax_drag.aggregators._fedavg import fedavg
+from fedjax_drag.aggregators._fedexp import fedexp
 from fedjax_drag.aggregators._fltrust import fltrust
+from fedjax_drag.aggregators._foolsgold import foolsgold
+from fedjax_drag.aggregators._foolsgold_taco import foolsgold_taco
+from fedjax_drag.aggregators._geomed import geomed
 from fedjax_drag.aggregators._geometric_median import geometric_median
 from fedjax_drag.aggregators._krum import krum
 from fedjax_drag.aggregators._median import median
+from fedjax_drag.aggregators._multi_krum import multi_krum
+from fedjax_drag.aggregators._nnm import nnm
+from fedjax_drag.aggregators._norm_clipping import norm_clipping
+from fedjax_drag.aggregators._raga import raga
+from fedjax_drag.aggregators._rfa import rfa
+from fedjax_drag.aggregators._root_only import root_only
+from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
+from fedjax_drag.aggregators._trimmed_mean import trimmed_mean
 
-__all__ = ["br_drag", "drag", "fedavg", "fltrust", "geometric_median", "krum", "median"]
+__all__ = [
+    "autogm",
+    "br_drag",
+    "bucketing",
+    "bulyan",
+    "centered_clipping",
+    "clusterguard",
+    "clustering",
+    "drag",
+    "fedavg",
+    "fedexp",
+    "fltrust",
+    "foolsgold",
+    "foolsgold_taco",
+    "geomed",
+    "geometric_median",
+    "krum",
+    "median",
+    "multi_krum",
+    "nnm",
+    "norm_clipping",
+    "raga",
+    "rfa",
+    "root_only",
+    "signsgd_majority",
+    "trimmed_mean",
+]

@@ -39,6 +39,12 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
     Raises:
       ValueError: if ``c`` is negative.
 
+    Breakdown point:
+      1: for c <= 1/2 the update is never longer than the root delta.
+
+    Cost:
+      3 passes over the deltas, and a local pass over root data.
+
     References:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning,
       Algorithm 2. A zero delta contributes ``lambda_m r_t`` with cosine 0.
@@ -72,4 +78,5 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
         metrics = {"weight": unit_weight * length, "cosine": cosine, "divergence": lam}
         return tree.move(params, delta), BrDragState(metrics)
 
-    return Aggregator(init, apply, frozenset({"root_delta"} | ({"round"} if callable(c) else set())))
+    needs = frozenset({"root_delta"} | ({"round"} if callable(c) else set()))
+    return Aggregator(init, apply, needs, split="clients")

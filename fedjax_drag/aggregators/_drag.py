@@ -45,6 +45,12 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
     Raises:
       ValueError: if an argument is out of range.
 
+    Breakdown point:
+      0: one long delta moves it anywhere.
+
+    Cost:
+      3 passes over the deltas.
+
     References:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning,
       Algorithm 1; Zhu et al., DRAG, Algorithm 1. Reading: the latter prints ``theta - Delta``, a slip
@@ -76,4 +82,4 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
         metrics = {"weight": share * (1 - lam), "cosine": cosine, "divergence": lam}
         return tree.move(params, delta), DragState(following, state.round + 1, metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(init, apply, split="clients")

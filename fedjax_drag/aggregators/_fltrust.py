@@ -33,6 +33,12 @@ def fltrust(projection: bool = False) -> Aggregator:
       ``cosine`` to ``r``, ``weight`` (the coefficient of ``g_m``; with ``projection`` the client's share in
       the sum of scores). If no client is trusted, parameters stay as they were.
 
+    Breakdown point:
+      1: the update is never longer than the root delta (with projection 0).
+
+    Cost:
+      3 passes over the deltas, and a local pass over root data.
+
     References:
       Cao et al., FLTrust: Byzantine-robust federated learning via trust bootstrapping, 2021; projection:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section VI.
@@ -60,4 +66,4 @@ def fltrust(projection: bool = False) -> Aggregator:
         metrics = {"weight": weight, "cosine": cosine, "trust": trust}
         return tree.move(params, update), FLTrustState(metrics)
 
-    return Aggregator(init, apply, frozenset({"root_delta"}))
+    return Aggregator(init, apply, frozenset({"root_delta"}), split="clients")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._order import coordinate_blocks, row_at, sorted_rows
+from fedjax_drag.aggregators._order import kept_share, middle
 from fedjax_drag.aggregators._screen import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
@@ -17,13 +17,20 @@ class MedianState(NamedTuple):
 
 
 def median() -> Aggregator:
-    """Moves every coordinate by the median of the clients' deltas in it; breakdown point 1/2.
+    """Moves every coordinate by the median of the clients' deltas in it.
 
-    Of an even number of clients, the mean of the two middle values.
+    Of an even number of clients, the mean of the two middle values. The gradient falls on the middle clients of each
+    coordinate, in equal shares where several tie.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``cosine`` to the median, ``weight``: the share of
-      coordinates in which the client's value is (one of) the middle.
+      coordinates in which the client's value is (one of) the middle; these sum to 1.
+
+    Breakdown point:
+      1/2
+
+    Cost:
+      one pass over the deltas up to 32 clients, then one and a copy, 32 rounds of counting in cache
 
     References:
       Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, 2018,
@@ -37,23 +44,9 @@ def median() -> Aggregator:
     @screened
     def apply(params, deltas, state, *, valid, **_):
         del state
-        number = valid.sum()
-        blocks, restore = coordinate_blocks(deltas)
-        middles = []
-        for block in blocks:
-            rows = sorted_rows(block, valid)
-            middles.append((row_at(rows, (number - 1) // 2), row_at(rows, number // 2)))
-        # Halve before adding, so that values near the largest float do not overflow.
-        update = restore([low / 2 + high / 2 for low, high in middles])
-        chosen = valid * sum(_times_chosen(block, *ends) for block, ends in zip(blocks, middles, strict=True))
-        weight = chosen * tree.inverse(chosen.sum())
-        metrics = {"weight": weight, "cosine": tree.cosines(deltas, update)}
-        return tree.move(params, update), MedianState(metrics)
+        # All but the middle one, or the middle two, are cut off.
+        kept = middle(deltas, valid, (valid.sum() - 1) // 2)
+        metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}
+        return tree.move(params, kept.mean), MedianState(metrics)
 
     return Aggregator(init, apply)
-
-
-def _times_chosen(block: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """In how many coordinates of a block ``[S, d]`` each client's value is a middle one ``[S]``."""
-    values = tree.accurate(block)
-    return ((values == low) | (values == high)).sum(1)

@@ -1,21 +1,119 @@
 """Order statistics over the client axis, coordinate by coordinate.
 
-XLA's sort along the client axis is slow on CPU (7 to 28 times NumPy). A network of compare-exchanges,
-elementwise minima and maxima, fuses into a single pass over the deltas.
+XLA's sort along the client axis is slow on CPU. Up to 32 clients, a network of compare-exchanges (elementwise minima
+and maxima) sorts all coordinates in a single pass over the deltas. Beyond, where its program would grow too long, an
+order statistic is found bit by bit: every step counts the clients below a trial value, over a block of coordinates
+that stays in cache.
+
+Both work on integers in the order of the floats. They compare faster, and what comes out is one of the numbers that
+went in, bit for bit: XLA on CPU takes subnormal floats for zero, but not here, and -0 lies below +0.
 """
 
 import functools
-from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import tree
-from fedjax_drag.types import Deltas, Params
+from fedjax_drag.types import Deltas
 
 _LARGEST_INLINE = 16  # rows; up to here a network for each leaf compiles quickly
-_LARGEST_NETWORK = 128  # rows; beyond, the program grows too long and the library's sort takes over
+_LARGEST_NETWORK = 32  # rows; beyond, the network takes seconds to compile and is hardly faster
+_BLOCK_ENTRIES = 2**16  # keys of a block, which then stay in a core's cache
+_ROWS_PER_SUM = 32  # rows unrolled into one fused sum
+
+
+class Middle(NamedTuple):
+    """What is left of every coordinate when the outer clients are cut off.
+
+    Attributes:
+      mean: of the values kept, in accumulation precision.
+      low: the smallest of them, as a key (see :func:`to_keys`).
+      high: the largest of them, as a key.
+    """
+
+    mean: Any
+    low: Any
+    high: Any
+
+
+def middle(deltas: Deltas, valid: jax.Array, trim: jax.Array) -> Middle:
+    """The mean of each coordinate's order statistics from rank ``trim`` to ``n - 1 - trim``, of n valid clients.
+
+    Args:
+      deltas: ``[S, *p]``; rows that are not valid may hold anything.
+      valid: ``[S]`` bool.
+      trim: how many clients to cut off at either end, below n/2; an integer that may be traced.
+
+    Returns:
+      A :class:`Middle` of pytrees like ``params``. The gradient of the mean falls on the clients that were kept; those
+      that tie at an end of what was kept have equal shares of it.
+    """
+    leaves, structure = jax.tree.flatten(deltas)
+    size = tree.cohort_size(deltas)
+    blocks = [leaf.reshape(size, -1) for leaf in leaves]
+    if size > _LARGEST_INLINE:  # a copy of the deltas, so that the longer program is compiled only once
+        blocks = [jnp.concatenate(blocks, axis=1)]
+    found = [_middle(block, valid, trim) for block in blocks]
+    if len(found) < len(leaves):
+        cuts = np.cumsum([leaf[0].size for leaf in leaves])[:-1]
+        found = list(zip(*(jnp.split(whole, cuts) for whole in found[0]), strict=True))
+
+    def shaped(leaf, mean, *ends):
+        common = jnp.result_type(*leaves) if len(blocks) < len(leaves) else leaf.dtype
+        keys = [to_keys(_values(end, common).astype(leaf.dtype)) for end in ends]
+        return [x.reshape(leaf.shape[1:]) for x in (mean, *keys)]
+
+    columns = zip(*(shaped(leaf, *one) for leaf, one in zip(leaves, found, strict=True)), strict=True)
+    return Middle(*(structure.unflatten(column) for column in columns))
+
+
+def kept_share(deltas: Deltas, valid: jax.Array, kept: Middle) -> jax.Array:
+    """Each client's share ``[S]`` of the values between the ends of what is kept; these sum to 1."""
+
+    def leaf_count(leaf, low, high):
+        keys = to_keys(leaf)
+        return ((keys >= low) & (keys <= high)).reshape(leaf.shape[0], -1).sum(1)
+
+    count = valid * sum(jax.tree.leaves(jax.tree.map(leaf_count, deltas, kept.low, kept.high))).astype(jnp.float32)
+    return count * tree.inverse(count.sum())
+
+
+def to_keys(values: jax.Array) -> jax.Array:
+    """Integers of as many bits as the floats and in their order, -0 before +0."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{8 * values.dtype.itemsize}"))
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+
+def _values(keys: jax.Array, dtype: Any) -> jax.Array:
+    """The floats of type ``dtype`` that have these keys, in accumulation precision."""
+    bits = jnp.where(keys < 0, keys ^ jnp.iinfo(keys.dtype).max, keys)
+    return tree.accurate(jax.lax.bitcast_convert_type(bits, dtype))
+
+
+def _masked_keys(values: jax.Array, valid: jax.Array) -> jax.Array:
+    """Keys in which what is not valid comes last."""
+    return to_keys(jnp.where(valid, values, jnp.finfo(values.dtype).max))
+
+
+def _ranks(valid: jax.Array, trim: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The first and last rank to keep, and the weight of each value kept, in the accumulation precision of ``dtype``."""
+    last = jnp.maximum(valid.sum() - 1 - trim, trim)
+    return trim, last, 1 / (last - trim + 1).astype(jnp.promote_types(dtype, jnp.float32))
+
+
+@jax.custom_jvp
+def _middle(block: jax.Array, valid: jax.Array, trim: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The parts of :func:`middle` for ``[S, d]``, the ends as keys."""
+    if block.shape[0] <= _LARGEST_NETWORK:
+        mean, low, high = _by_network(block, valid, trim)
+    else:
+        # Elsewhere than on CPU small blocks are no use.
+        mean, low, high = jax.lax.platform_dependent(block, valid, trim, cpu=_in_blocks, default=_by_counting)
+    low_value, high_value = _values(low, block.dtype), _values(high, block.dtype)
+    return jnp.where(low == high, low_value, jnp.clip(mean, low_value, high_value)), low, high
 
 
 @functools.cache
@@ -35,43 +133,89 @@ def exchange_network(size: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def coordinate_blocks(deltas: Deltas) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Params]]:
-    """The deltas as blocks of coordinates ``[S, d]``, and the way back from one ``[d]`` for each block.
-
-    A block is a leaf while the network is short. A long network takes seconds to compile, so then all leaves are
-    copied into a single block, for which it is compiled once.
-    """
-    leaves, structure = jax.tree.flatten(deltas)
-    size = tree.cohort_size(deltas)
-    flat = [leaf.reshape(size, -1) for leaf in leaves]
-    if size > _LARGEST_INLINE:
-        flat = [jax.lax.optimization_barrier(jnp.concatenate([tree.accurate(block) for block in flat], axis=1))]
-
-    def restore(blocks):
-        pieces = blocks
-        if size > _LARGEST_INLINE:
-            ends = np.cumsum([leaf[0].size for leaf in leaves])[:-1]
-            pieces = jnp.split(blocks[0], ends)
-        return structure.unflatten([piece.reshape(leaf.shape[1:]) for piece, leaf in zip(pieces, leaves, strict=True)])
-
-    return flat, restore
+def _by_network(block, valid, trim):
+    """Sorts, then takes the ranks asked for; a single pass."""
+    first, last, weight = _ranks(valid, trim, block.dtype)
+    rows = [_masked_keys(block[m], valid[m]) for m in range(block.shape[0])]
+    for a, b in exchange_network(len(rows)):
+        rows[a], rows[b] = jnp.minimum(rows[a], rows[b]), jnp.maximum(rows[a], rows[b])
+    low = high = rows[0]
+    mean = jnp.zeros((), weight.dtype)
+    for rank, row in enumerate(rows):
+        low, high = jnp.where(rank == first, row, low), jnp.where(rank == last, row, high)
+        mean += jnp.where((rank >= first) & (rank <= last), weight * _values(row, block.dtype), 0)
+    return mean, low, high
 
 
-def sorted_rows(block: jax.Array, valid: jax.Array) -> list[jax.Array]:
-    """The rows of ``block`` ``[S, d]`` sorted coordinate-wise, invalid clients last, as a list of S arrays."""
-    size = block.shape[0]
-    values = tree.accurate(block)
-    rows = [jnp.where(valid[m], values[m], jnp.inf) for m in range(size)]
-    if size > _LARGEST_NETWORK:
-        return list(jnp.sort(jnp.stack(rows), axis=0))
-    for low, high in exchange_network(size):
-        rows[low], rows[high] = jnp.minimum(rows[low], rows[high]), jnp.maximum(rows[low], rows[high])
-    return rows
+@jax.custom_batching.sequential_vmap
+def _in_blocks(block, valid, trim):
+    """:func:`_by_counting` for as many coordinates at a time as the cache holds."""
+    size, width = block.shape
+    # An odd number of cache lines, so that the rows of a block do not fall on the same lines of the cache.
+    step = min(width, 16 * max(_BLOCK_ENTRIES // (32 * size), 1) * 2 + 16)
+
+    def fill(index, out):
+        start = jnp.minimum(index * step, width - step)
+        found = _by_counting(jax.lax.dynamic_slice_in_dim(block, start, step, 1), valid, trim)
+        return tuple(jax.lax.dynamic_update_slice_in_dim(o, x, start, 0) for o, x in zip(out, found, strict=True))
+
+    like = jax.eval_shape(_by_counting, block, valid, trim)
+    return jax.lax.fori_loop(0, -(-width // step), fill, tuple(jnp.zeros(x.shape, x.dtype) for x in like))
 
 
-def row_at(rows: list[jax.Array], rank: jax.Array) -> jax.Array:
-    """``rows[rank]`` for a traced rank, as selections that fuse with what made the rows."""
-    chosen = rows[0]
-    for index, row in enumerate(rows[1:], start=1):
-        chosen = jnp.where(rank == index, row, chosen)
-    return chosen
+def _by_counting(block, valid, trim):
+    """Finds both ends by bisection, then adds up what lies between."""
+    first, last, weight = _ranks(valid, trim, block.dtype)
+    size, width = block.shape
+    groups = -(-size // _ROWS_PER_SUM)
+    rows = -(-size // groups)
+    keys = _masked_keys(block, valid[:, None])
+    largest, smallest, bits = jnp.iinfo(keys.dtype).max, jnp.iinfo(keys.dtype).min, jnp.iinfo(keys.dtype).bits
+    keys = jnp.pad(keys, ((0, groups * rows - size), (0, 0)), constant_values=largest).reshape(groups, rows, width)
+
+    def each_group(combine, term):
+        return functools.reduce(combine, [term(keys[:, row]) for row in range(rows)])
+
+    def total(term):
+        # One fused pass for each group, and a product over groups, which XLA does not fuse into a longer, slower pass.
+        sums = each_group(jnp.add, term).astype(weight.dtype)
+        return jnp.dot(jnp.ones(groups, weight.dtype), sums, precision=jax.lax.Precision.HIGHEST)
+
+    def count(holds):
+        return total(lambda k: holds(k).astype(keys.dtype))
+
+    def at_rank(rank):
+        def add_bit(index, found):
+            trial = found + (jnp.ones((), keys.dtype) << (bits - 1 - index).astype(keys.dtype))
+            return jnp.where(count(lambda k: k < trial) <= rank, trial, found)
+
+        return jax.lax.fori_loop(0, bits, add_bit, jnp.full(width, smallest, keys.dtype))
+
+    def above_low():
+        above = each_group(jnp.minimum, lambda k: jnp.where(k > low, k, largest)).min(0)
+        return jnp.where(count(lambda k: k <= low) > last, low, above)
+
+    low = at_rank(first)
+    high = jax.lax.cond(last - first < 2, above_low, lambda: at_rank(last))
+    low_value, high_value = _values(low, block.dtype), _values(high, block.dtype)
+    between = total(lambda k: jnp.where((k > low) & (k < high), weight * _values(k, block.dtype), 0))
+    at_low, at_high = count(lambda k: k <= low) - first, last + 1 - count(lambda k: k < high)
+    return between + weight * at_low * low_value + weight * at_high * high_value, low, high
+
+
+@_middle.defjvp
+def _middle_jvp(primals, tangents):
+    block, valid, trim = primals
+    mean, low, high = _middle(block, valid, trim)
+    first, last, weight = _ranks(valid, trim, block.dtype)
+    rows = valid[:, None]
+    keys = _masked_keys(block, rows)
+    ties_low, ties_high = rows & (keys == low), rows & (keys == high)
+    kept_low = jnp.minimum((rows & (keys <= low)).sum(0), last + 1) - first
+    kept_high = last + 1 - (rows & (keys < high)).sum(0)
+    share = (rows & (keys > low) & (keys < high)).astype(weight.dtype)
+    share = jnp.where(ties_high, kept_high / ties_high.sum(0), share)
+    share = weight * jnp.where(ties_low, kept_low / ties_low.sum(0), share)
+    change = jnp.where(share != 0, share * tree.accurate(tangents[0]), 0).sum(0)
+    none = np.zeros(low.shape, jax.dtypes.float0)
+    return (mean, low, high), (change.astype(mean.dtype), none, none)

@@ -22,4 +22,4 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
     def aggregate(params, uplink, state, **extras):
         return aggregator.apply(params, uplink.delta, state, **extras)
 
-    return Algorithm(client or sgd(), aggregator.init, broadcast, aggregate, aggregator.needs)
+    return Algorithm(client or sgd(), aggregator.init, broadcast, aggregate, aggregator.needs, aggregator.split)

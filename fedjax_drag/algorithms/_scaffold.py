@@ -111,4 +111,4 @@ def scaffold(
         return moved, ScaffoldState(inner, tree.move(state.control, change), controls)
 
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=report)
-    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"})
+    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split)

@@ -2,7 +2,7 @@
 
 A component's arguments are checked against its builder's signature, and those that the experiment
 already knows (the number of classes, of clients, of malicious clients) are supplied when the
-configuration leaves them out.
+configuration leaves them out. An argument whose type is in :data:`NESTED` is a component itself, treated alike.
 """
 
 import dataclasses
@@ -12,22 +12,44 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union
 
+import optax
+
 from fedjax_drag import aggregators, algorithms, attacks, checks, clients, data, models
 from fedjax_drag.data import FederatedDataset, partition
-from fedjax_drag.experiment.config import COMPONENTS, Component, Config, unknown_key
+from fedjax_drag.experiment import optimizers
+from fedjax_drag.experiment.config import COMPONENTS, Component, Config, split, unknown_key
+from fedjax_drag.types import Aggregator, ClientRule
 
 Builders = Mapping[str, Callable[..., Any]]
 
 AGGREGATORS: Builders = {
     "fedavg": aggregators.fedavg,
+    "fedexp": aggregators.fedexp,
     "drag": aggregators.drag,
     "br_drag": aggregators.br_drag,
     "fltrust": aggregators.fltrust,
+    "root_only": aggregators.root_only,
     "geometric_median": aggregators.geometric_median,
+    "rfa": aggregators.rfa,
+    "raga": aggregators.raga,
+    "geomed": aggregators.geomed,
+    "autogm": aggregators.autogm,
     "median": aggregators.median,
+    "trimmed_mean": aggregators.trimmed_mean,
     "krum": aggregators.krum,
+    "multi_krum": aggregators.multi_krum,
+    "bulyan": aggregators.bulyan,
+    "centered_clipping": aggregators.centered_clipping,
+    "norm_clipping": aggregators.norm_clipping,
+    "signsgd_majority": aggregators.signsgd_majority,
+    "clustering": aggregators.clustering,
+    "clusterguard": aggregators.clusterguard,
+    "foolsgold": aggregators.foolsgold,
+    "foolsgold_taco": aggregators.foolsgold_taco,
+    "nnm": aggregators.nnm,
+    "bucketing": aggregators.bucketing,
 }
-CLIENTS: Builders = {"sgd": clients.sgd, "fedprox": clients.fedprox}
+CLIENTS: Builders = {"sgd": clients.sgd, "fedprox": clients.fedprox, "robust_sgd": clients.robust_sgd}
 ALGORITHMS: Builders = {"from_aggregator": algorithms.from_aggregator, "scaffold": algorithms.scaffold}
 ATTACKS: Builders = {
     "sign_flip": attacks.sign_flip,
@@ -40,6 +62,17 @@ PARTITIONS: Builders = {
     "label_affinity": partition.label_affinity,
 }
 MODELS: Builders = {"mlp": models.mlp, "cnn": models.cnn, "lenet": models.lenet}
+OPTIMIZERS: Builders = {
+    "sgd": optimizers.sgd,
+    "adam": optimizers.adam,
+    "yogi": optimizers.yogi,
+    "adagrad": optimizers.adagrad,
+}
+SCHEDULES: Builders = {
+    "linear_schedule": optimizers.linear_schedule,
+    "cosine_decay_schedule": optimizers.cosine_decay_schedule,
+    "exponential_decay": optimizers.exponential_decay,
+}
 DATASETS: Builders = dict.fromkeys([name for name, _ in data.DATASETS], data.load) | {"synthetic": data.synthetic}
 
 TABLES: Mapping[str, Builders] = {
@@ -49,9 +82,23 @@ TABLES: Mapping[str, Builders] = {
     "algorithm": ALGORITHMS,
     "aggregator": AGGREGATORS,
     "client": CLIENTS,
+    "root_client": CLIENTS,
     "attack": ATTACKS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
 }
-"""Builders of each component key of a configuration."""
+"""Builders of each component key of a configuration, and of the kinds that occur only inside another."""
+
+NESTED: Mapping[Any, str] = {
+    Aggregator: "aggregator",
+    ClientRule: "client",
+    optax.GradientTransformation: "optimizer",
+    Callable: "schedule",
+}
+"""Types of the arguments that are components themselves, with the table that each is chosen from.
+
+The functions among the builders' arguments are functions of the round.
+"""
 
 SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "data": ("name",),
@@ -60,9 +107,16 @@ SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "algorithm": ("num_clients", "aggregator", "client"),
     "aggregator": ("num_clients", "num_byzantine"),
     "client": (),
+    "root_client": (),
     "attack": ("num_classes", "num_clients"),
+    "optimizer": (),
+    "schedule": (),
 }
-"""Arguments of each component's builder that the experiment supplies where the configuration does not."""
+"""Arguments of each component's builder that the experiment supplies where the configuration does not.
+
+A component hands on to those inside it what it is told itself: an aggregator inside an aggregator knows the number of
+malicious clients, one inside a client rule does not, for there it reduces examples.
+"""
 
 
 def resolve(config: Config) -> Config:
@@ -78,7 +132,8 @@ def resolve(config: Config) -> Config:
     Raises:
       ValueError: an unknown name or argument, a wrong type, or a required argument left out.
     """
-    resolved = {key: _resolve(key, getattr(config, key)) for key in COMPONENTS}
+    given = {key: getattr(config, key) for key in COMPONENTS}
+    resolved = {key: _resolve(key, key, part, SUPPLIED[key]) for key, part in given.items() if part is not None}
     return dataclasses.replace(config, **resolved)
 
 
@@ -133,6 +188,11 @@ def attack(config: Config, fed: FederatedDataset) -> Any:
     return _call("attack", config.attack, {"num_classes": fed.num_classes, "num_clients": fed.num_clients})
 
 
+def root_client(config: Config) -> ClientRule:
+    """What the server of a resolved configuration runs on its root data."""
+    return _call("root_client", config.root_client, {})
+
+
 def arguments(key: str, builder: Callable[..., Any]) -> dict[str, tuple[inspect.Parameter, Any]]:
     """What a configuration can say to a builder.
 
@@ -144,10 +204,11 @@ def arguments(key: str, builder: Callable[..., Any]) -> dict[str, tuple[inspect.
       Parameter and type of every argument that a YAML value can express.
     """
     hints = _hints(builder)
+    elsewhere = {"name"} | {name for name in SUPPLIED[key] if name in COMPONENTS}
     return {
         name: (parameter, hints.get(name, Any))
         for name, parameter in inspect.signature(builder).parameters.items()
-        if name not in ("name", *COMPONENTS) and phrase(hints.get(name, Any)) not in ("", "null")
+        if name not in elsewhere and phrase(hints.get(name, Any)) not in ("", "null")
     }
 
 
@@ -161,6 +222,9 @@ def phrase(hint: Any) -> str:
         case _ if typing.get_origin(hint) in (Union, types.UnionType):
             parts = [phrase(part) for part in typing.get_args(hint)]
             return " or ".join(dict.fromkeys(part for part in parts if part))
+        case _ if table := _table_of(hint):
+            article = "an" if table[0] in "aeiou" else "a"
+            return f"{article} {table} (a name, or a mapping with a name and arguments)"
         case _ if typing.get_origin(hint) is Literal:
             return "one of " + ", ".join(str(choice) for choice in typing.get_args(hint))
         case _ if _is_sequence(hint):
@@ -170,45 +234,82 @@ def phrase(hint: Any) -> str:
     return {bool: "true or false", int: "an integer", float: "a number", str: "a string"}.get(hint, "")
 
 
-def _resolve(key: str, component: Component | None) -> Component | None:
-    if component is None:
-        return None
-    builders = TABLES[key]
-    checks.one_of(f"{key}.name", component.name, builders)
+def _resolve(table: str, where: str, component: Component, supplied: Sequence[str]) -> Component:
+    """Checks a component and those inside it, and writes out their defaults.
+
+    Args:
+      table: which of :data:`TABLES` it is chosen from.
+      where: its dotted key.
+      component: what the configuration says.
+      supplied: arguments that the experiment knows here.
+    """
+    builders = TABLES[table]
+    checks.one_of(f"{where}.name", component.name, builders)
     builder = builders[component.name]
-    allowed = arguments(key, builder)
+    allowed = arguments(table, builder)
     filled: dict[str, Any] = {}
     for name in component.arguments:
         if name in inspect.signature(builder).parameters and name not in allowed:
-            where = f"set the top-level key {name!r}" if name in COMPONENTS else "it can only be given from Python"
-            raise ValueError(f"{key}.{name}: not an argument that a configuration can express; {where}")
-        unknown_key(name, allowed, f"{key} {component.name}")
+            instead = f"set the top-level key {name!r}" if name in COMPONENTS else "it can only be given from Python"
+            raise ValueError(f"{where}.{name}: not an argument that a configuration can express; {instead}")
+        unknown_key(name, allowed, f"{where} {component.name}")
     for name, (parameter, hint) in allowed.items():
         if name in component.arguments:
-            value = component.arguments[name]
-            if not _fits(value, hint):
-                raise ValueError(f"{key}.{name}={value!r}: must be {phrase(hint)}")
-            filled[name] = value
-        elif name not in SUPPLIED[key]:
+            filled[name] = _resolve_argument(f"{where}.{name}", component.arguments[name], hint, supplied)
+        elif name not in supplied:
             if parameter.default is parameter.empty:
-                raise ValueError(f"{key}.{name}: missing; {component.name} needs it ({phrase(hint)})")
+                raise ValueError(f"{where}.{name}: missing; {component.name} needs it ({phrase(hint)})")
             filled[name] = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
     return Component(component.name, filled)
 
 
-def _call(key: str, component: Component, known: Mapping[str, Any]) -> Any:
-    """Calls a component's builder, its errors prefixed with the configuration's key."""
-    builder = TABLES[key][component.name]
+def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]) -> Any:
+    table = _table_of(hint)
+    if table and isinstance(value, str | Mapping):
+        handed_on = [name for name in SUPPLIED[table] if name in supplied]
+        inner = _resolve(table, where, split(where, value), handed_on)
+        return {"name": inner.name, **inner.arguments}
+    if not _fits(value, hint):
+        raise ValueError(f"{where}={value!r}: must be {phrase(hint)}")
+    return value
+
+
+def _call(table: str, component: Component, known: Mapping[str, Any], where: str = "") -> Any:
+    """Calls a component's builder, its errors prefixed with the configuration's key.
+
+    Args:
+      table: which of :data:`TABLES` it is chosen from.
+      component: resolved.
+      known: what the experiment knows here.
+      where: its dotted key; default the table's.
+    """
+    where = where or table
+    builder = TABLES[table][component.name]
     parameters = inspect.signature(builder).parameters
-    given = {name: tuple(v) if isinstance(v, list) else v for name, v in component.arguments.items()}
+    told = {name: known[name] for name in SUPPLIED[table] if name in known}
+    hints = _hints(builder)
+    given: dict[str, Any] = {}
+    for name, value in component.arguments.items():
+        inner = _table_of(hints.get(name, Any))
+        if inner and isinstance(value, Mapping):
+            given[name] = _call(inner, split(f"{where}.{name}", value), told, f"{where}.{name}")
+        else:
+            given[name] = tuple(value) if isinstance(value, list) else value
     try:
-        return builder(**{name: value for name, value in known.items() if name in parameters} | given)
+        return builder(**{name: value for name, value in told.items() if name in parameters} | given)
     except FileNotFoundError:
         raise
     except (TypeError, ValueError) as error:
-        about_argument = any(str(error).startswith(f"{name}=") for name in parameters)
-        where = f"{key}." if about_argument else f"{key} {component.name}: "
-        raise ValueError(f"{where}{error}") from error
+        about_argument = any(str(error).startswith((f"{name}=", f"{name}:")) for name in parameters)
+        prefix = f"{where}." if about_argument else f"{where} {component.name}: "
+        raise ValueError(f"{prefix}{error}") from error
+
+
+def _table_of(hint: Any) -> str:
+    """The table of the component that an argument of type ``hint`` can be; empty if it is a plain value."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+    origins = [typing.get_origin(part) or part for part in parts]
+    return next((NESTED[origin] for origin in origins if origin in NESTED), "")
 
 
 def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
@@ -243,4 +344,4 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is str:
         return isinstance(value, str)
-    return hint is Any or hint is inspect.Parameter.empty
+    return hint in (Any, inspect.Parameter.empty) and not isinstance(value, Mapping)

@@ -66,14 +66,16 @@ def run(
 ) -> None:
     r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
 
-    KEY=VALUE changes a key of the configuration; dots reach into a component. Naming another component
-    replaces it, arguments included.
+    KEY=VALUE changes a key of the configuration; dots reach into a component, and into those inside it. Naming
+    another component replaces it, arguments included.
 
     \b
     Examples:
       fedjax-drag run configs/quickstart.yaml
       fedjax-drag run configs/quickstart.yaml seed=1 --out runs/seed1
       fedjax-drag run configs/quickstart.yaml algorithm=scaffold 'model.hidden=[128,64]'
+      fedjax-drag run CONFIG 'aggregator={name: fedavg, server_optimizer: {name: adam, learning_rate: 0.01}}'
+      fedjax-drag run CONFIG aggregator=nnm aggregator.aggregator=krum
       fedjax-drag run configs/quickstart.yaml --resume rounds=400
       fedjax-drag run runs/quickstart/config.yaml --out runs/again
 
@@ -138,23 +140,27 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="aggregators, algorithms, clients, attacks, partitions, models or datasets.",
+            help="aggregators, algorithms, clients, attacks, partitions, models, datasets, optimizers or schedules.",
             show_default=False,
         ),
     ],
+    markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     r"""List what a configuration can name: arguments with defaults, what it does, its paper.
 
+    Of an aggregation rule also its breakdown point and its cost.
+
     \b
-    Example:
+    Examples:
       fedjax-drag list aggregators
+      fedjax-drag list aggregators --markdown
     """
     with _reported(debug):
         with _misuse():
             from fedjax_drag.experiment import catalog
 
-            text = catalog.describe(kind)
+            text = catalog.table(kind) if markdown else catalog.describe(kind)
         typer.echo(text)
 
 

@@ -1,8 +1,9 @@
 """The configuration of an experiment: a YAML file, overrides, and what is allowed in them.
 
 A *component* (data set, partition, model, algorithm, aggregator, client rule, attack) is written as
-a bare name or as a mapping with ``name`` and that builder's arguments. Which names and arguments
-exist is decided in :mod:`fedjax_drag.experiment.build`; everything else is checked here.
+a bare name or as a mapping with ``name`` and that builder's arguments. An argument may be a component in
+its turn, to any depth. Which names and arguments exist is decided in
+:mod:`fedjax_drag.experiment.build`; everything else is checked here.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedjax_drag import checks
 
-COMPONENTS = ("data", "partition", "model", "algorithm", "aggregator", "client", "attack")
+COMPONENTS = ("data", "partition", "model", "algorithm", "aggregator", "client", "root_client", "attack")
 """Keys whose value is a component."""
 
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
@@ -32,7 +33,8 @@ class Component:
 
     Attributes:
       name: which builder.
-      arguments: keyword arguments that the configuration gives it.
+      arguments: keyword arguments that the configuration gives it; a component among them is a mapping with its
+        name and arguments, or a bare name.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Config:
       algorithm: federated method; ``from_aggregator`` joins ``aggregator`` and ``client``.
       aggregator: server-side rule (also the one inside a two-sided ``algorithm``).
       client: what a client runs when the algorithm does not bring its own rule.
+      root_client: what the server runs on its root data, for rules that need it.
       attack: what malicious clients do, or None.
       byzantine_fraction: fraction of malicious clients in the federation, in [0, 1].
       rounds: communication rounds.
@@ -80,6 +83,7 @@ class Config:
     algorithm: Component = dataclasses.field(default_factory=partial(Component, "from_aggregator"))
     aggregator: Component = dataclasses.field(default_factory=partial(Component, "fedavg"))
     client: Component = dataclasses.field(default_factory=partial(Component, "sgd"))
+    root_client: Component = dataclasses.field(default_factory=partial(Component, "sgd"))
     attack: Component | None = None
     byzantine_fraction: float = 0.0
     rounds: int = 200
@@ -132,7 +136,8 @@ class Config:
         if not isinstance(merged["compare"], Mapping | types.NoneType):
             allowed = "null or a mapping from labels to the keys that each changes"
             raise ValueError(f"compare={merged['compare']!r}: must be {allowed}")
-        components = {key: _split(key, merged[key]) for key in COMPONENTS}
+        present = {key: merged[key] for key in COMPONENTS if key != "attack" or merged[key] is not None}
+        components = {key: split(key, value) for key, value in present.items()}
         scalars = {key: value for key, value in merged.items() if key not in COMPONENTS}
         try:
             config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), scalars))
@@ -187,8 +192,8 @@ def load(source: str | Path | Mapping[str, Any] | Config, overrides: Iterable[st
     Args:
       source: path of a YAML file, a mapping, or a :class:`Config`.
       overrides: ``key=value`` strings with dotted keys, applied in turn: ``rounds=50``,
-        ``aggregator.c=0.5``, ``aggregator=krum``. One that names another component than the one
-        it changes replaces it, arguments included.
+        ``aggregator.c=0.5``, ``aggregator=krum``, ``aggregator.aggregator.name=krum``. One that
+        names another component than the one it changes replaces it, arguments included.
 
     Returns:
       The checked configuration.
@@ -215,8 +220,8 @@ def merge(
 ) -> dict[str, Any]:
     """``base`` with ``changes`` applied.
 
-    A component is merged argument by argument, unless ``changes`` gives it another name: then it
-    is replaced, since the old one's arguments mean nothing to the new one.
+    A component is merged argument by argument, and so are those inside it, unless ``changes`` gives it another
+    name: then it is replaced, since the old one's arguments mean nothing to the new one.
 
     Args:
       base: configuration keys and values.
@@ -262,13 +267,31 @@ def slug(label: str) -> str:
 
 def flatten(config: Config) -> dict[str, Any]:
     """Dotted keys and values of a configuration, for comparing two of them."""
-    flat: dict[str, Any] = {}
-    for key, value in config.to_mapping().items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{inner}": entry for inner, entry in value.items()}
-        else:
-            flat[key] = value
-    return flat
+    return dict(_flat("", config.to_mapping()))
+
+
+def split(where: str, value: Any) -> Component:
+    """A component from its name, or from a mapping with a name and arguments.
+
+    Args:
+      where: its dotted key, for the error.
+      value: what the configuration says.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    value = _named(value)
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}={value!r}: must be a name, or a mapping with a name and arguments")
+    if not isinstance(value.get("name"), str):
+        raise ValueError(f"{where}.name={value.get('name')!r}: must be the name of one; 'fedjax-drag list' shows them")
+    return Component(value["name"], {str(k): v for k, v in value.items() if k != "name"})
+
+
+def _flat(key: str, value: Any) -> Iterable[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        return [(key, value)]
+    return [entry for inner, below in value.items() for entry in _flat(f"{key}.{inner}" if key else str(inner), below)]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -311,7 +334,10 @@ def _merge_component(old: Any, new: Any) -> Any:
     old, new = _named(old), _named(new)
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
-    return dict(new) if new.get("name", old.get("name")) != old.get("name") else {**old, **new}
+    if new.get("name", old.get("name")) != old.get("name"):
+        return dict(new)
+    nested = [key for key in new if isinstance(old.get(key), Mapping) or isinstance(new[key], Mapping)]
+    return {**old, **new, **{key: _merge_component(old.get(key), new[key]) for key in nested}}
 
 
 def _merge_compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,18 +346,6 @@ def _merge_compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
         both = isinstance(result.get(label), Mapping) and isinstance(changes, Mapping)
         result[label] = merge(result[label], changes) if both else changes
     return result
-
-
-def _split(key: str, value: Any) -> Component | None:
-    """A component from its name, or from a mapping with a name and arguments."""
-    value = _named(value)
-    if value is None and key == "attack":
-        return None
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{key}={value!r}: must be a name, or a mapping with a name and arguments")
-    if not isinstance(value.get("name"), str):
-        raise ValueError(f"{key}.name={value.get('name')!r}: must be the name of one; 'fedjax-drag list' shows them")
-    return Component(value["name"], {str(k): v for k, v in value.items() if k != "name"})
 
 
 def _explain(error: OmegaConfBaseException, scalars: Mapping[str, Any]) -> str:

@@ -180,6 +180,7 @@ def _prepare(config: Config, federations: dict[str, FederatedDataset]) -> Simula
             attack=build.attack(config, fed),
             byzantine_fraction=config.byzantine_fraction,
             root_size=config.root_size,
+            root_client=build.root_client(config),
             eval_every=config.eval_every,
             seed=config.seed,
             nonfinite=config.nonfinite,

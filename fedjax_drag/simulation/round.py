@@ -133,7 +133,8 @@ def make_round(
             extras["dissimilarity"] = dissimilarity(
                 federation.train, downlink.start, uplink.delta, federation.rows[ids], federation.counts[ids]
             )
-        uplink = split_coordinates(uplink, work.mesh)
+        if algorithm.split == "coordinates":
+            uplink = split_coordinates(uplink, work.mesh)
         if "root_delta" in algorithm.needs:
             extras["root_delta"] = root_delta(federation, key, index, downlink.start)
         params, after = algorithm.aggregate(state.params, uplink, state.algorithm, **extras)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import fedjax_drag
 from fedjax_drag.experiment import catalog
@@ -52,6 +53,8 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
         (["data=cifar"], "data.name='cifar': must be one of"),
         (["aggregator=drga"], "aggregator.name='drga': must be one of"),
         (["aggregator.gamma=1"], "unknown key 'gamma' of aggregator drag"),
+        (["aggregator=br_drag", "aggregator.c.nam=x"], "aggregator.c.name=None: must be the name of one"),
+        (["root_client={name: robust_sgd, reducer: krumm}"], "root_client.reducer.name='krumm': must be one of"),
         (["byzantine_fraction=1.5"], "byzantine_fraction=1.5: must be in [0, 1]"),
         (["cohort_size=9"], "cohort_size=9: must be an integer in [1, 8]"),
         (["aggregator=krum", "aggregator.num_byzantine=2"], "num_byzantine=2"),
@@ -66,6 +69,19 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
 def test_misuse_is_one_line_with_status_2_before_anything_is_written(command, tiny_file, tmp_path, arguments, message):
     assert message in one_line(command("run", tiny_file, *arguments), 2)
     assert list(tmp_path.iterdir()) == [tiny_file]
+
+
+def test_run_with_components_inside_components(command, tiny_file, tmp_path):
+    """Overridden by dots, written out whole, and refused to go on otherwise."""
+    schedule = "{name: linear_schedule, init_value: 0.5, end_value: 0.1, transition_steps: 2}"
+    root = ["root_client=robust_sgd", "root_client.reducer.name=krum"]
+    first = command("run", tiny_file, "rounds=2", "aggregator=br_drag", f"aggregator.c={schedule}", *root, "--out", "a")
+    assert first.exit_code == 0, first.output
+    written = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
+    assert written["aggregator"]["c"]["transition_begin"] == 0
+    assert written["root_client"] == {"name": "robust_sgd", "reducer": {"name": "krum", "num_byzantine": 0}}
+    other = command("run", "a/config.yaml", "--out", "a", "--resume", "rounds=4", "aggregator.c.end_value=0.2")
+    assert "aggregator.c.end_value=0.2: the run to resume in 'a' has aggregator.c.end_value=0.1" in one_line(other, 2)
 
 
 def test_missing_configuration(command):
@@ -107,8 +123,15 @@ def test_list(command, kind):
     assert result.stdout.strip() == catalog.describe(kind)
 
 
+def test_list_as_markdown(command):
+    result = command("list", "aggregators", "--markdown")
+    assert result.exit_code == 0
+    assert result.stdout.strip() == catalog.table("aggregators")
+
+
 def test_list_of_an_unknown_kind(command):
     assert "kind='aggregator': must be one of" in one_line(command("list", "aggregator"), 2)
+    assert "kind='aggregator': must be one of" in one_line(command("list", "aggregator", "--markdown"), 2)
 
 
 def test_plot(command, finished, tmp_path):

@@ -41,6 +41,43 @@ def test_override_merges_or_replaces_a_component(tiny, overrides, expected):
     assert load(tiny, overrides).aggregator == expected
 
 
+NESTED = {"name": "outer", "k": 3, "aggregator": {"name": "inner", "a": 1, "c": {"name": "line", "to": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changed"),
+    [
+        (["aggregator.k=4"], {"k": 4}),
+        (["aggregator.aggregator.name=krum"], {"aggregator": {"name": "krum"}}),
+        (["aggregator.aggregator=krum"], {"aggregator": {"name": "krum"}}),
+        (["aggregator.aggregator=inner"], {}),
+        (["aggregator.aggregator.a=2"], {"aggregator": NESTED["aggregator"] | {"a": 2}}),
+        (["aggregator.aggregator.c=0.5"], {"aggregator": NESTED["aggregator"] | {"c": 0.5}}),
+        (["aggregator.aggregator.c.to=5"], {"aggregator": NESTED["aggregator"] | {"c": {"name": "line", "to": 5}}}),
+        (["aggregator.aggregator.a={name: step}"], {"aggregator": NESTED["aggregator"] | {"a": {"name": "step"}}}),
+        (["aggregator={aggregator: {a: 2}}"], {"aggregator": NESTED["aggregator"] | {"a": 2}}),
+        (["aggregator.aggregator.name=krum", "aggregator.aggregator.f=1"], {"aggregator": {"name": "krum", "f": 1}}),
+        (["aggregator.b=cosine", "aggregator.b.to=1"], {"b": {"name": "cosine", "to": 1}}),
+    ],
+)
+def test_override_reaches_into_components_inside_components(tiny, overrides, changed):
+    arguments = {key: value for key, value in (NESTED | changed).items() if key != "name"}
+    assert load(tiny | {"aggregator": NESTED}, overrides).aggregator == Component("outer", arguments)
+    assert NESTED["aggregator"] == {"name": "inner", "a": 1, "c": {"name": "line", "to": 2}}, "the source is untouched"
+
+
+def test_variant_reaches_into_components_inside_components(tiny):
+    compare = {"krum": {"aggregator": {"aggregator": "krum"}}, "5": {"aggregator": {"aggregator": {"a": 5}}}}
+    variants = load(tiny | {"aggregator": NESTED, "compare": compare}).variants()
+    assert variants["krum"].aggregator.arguments == {"k": 3, "aggregator": {"name": "krum"}}
+    assert variants["5"].aggregator.arguments["aggregator"] == NESTED["aggregator"] | {"a": 5}
+
+
+def test_nested_components_survive_a_round_trip(tiny):
+    config = load(tiny | {"aggregator": NESTED, "root_client": {"name": "robust_sgd", "reducer": "median"}})
+    assert Config.from_mapping(config.to_mapping()) == config
+
+
 def test_override_merges_with_defaults():
     assert load({}, ["partition.beta=0.5"]).partition.arguments == {"num_clients": 40, "beta": 0.5}
 
@@ -71,6 +108,7 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"aggregator": 3}, "aggregator=3: must be a name, or a mapping with a name and arguments"),
         ({"aggregator": None}, "aggregator=None: must be a name, or a mapping with a name and arguments"),
         ({"attack": {"scale": 1}}, "attack.name=None: must be the name of one"),
+        ({"root_client": None}, "root_client=None: must be a name, or a mapping with a name and arguments"),
         ({"compare": [1]}, "compare=[1]: must be null or a mapping"),
         ({"compare": {1: {}}}, "compare.1: Key 1"),
         ({"name": "?!"}, "name='?!': must have at least one letter or digit"),
@@ -175,3 +213,7 @@ def test_slug_is_one_safe_folder_name(label):
 
 def test_flatten_has_dotted_keys(tiny):
     assert flatten(load(tiny))["aggregator.c"] == 0.25
+    flat = flatten(load(tiny | {"aggregator": NESTED, "compare": {"A": {}, "B": {"aggregator": {"k": 2}}}}))
+    assert flat["aggregator.aggregator.c.to"] == 2
+    assert (flat["compare.A"], flat["compare.B.aggregator.k"]) == ({}, 2)
+    assert flat["model.hidden"] == [8]

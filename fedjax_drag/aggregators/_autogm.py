@@ -1,0 +1,114 @@
+"""AutoGM: a geometric median that chooses its own weights."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._geometric_median import GeometricMedianState, median_metrics
+from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.aggregators._weiszfeld import Median, converge, offsets, pull, root
+from fedjax_drag.types import Aggregator, Deltas, Params
+
+_MEDIAN_ITERATIONS = 100
+
+
+class _Alternation(NamedTuple):
+    median: Median
+    mass: jax.Array
+    changed: jax.Array
+    iterations: jax.Array
+
+
+def fill(distance: jax.Array, valid: jax.Array, lam: Any) -> jax.Array:
+    """``argmin sum_m alpha_m d_m + lam / 2 ||alpha||^2`` over the simplex of the valid clients, ``[S]``, exactly.
+
+    ``alpha_m = max(0, level - d_m) / lam``: water of volume ``lam`` poured over grounds of heights ``d_m``.
+    """
+    # Heights above the lowest, in units of lam: tiny or huge values of lam lose nothing.
+    height = (distance - jnp.where(valid, distance, jnp.inf).min()) / lam
+    height = jnp.where(valid, height, jnp.inf)
+    ground = jnp.sort(jax.lax.stop_gradient(height))
+    # The k lowest are under water if they can be filled to the height of the k-th with what there is.
+    volume = jnp.arange(1, len(ground) + 1) * ground - jnp.cumsum(ground)
+    wet = valid & (height <= ground[jnp.sum(volume < 1) - 1])
+    height = jnp.where(wet, height, 0.0)
+    level = (1 + height.sum()) / jnp.maximum(wet.sum(), 1)
+    alpha = jnp.where(wet, jnp.maximum(level - height, 0.0), 0.0)
+    return alpha * tree.inverse(alpha.sum())
+
+
+def _equation(point: Params, deltas: Deltas, valid: jax.Array, lam: Any, smoothing: Any) -> Params:
+    """``sum_m w_m (z - g_m)`` with the weights that belong to z: 0 at the result."""
+    distance = tree.norms(offsets(deltas, point, valid))
+    return pull(point, deltas, fill(distance, valid > 0, lam), smoothing)
+
+
+def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iterations: int = 100) -> Aggregator:
+    """Moves by a geometric median whose weights lean towards the deltas that are close to it.
+
+    ``min over z and alpha of sum_m alpha_m ||z - g_m|| + lam / 2 ||alpha||^2`` with alpha in the simplex, by turns,
+    from equal weights: z is the weighted geometric median; ``alpha_m = max(0, eta - ||z - g_m||) / lam``, with eta
+    such that they sum to 1, so that deltas farther away than eta are left out.
+
+    Args:
+      lam: lambda > 0, in the units of the deltas: the larger, the more equal the weights. Default: the number of
+        clients.
+      smoothing: lower bound nu on a distance, > 0, in the units of the deltas.
+      tolerance: stops when no weight changes by more than this share of an equal one, >= 0; also that of the medians.
+      max_iterations: bound on the number of turns, >= 1.
+
+    Returns:
+      An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``alpha``, ``weight`` (coefficient of ``g_m``, proportional
+      to ``alpha_m / ||z - g_m||``), ``cosine`` to the result, ``iterations`` (turns), ``residual`` (largest change of
+      a weight in the last turn, times the number of clients). The gradient is that of the stationary point.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    Breakdown point:
+      1/2 with large lam; with small lam, it settles on a cluster near the median
+
+    Cost:
+      that of geometric_median for each turn
+
+    References:
+      Li, Ngai and Voigt, Byzantine-robust aggregation in federated learning empowered industrial IoT, 2021.
+    """
+    if lam is not None:
+        checks.positive("lam", lam)
+    checks.positive("smoothing", smoothing)
+    checks.in_range("tolerance", tolerance, 0.0)
+    checks.count("max_iterations", max_iterations, 1)
+
+    def init(params):
+        del params
+        return GeometricMedianState(empty_metrics("alpha", iterations=jnp.zeros((), int), residual=jnp.zeros(())))
+
+    @screened
+    def apply(params, deltas, state, *, valid, **_):
+        del state
+        present = tree.accurate(valid.astype(jnp.float32))
+        count = jnp.maximum(present.sum(), 1)
+        strength = count if lam is None else lam
+
+        def turn(now: _Alternation) -> _Alternation:
+            median = converge(deltas, now.mass, smoothing, tolerance, _MEDIAN_ITERATIONS, now.median.point)
+            mass = fill(tree.norms(offsets(deltas, median.point, present)), valid, jax.lax.stop_gradient(strength))
+            return _Alternation(median, mass, count * jnp.abs(mass - now.mass).max(), now.iterations + 1)
+
+        equal = tree.uniform_weights(valid)
+        none, infinite = jnp.zeros((), int), jnp.full((), jnp.inf, equal.dtype)
+        start = Median(jax.lax.stop_gradient(tree.weighted_sum(equal, deltas)), equal, none, infinite)
+        last = jax.lax.while_loop(
+            lambda now: (now.changed > tolerance) & (now.iterations < max_iterations),
+            turn,
+            _Alternation(start, equal, infinite, none),
+        )
+        point = root(_equation, last.median.point, deltas, present, strength, smoothing)
+        found = Median(point, last.median.weight, last.iterations, last.changed)
+        metrics = {**median_metrics(found, deltas), "alpha": last.mass}
+        return tree.move(params, point), GeometricMedianState(metrics)
+
+    return Aggregator(init, apply, split="clients")

@@ -1,0 +1,79 @@
+"""Bucketing: averages random groups of clients before another rule."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._nnm import passed_on
+from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.types import Aggregator
+
+
+class BucketingState(NamedTuple):
+    """State of :func:`bucketing`.
+
+    Attributes:
+      inner: state of the wrapped rule, without its metrics.
+      metrics: of the last round.
+    """
+
+    inner: Any
+    metrics: dict[str, jax.Array]
+
+
+def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
+    """Puts the clients at random into buckets of s, and gives another rule the means of the buckets.
+
+    Args:
+      aggregator: the rule that gets ``ceil(S / s)`` means; its own arguments, such as a number of malicious clients,
+        are about buckets. One that remembers clients (needs ``client_ids``) is refused.
+      bucket_size: s, at least 1; with 1 only the order of the clients changes.
+
+    Returns:
+      An :class:`~fedjax_drag.types.Aggregator` that needs what ``aggregator`` needs, and ``key``. A bucket's mean is
+      over its valid members; one without any is absent. Its ``num_examples`` are their sum, its ``dissimilarity``
+      their mean. Metrics: ``weight`` (the client's share in its bucket's weight), ``cosine`` of the client's own
+      delta to the update, and the wrapped rule's scalars. The gradient is the wrapped rule's, shared by the members.
+
+    Raises:
+      ValueError: if ``bucket_size`` is not a count of at least 1, or ``aggregator`` needs ``client_ids``.
+
+    Breakdown point:
+      that of the wrapped rule on S / s buckets, where one malicious member spoils a bucket
+
+    Cost:
+      that of the wrapped rule on S / s rows, 2 passes and a product (S^2 d / s operations)
+
+    References:
+      Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, Algorithm 1.
+    """
+    checks.count("bucket_size", bucket_size, 1)
+    if "client_ids" in aggregator.needs:
+        raise ValueError(
+            f"aggregator with needs={sorted(aggregator.needs)}: must not need client_ids, as a bucket is no client"
+        )
+
+    def init(params):
+        inner = aggregator.init(params)
+        return BucketingState(inner._replace(metrics={}), empty_metrics(**passed_on(inner)))
+
+    @screened
+    def apply(params, deltas, state, *, valid, key, **extras):
+        own, key = jax.random.split(key)
+        bucket = jax.random.permutation(own, len(valid)) // bucket_size
+        member = (bucket == jnp.arange(-(-len(valid) // bucket_size))[:, None]) & valid
+        share = jax.vmap(tree.uniform_weights)(member)
+        told = {name: value for name, value in extras.items() if name != "client_ids"}
+        if "num_examples" in told:
+            told["num_examples"] = jnp.where(member, told["num_examples"], 0).sum(1)
+        if "dissimilarity" in told:
+            told["dissimilarity"] = (share * jnp.where(valid, told["dissimilarity"], 0.0)).sum(1)
+        means = tree.mix(share, deltas)
+        moved, inner = aggregator.apply(params, means, state.inner, valid=member.any(1), key=key, **told)
+        update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
+        metrics = {"weight": (inner.metrics["weight"][:, None] * share).sum(0), "cosine": tree.cosines(deltas, update)}
+        return moved, BucketingState(inner._replace(metrics={}), metrics | passed_on(inner))
+
+    return Aggregator(init, apply, aggregator.needs, aggregator.split)

@@ -1,0 +1,136 @@
+"""Bulyan: repeated Krum, then a mean around the median of every coordinate."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._krum import distances_to_others
+from fedjax_drag.aggregators._order import middle
+from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.types import Aggregator, Deltas, Params
+
+
+class BulyanState(NamedTuple):
+    """State of :func:`bulyan`: the metrics of the last round."""
+
+    metrics: dict[str, jax.Array]
+
+
+def bulyan(num_byzantine: int = 0) -> Aggregator:
+    """Chooses clients by repeated Krum, then averages in every coordinate their values nearest to the median.
+
+    With n valid clients::
+
+        repeat theta = n - 2 f times: move the client of lowest Krum score among those left to the chosen
+        in every coordinate: mean of the beta = theta - 2 f chosen values nearest to the median of the chosen
+
+    Args:
+      num_byzantine: f, how many of the cohort may be malicious, >= 0; needs S >= 4 f + 3. With 0 the rule is the mean.
+
+    Returns:
+      An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``selected`` (1 or 0), ``weight`` (the client's coefficient
+      averaged over the coordinates), ``cosine`` to the update. ``apply`` raises ValueError for too small a
+      cohort. The choices have no gradient; through each value that is averaged it is its coefficient.
+
+    Raises:
+      ValueError: if ``num_byzantine`` is not a count.
+
+    Breakdown point:
+      f / S with S >= 4 f + 3
+
+    Cost:
+      a Gram product (S^2 d operations), twice the cost of :func:`median` and 5 passes; memory 2 S x d
+
+    References:
+      El Mhamdi et al., The hidden vulnerability of distributed learning in Byzantium, 2018, Section 4. Readings:
+      scores are computed anew among the r clients left, over their r - f - 2 nearest others; of the last
+      three rounds, which leave fewer than one, over one. The two nearest to each other then tie, and the one
+      nearer to the rest goes first. Values equally far from the median at the edge of the beta have equal shares.
+      Where rejections leave less than 4 f + 3 clients, theta and beta are at least 1, and the guarantee is lost.
+    """
+    checks.count("num_byzantine", num_byzantine)
+
+    def init(params):
+        del params
+        return BulyanState(empty_metrics("selected"))
+
+    @screened
+    def apply(params, deltas, state, *, valid, **_):
+        del state
+        if len(valid) < 4 * num_byzantine + 3:
+            raise ValueError(
+                f"num_byzantine={num_byzantine}: must be at most {(len(valid) - 3) // 4} for a cohort of {len(valid)} "
+                "(bulyan needs S >= 4 f + 3)"
+            )
+        selected = _repeated_krum(distances_to_others(deltas, valid), valid, num_byzantine)
+        coefficient = _around_median(jax.lax.stop_gradient(deltas), selected, num_byzantine)
+        terms = jax.tree.map(lambda c, g: c * tree.accurate(g), coefficient, deltas)
+        counted = selected.astype(jnp.float32)
+        update = tree.weighted_sum(counted, terms)
+        size = sum(leaf[0].size for leaf in jax.tree.leaves(deltas))
+        share = sum(leaf.reshape(len(valid), -1).sum(1) for leaf in jax.tree.leaves(coefficient)) / size
+        metrics = {
+            "weight": (counted * share).astype(counted.dtype),
+            "cosine": tree.cosines(deltas, update),
+            "selected": counted,
+        }
+        return tree.move(params, update), BulyanState(metrics)
+
+    return Aggregator(init, apply)
+
+
+def _repeated_krum(apart: jax.Array, valid: jax.Array, num_byzantine: int) -> jax.Array:
+    """Which clients are chosen ``[S]``, from the distances to others.
+
+    The next score is a sum over one client fewer: without the one just chosen, or else without the farthest. So nothing
+    is sorted again, and nothing subtracted, which would lose digits.
+    """
+    size = len(valid)
+    wanted = jnp.maximum(valid.sum() - 2 * num_byzantine, 1)
+
+    def choose(now, number):
+        left, near = now
+
+        def by_sum():
+            return tree.norms(jnp.where(near, apart, 0.0))
+
+        def by_nearest():
+            nearest = jnp.where(left, apart, jnp.inf).min(1)
+            tied = nearest <= jnp.where(left, nearest, jnp.inf).min()
+            return jnp.where(tied, tree.norms(jnp.where(left & jnp.isfinite(apart), apart, 0.0)), jnp.inf)
+
+        score = jax.lax.cond(left.sum() - num_byzantine - 2 > 1, by_sum, by_nearest)
+        chosen = jnp.argmin(jnp.where(left, score, jnp.inf))
+        chosen = jnp.where(left[chosen], chosen, jnp.argmax(left))
+        farthest = jnp.argmax(jnp.where(near, apart, -1.0), axis=1)
+        dropped = jnp.where(near[:, chosen], chosen, farthest)
+        after = left & (jnp.arange(size) != chosen), near & (jnp.arange(size) != dropped[:, None])
+        return tree.where(number < wanted, after, now), None
+
+    rank = jnp.argsort(jnp.argsort(apart, axis=1), axis=1)
+    near = (rank < valid.sum() - num_byzantine - 2) & jnp.isfinite(apart)
+    (left, _), _ = jax.lax.scan(choose, (valid, near), jnp.arange(size - 2 * num_byzantine))
+    return valid & ~left
+
+
+def _around_median(deltas: Deltas, selected: jax.Array, num_byzantine: int) -> Any:
+    """Coefficients ``[S, *p]``, of selected clients, of the mean of the beta values nearest to the median."""
+    theta = selected.sum()
+    beta = jnp.maximum(theta - 2 * num_byzantine, 1)
+    median = middle(deltas, selected, (theta - 1) // 2).mean
+    apart = jax.tree.map(lambda g, m: jnp.abs(tree.accurate(g) - m), deltas, median)
+    # The beta-th smallest distance is what is left at one of the ends after cutting equally at both.
+    trim = jnp.minimum(beta - 1, theta - beta)
+    ends = middle(apart, selected, trim)
+    reach = tree.where(trim == beta - 1, ends.low, ends.high)
+    inside, edge = jax.tree.map(jnp.less, apart, reach), jax.tree.map(jnp.equal, apart, reach)
+
+    def number(holds: Any) -> Params:
+        return tree.weighted_sum(selected.astype(jnp.float32), holds)
+
+    def shares(inside, edge, num_inside, num_edge):
+        return (inside + edge * ((beta - num_inside) * tree.inverse(num_edge))) / beta
+
+    return jax.tree.map(shares, inside, edge, number(inside), number(edge))

@@ -1,0 +1,58 @@
+"""FoolsGold as the TACO paper describes it: weights from the agreement with the mean."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import tree
+from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.types import Aggregator
+
+
+class FoolsGoldTacoState(NamedTuple):
+    """State of :func:`foolsgold_taco`: the metrics of the last round."""
+
+    metrics: dict[str, jax.Array]
+
+
+def foolsgold_taco() -> Aggregator:
+    """Weights each delta by its clipped cosine to the mean of all.
+
+    ::
+
+        rho_m = max(0, cos(mean g, g_m))
+        theta += sum_m rho_m g_m / sum_m rho_m
+
+    This is the baseline of the TACO paper. It has little in common with :func:`foolsgold`, which lowers the weight
+    of clients that resemble each other.
+
+    Returns:
+      An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``trust`` (``rho_m``), ``weight`` (``rho_m / sum rho``),
+      ``cosine`` to the mean. If no client is trusted, parameters stay as they were.
+
+    Breakdown point:
+      0: one long delta turns the mean towards itself
+
+    Cost:
+      4 passes over the deltas
+
+    References:
+      Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Algorithm 1.
+      Reading: the extra factor 1/N is dropped; a negative cosine counts as 0.
+    """
+
+    def init(params):
+        del params
+        return FoolsGoldTacoState(empty_metrics("trust"))
+
+    @screened
+    def apply(params, deltas, state, *, valid, **_):
+        del state
+        cosine = tree.cosines(deltas, tree.mean(deltas, valid))
+        trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)
+        weight = trust * tree.inverse(trust.sum())
+        metrics = {"weight": weight, "cosine": cosine, "trust": trust}
+        return tree.move(params, tree.weighted_sum(weight, deltas)), FoolsGoldTacoState(metrics)
+
+    return Aggregator(init, apply, split="clients")

@@ -1,0 +1,83 @@
+"""The geometric median of group means."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._geometric_median import (
+    GeometricMedianState,
+    check_solver,
+    median_metrics,
+    median_state,
+)
+from fedjax_drag.aggregators._screen import screened
+from fedjax_drag.aggregators._weiszfeld import geometric_median_of
+from fedjax_drag.types import Aggregator
+
+
+def draw_groups(key: jax.Array, valid: jax.Array, num_groups: Any) -> jax.Array:
+    """A group in ``[0, num_groups)`` for each client ``[S]``: at random, in nearly equal numbers of valid clients."""
+    ticket = jnp.where(valid, jax.random.uniform(key, valid.shape), jnp.inf)
+    rank = jnp.argsort(jnp.argsort(ticket))
+    return rank % jnp.maximum(num_groups, 1)
+
+
+def geomed(
+    num_groups: int | None = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iterations: int = 100
+) -> Aggregator:
+    """Moves by the geometric median of the means of k disjoint groups of clients.
+
+    ``theta += argmin_z sum_j ||z - mean of group j||``. The groups are drawn anew in every round, evenly among the
+    clients that are there, by their places in the cohort. Averaging first lowers the variance; a malicious client costs a whole group.
+
+    Args:
+      num_groups: k, >= 1 and at most S; with S it is :func:`geometric_median`, with 1 the mean. The guarantee needs
+        more than twice as many groups as malicious clients. If fewer clients are there, every one is a group. Default:
+        half as many as there are clients, rounded up.
+      smoothing: lower bound nu on a distance, > 0, in the units of the deltas.
+      tolerance: how far the result may be from the median, as a share of the median distance to the means, >= 0.
+      max_iterations: bound on the number of iterations, >= 1.
+
+    Returns:
+      An :class:`~fedjax_drag.types.Aggregator`, which needs the extra ``key``. Metrics:
+      ``weight`` (coefficient of ``g_m``), ``cosine`` to the median, ``iterations`` and ``residual`` as for
+      :func:`geometric_median`. ``apply`` raises ValueError if ``num_groups`` exceeds S. The gradient is that of the
+      minimiser, the groups given.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    Breakdown point:
+      k / 2S: fewer malicious clients than half the groups; 1/4 by default
+
+    Cost:
+      geometric_median of k rows, and 1 product [k, S] x [S, d]
+
+    References:
+      Chen, Su and Xu, Distributed statistical machine learning in adversarial settings: Byzantine gradient
+      descent, 2017, Algorithm 2.
+    """
+    if num_groups is not None:
+        checks.count("num_groups", num_groups, 1)
+    check_solver(smoothing, tolerance, max_iterations)
+
+    @screened
+    def apply(params, deltas, state, *, valid, key, **_):
+        del state
+        size = tree.cohort_size(deltas)
+        if num_groups is not None and num_groups > size:
+            raise ValueError(f"num_groups={num_groups}: must be at most S = {size}, the number of clients in a round")
+        rows = (size + 1) // 2 if num_groups is None else num_groups
+        wanted = (valid.sum() + 1) // 2 if num_groups is None else num_groups
+        group = draw_groups(key, valid, wanted)
+        member = valid * jax.nn.one_hot(group, rows, axis=0)
+        share = member * tree.inverse(member.sum(1, keepdims=True))
+        found = geometric_median_of(
+            tree.mix(share, deltas), tree.uniform_weights(member.any(1)), smoothing, tolerance, max_iterations
+        )
+        metrics = median_metrics(found._replace(weight=found.weight @ share), deltas)
+        return tree.move(params, found.point), GeometricMedianState(metrics)
+
+    return Aggregator(median_state, apply, frozenset(), split="clients")

@@ -1,0 +1,124 @@
+"""K-means inside a compiled program: careful seeding, Lloyd's iterations, the best of several restarts."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import tree
+
+
+class KMeans(NamedTuple):
+    """A clustering.
+
+    Attributes:
+      assignment: index of each point's cluster ``[n]`` int; -1 for absent points.
+      centroids: ``[k, d]``; a cluster that no point is in keeps the seed it had.
+      inertia: sum of the squared distances of the points to their centroids.
+    """
+
+    assignment: jax.Array
+    centroids: jax.Array
+    inertia: jax.Array
+
+
+def kmeans(
+    points: jax.Array,
+    valid: jax.Array,
+    key: jax.Array,
+    num_clusters: int,
+    restarts: int = 10,
+    max_iterations: int = 100,
+) -> KMeans:
+    """Lloyd's algorithm from greedy k-means++ seeds until no point changes its cluster, the best of several restarts.
+
+    Points are seeded by rank and not by place, so that, given the key, neither their order nor the number of absent
+    points matters. Clusters are numbered by their centroids' first coordinate. With more clusters than different
+    points some stay empty. Squared distances are taken of differences, ``[k, n, d]``.
+
+    Args:
+      points: ``[n, d]``, few coordinates, of moderate size.
+      valid: ``[n]`` bool; the others are absent.
+      key: from which the seeds are drawn.
+      num_clusters: k.
+      restarts: how many times to start; the smallest inertia wins.
+      max_iterations: bound of Lloyd's iterations.
+
+    Returns:
+      A :class:`KMeans`, without gradient.
+
+    References:
+      Arthur and Vassilvitskii, k-means++: the advantages of careful seeding, 2007.
+    """
+    points = jax.lax.stop_gradient(jnp.where(valid[:, None], tree.accurate(points), 0.0))
+    rank = jnp.lexsort((*points.T[::-1], ~valid))
+    sorted_points, present = points[rank], valid[rank]
+
+    def once(draws):
+        return _lloyd(sorted_points, present, _seeds(sorted_points, present, draws), max_iterations)
+
+    candidates = 2 + int(math.log(num_clusters))
+    found = jax.vmap(once)(jax.random.uniform(key, (restarts, num_clusters, candidates)))
+    best = jax.tree.map(lambda x: x[jnp.argmin(found.inertia)], found)
+    empty = ~(best.assignment[None, :] == jnp.arange(num_clusters)[:, None]).any(1)
+    order = jnp.lexsort((*best.centroids.T[::-1], empty))
+    number = jnp.zeros_like(order).at[order].set(jnp.arange(num_clusters))[best.assignment]
+    assignment = jnp.zeros_like(number).at[rank].set(jnp.where(present, number, -1))
+    return KMeans(assignment, best.centroids[order], best.inertia)
+
+
+def _squared_distances(points: jax.Array, centroids: jax.Array) -> jax.Array:
+    """``[k, n]``."""
+    return jnp.square(centroids[:, None, :] - points[None, :, :]).sum(-1)
+
+
+def _seeds(points: jax.Array, present: jax.Array, draws: jax.Array) -> jax.Array:
+    """Greedy k-means++: each next seed is a point drawn in proportion to its squared distance to the seeds so far.
+
+    Of several such points the one that leaves the least to the others is taken, as in scikit-learn.
+
+    Args:
+      points: ``[n, d]``, those that are present first.
+      present: ``[n]`` bool.
+      draws: ``[k, candidates]`` in [0, 1).
+    """
+
+    def drawn(chances, draws):
+        cumulative = jnp.cumsum(chances)
+        places = jnp.searchsorted(cumulative, draws * cumulative[-1], side="right")
+        return points[jnp.minimum(places, jnp.maximum(present.sum() - 1, 0))]
+
+    def following(nearest, draws):
+        candidates = drawn(nearest, draws)
+        left = jnp.minimum(nearest, _squared_distances(points, candidates))
+        best = jnp.argmin(left.sum(1))
+        return left[best], candidates[best]
+
+    first = drawn(present.astype(points.dtype), draws[0, :1])
+    nearest = jnp.where(present, _squared_distances(points, first)[0], 0.0)
+    return jnp.concatenate([first, jax.lax.scan(following, nearest, draws[1:])[1]])
+
+
+def _lloyd(points: jax.Array, present: jax.Array, seeds: jax.Array, max_iterations: int) -> KMeans:
+    """Moves every centroid to the mean of its points, and every point to its nearest centroid, until none moves."""
+
+    def nearest(centroids):
+        return jnp.argmin(_squared_distances(points, centroids), axis=0)
+
+    def step(carry):
+        centroids, assignment, _, iteration = carry
+        members = (assignment == jnp.arange(seeds.shape[0])[:, None]) & present
+        size = members.sum(1, keepdims=True)
+        means = jnp.dot(members.astype(points.dtype), points, precision=jax.lax.Precision.HIGHEST)
+        centroids = jnp.where(size > 0, means / jnp.maximum(size, 1), centroids)
+        following = nearest(centroids)
+        return centroids, following, (following != assignment).any(), iteration + 1
+
+    def unfinished(carry):
+        return carry[2] & (carry[3] < max_iterations)
+
+    start = (seeds, nearest(seeds), jnp.ones((), bool), jnp.zeros((), int))
+    centroids, assignment, _, _ = jax.lax.while_loop(unfinished, step, start)
+    inertia = jnp.where(present, _squared_distances(points, centroids).min(0), 0.0).sum()
+    return KMeans(assignment, centroids, inertia)

@@ -1,0 +1,142 @@
+"""Server optimisers and schedules of optax, with the arguments that a configuration can express.
+
+A *schedule* is a number that changes with the round: a function of the number of rounds done.
+"""
+
+import optax
+
+from fedjax_drag import checks
+
+
+def sgd(
+    learning_rate: float | optax.Schedule = 1.0, momentum: float = 0.0, nesterov: bool = False
+) -> optax.GradientTransformation:
+    """FedAvgM: gradient descent with heavy-ball momentum; without momentum a plain server step size.
+
+    Args:
+      learning_rate: server step size.
+      momentum: in [0, 1).
+      nesterov: whether to look ahead.
+
+    References:
+      Hsu et al., Measuring the effects of non-identical data distribution for federated visual classification, 2019.
+    """
+    _check_rate(learning_rate)
+    checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
+    return optax.sgd(learning_rate, momentum or None, nesterov)
+
+
+def adam(
+    learning_rate: float | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
+) -> optax.GradientTransformation:
+    """FedAdam. Defaults are the paper's, which has no correction of the first rounds' bias as optax does.
+
+    Args:
+      learning_rate: server step size.
+      b1: decay of the first moment, in [0, 1).
+      b2: decay of the second moment, in [0, 1).
+      eps: degree of adaptivity (the paper's tau), > 0.
+
+    References:
+      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2.
+    """
+    _check_moments(learning_rate, b1, b2, eps)
+    return optax.adam(learning_rate, b1, b2, eps)
+
+
+def yogi(
+    learning_rate: float | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
+) -> optax.GradientTransformation:
+    """FedYogi: like FedAdam, with a second moment that falls more slowly than it rises.
+
+    Args:
+      learning_rate: server step size.
+      b1: decay of the first moment, in [0, 1).
+      b2: decay of the second moment, in [0, 1).
+      eps: degree of adaptivity (the paper's tau), > 0.
+
+    References:
+      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2.
+    """
+    _check_moments(learning_rate, b1, b2, eps)
+    return optax.yogi(learning_rate, b1, b2, eps)
+
+
+def adagrad(
+    learning_rate: float | optax.Schedule, initial_accumulator_value: float = 1e-6, eps: float = 1e-6
+) -> optax.GradientTransformation:
+    """FedAdagrad: each coordinate's step shrinks with the sum of its squared updates.
+
+    Args:
+      learning_rate: server step size.
+      initial_accumulator_value: where the sums of squares start, >= 0; the paper's tau^2.
+      eps: added to the sums of squares, under the root, > 0; the paper adds tau to the root instead.
+
+    References:
+      Reddi et al., Adaptive federated optimization, 2021, Algorithm 1.
+    """
+    _check_rate(learning_rate)
+    checks.in_range("initial_accumulator_value", initial_accumulator_value, 0.0)
+    checks.positive("eps", eps)
+    return optax.adagrad(learning_rate, initial_accumulator_value, eps)
+
+
+def linear_schedule(
+    init_value: float, end_value: float, transition_steps: int, transition_begin: int = 0
+) -> optax.Schedule:
+    """From one value to another along a line.
+
+    Args:
+      init_value: at first.
+      end_value: at last.
+      transition_steps: rounds in between.
+      transition_begin: round in which the change begins.
+    """
+    checks.count("transition_steps", transition_steps, 1)
+    checks.count("transition_begin", transition_begin)
+    return optax.linear_schedule(init_value, end_value, transition_steps, transition_begin)
+
+
+def cosine_decay_schedule(init_value: float, decay_steps: int, alpha: float = 0.0) -> optax.Schedule:
+    """From a value to a part of it along half a cosine wave.
+
+    Args:
+      init_value: at first.
+      decay_steps: rounds until the last value.
+      alpha: the last value, as a part of the first.
+
+    References:
+      Loshchilov and Hutter, SGDR: Stochastic gradient descent with warm restarts, 2017.
+    """
+    checks.count("decay_steps", decay_steps, 1)
+    return optax.cosine_decay_schedule(init_value, decay_steps, alpha)
+
+
+def exponential_decay(
+    init_value: float, transition_steps: int, decay_rate: float, transition_begin: int = 0, staircase: bool = False
+) -> optax.Schedule:
+    """Multiplied by a rate in every so many rounds.
+
+    Args:
+      init_value: at first.
+      transition_steps: rounds for one multiplication.
+      decay_rate: the rate, > 0.
+      transition_begin: round in which the change begins.
+      staircase: whether to change in steps rather than smoothly.
+    """
+    checks.count("transition_steps", transition_steps, 1)
+    checks.positive("decay_rate", decay_rate)
+    checks.count("transition_begin", transition_begin)
+    return optax.exponential_decay(init_value, transition_steps, decay_rate, transition_begin, staircase)
+
+
+def _check_rate(learning_rate: float | optax.Schedule) -> None:
+    if not callable(learning_rate):
+        checks.positive("learning_rate", learning_rate)
+
+
+def _check_moments(learning_rate: float | optax.Schedule, b1: float, b2: float, eps: float) -> None:
+    _check_rate(learning_rate)
+    checks.in_range("b1", b1, 0.0, 1.0, open_high=True)
+    checks.in_range("b2", b2, 0.0, 1.0, open_high=True)
+    checks.positive("eps", eps)

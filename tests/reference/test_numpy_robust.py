@@ -1,0 +1,281 @@
+"""Robust and other simple rules against twins written from their formulas in float64."""
+
+import functools
+import itertools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import numpy_robust, numpy_rules, twins
+from reference.twins import SIZE, Pair, assert_close, assert_weights
+
+from fedjax_drag import aggregators, tree
+from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.types import Aggregator
+
+
+def check_multi_krum(played, num_byzantine, num_selected):
+    """The mean of clients none of which has a higher score than one that was left out."""
+    chosen = np.flatnonzero(played.metrics["weight"][played.seen])
+    assert len(chosen) == min(num_selected, len(played.G))
+    scores = numpy_robust.multi_krum_scores(played.G, num_byzantine)
+    others = np.delete(scores, chosen)
+    assert scores[chosen].max() <= others.min(initial=np.inf) * (1 + 1e-5), (scores, chosen)
+    agrees_with(played, numpy_robust.average_of(played.G, chosen))
+
+
+def check_bulyan(played, num_byzantine):
+    """Clients that repeated Krum can choose, and a mean of values around their median."""
+    n = len(played.G)
+    chosen = np.flatnonzero(played.metrics["selected"][played.seen])
+    assert len(chosen) == n - 2 * num_byzantine
+    assert numpy_robust.bulyan_choice_is_greedy(played.G, chosen, num_byzantine)
+    low, high = numpy_robust.bulyan_bounds(played.G[chosen], n - 4 * num_byzantine)
+    slack = 1e-5 * np.linalg.norm((low + high) / 2)
+    assert (played.update >= low - slack).all()
+    assert (played.update <= high + slack).all()
+    update = np.clip(played.update, low, high)
+    agrees_with(played, numpy_robust.outcome(played.G, update))
+
+
+def mixed(base, num_byzantine):
+    """The twin of ``nnm`` around another twin, where it is clear who is whose neighbour."""
+
+    def twin(G, state, t, e):
+        count = max(len(G) - num_byzantine, 1)
+        mask, clearness = numpy_robust.nearest(G, count)
+        assert clearness > 1e-6, "a tie between neighbours: choose another seed"
+        found = base(mask @ G / count, state, t, e)
+        return numpy_robust.outcome(G, found.update, mask.T @ found.weight / count, found.state)
+
+    return twin
+
+
+def wrapped(name, settings, base, num_byzantine):
+    rule = getattr(aggregators, name)(**settings)
+    arguments = {"aggregator": rule, "num_byzantine": num_byzantine}
+    return Pair("nnm", arguments, mixed(base, num_byzantine), smallest=num_byzantine + 1)
+
+
+def agrees_with(played, outcome):
+    assert_close(played.update, outcome.update)
+    assert_weights(played.metrics, played.seen, outcome)
+
+
+def check_median(played, smoothing=1e-6):
+    """The least sum of distances, and the point itself where it is the only one."""
+    outcome(played, played.G, smoothing)
+
+
+def outcome(played, points, smoothing):
+    n = len(points)
+    best, p = numpy_robust.geometric_median(points, smoothing=smoothing), np.full(n, 1 / n)
+    value = functools.partial(numpy_robust.distance_sum, G=points, p=p, smoothing=smoothing)
+    assert value(played.update) <= value(best.point) * (1 + 1e-6), (value(played.update), value(best.point))
+    if n != 2:
+        assert_close(played.update, best.point)
+
+
+PAIRS = {
+    "fedexp": Pair("fedexp", {"eps": 1e-3}, lambda G, s, t, e: numpy_robust.fedexp(G, 1e-3)),
+    "fedexp-tiny": Pair("fedexp", {"eps": 1e-30}, lambda G, s, t, e: numpy_robust.fedexp(G, 1e-30)),
+    "root_only": Pair("root_only", {}, lambda G, s, t, e: numpy_robust.root_only(G, e["root_delta"])),
+    "trimmed_mean": Pair("trimmed_mean", {"trim_fraction": 0.1}, lambda G, s, t, e: numpy_robust.trimmed_mean(G, 0.1)),
+    "trimmed_mean-0": Pair(
+        "trimmed_mean", {"trim_fraction": 0.0}, lambda G, s, t, e: numpy_robust.trimmed_mean(G, 0.0)
+    ),
+    "trimmed_mean-0.4": Pair(
+        "trimmed_mean", {"trim_fraction": 0.4}, lambda G, s, t, e: numpy_robust.trimmed_mean(G, 0.4)
+    ),
+    "norm_clipping": Pair("norm_clipping", {"max_norm": 2.0}, lambda G, s, t, e: numpy_robust.norm_clipping(G, 2.0)),
+    "signsgd_majority": Pair(
+        "signsgd_majority", {"step_size": 0.3}, lambda G, s, t, e: numpy_robust.signsgd_majority(G, 0.3)
+    ),
+    "centered_clipping": Pair(
+        "centered_clipping",
+        {"radius": 2.0, "iterations": 3},
+        lambda G, s, t, e: numpy_robust.centered_clipping(G, s, 2.0, 3),
+    ),
+    "centered_clipping-1": Pair(
+        "centered_clipping",
+        {"radius": 0.2, "iterations": 1},
+        lambda G, s, t, e: numpy_robust.centered_clipping(G, s, 0.2, 1),
+    ),
+    "multi_krum": Pair(
+        "multi_krum",
+        {"num_byzantine": 0, "num_selected": 2},
+        check=functools.partial(check_multi_krum, num_byzantine=0, num_selected=2),
+        smallest=3,
+    ),
+    "multi_krum-2": Pair(
+        "multi_krum",
+        {"num_byzantine": 2, "num_selected": 5},
+        check=functools.partial(check_multi_krum, num_byzantine=2, num_selected=5),
+        smallest=5,
+    ),
+    "bulyan": Pair("bulyan", {"num_byzantine": 1}, check=functools.partial(check_bulyan, num_byzantine=1), smallest=7),
+    "bulyan-0": Pair(
+        "bulyan", {"num_byzantine": 0}, check=functools.partial(check_bulyan, num_byzantine=0), smallest=3
+    ),
+    "bulyan-6": Pair(
+        "bulyan", {"num_byzantine": 6}, check=functools.partial(check_bulyan, num_byzantine=6), smallest=27
+    ),
+    "rfa": Pair("rfa", check=check_median),
+    "raga": Pair("raga", check=check_median),
+    "autogm": Pair("autogm", {"lam": 3.0}, lambda G, s, t, e: numpy_robust.autogm(G, 3.0)),
+    "autogm-default": Pair("autogm", {}, lambda G, s, t, e: numpy_robust.autogm(G, float(len(G)))),
+}
+
+NNM = {
+    "fedavg": wrapped("fedavg", {}, lambda G, s, t, e: numpy_rules.fedavg(G), 2),
+    "median": wrapped("median", {}, lambda G, s, t, e: numpy_rules.median(G), 1),
+    "drag": wrapped("drag", {"c": 0.5, "alpha": 0.5}, lambda G, s, t, e: numpy_rules.drag(G, s, 0.5, 0.5), 3),
+    "br_drag": wrapped("br_drag", {"c": 0.5}, lambda G, s, t, e: numpy_rules.br_drag(G, e["root_delta"], 0.5), 0),
+}
+
+VARIANTS = {"fedexp-tiny", "trimmed_mean-0", "trimmed_mean-0.4", "centered_clipping-1", "bulyan-0", "autogm-default"}
+ONLY_LARGE = {"bulyan-6"}
+
+
+def sizes(name):
+    """1 or the smallest, 3, 10 and 41; less of the variants."""
+    smallest = PAIRS[name].smallest
+    if name in ONLY_LARGE:
+        return [41]
+    return [S for S in sorted({smallest, 3, 10, 41}) if S >= smallest and (name not in VARIANTS or S == 10)]
+
+
+@pytest.mark.parametrize(("name", "S"), [(name, S) for name in PAIRS for S in sizes(name)])
+def test_agrees_with_its_twin(name, S):
+    """Three rounds of every kind of input, with everybody there and with some missing."""
+    pair = PAIRS[name]
+    twins.duel(pair, S)
+    missing = min({3: 1, 10: 3, 41: 12}.get(S, 0), S - pair.smallest)
+    if missing:
+        # Of two opposed deltas shortened to one length little but rounding is left.
+        twins.duel(pair, S, missing, twins.INPUTS if S > 3 else twins.INPUTS[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "S"), [("fedavg", 3), ("fedavg", 10), ("fedavg", 41), ("median", 10), ("drag", 10), ("br_drag", 10)]
+)
+def test_nearest_neighbour_mixing_agrees_with_its_twin(name, S):
+    """Around rules with and without memory."""
+    inputs = [twins.repeated if kind is twins.tied else kind for kind in twins.INPUTS]
+    twins.duel(NNM[name], S, 0, inputs)
+    if S > 3:
+        twins.duel(NNM[name], S, {10: 3, 41: 12}[S], inputs)
+
+
+class Record(NamedTuple):
+    """State of :func:`recorder`: what the rule was given."""
+
+    means: Any
+    valid: Any
+    metrics: dict[str, Any]
+
+
+def recorder(size):
+    """A rule that averages, and remembers the deltas it was given."""
+
+    def init(params):
+        del params
+        return Record(jnp.zeros((size, SIZE)), jnp.zeros(size, bool), empty_metrics())
+
+    @screened
+    def apply(params, deltas, state, *, valid, **_):
+        del state
+        weight = tree.uniform_weights(valid)
+        update = tree.weighted_sum(weight, deltas)
+        means = jnp.concatenate([leaf.reshape(size, -1) for leaf in jax.tree.leaves(deltas)], axis=1)
+        metrics = {"weight": weight, "cosine": tree.cosines(deltas, update)}
+        return tree.move(params, update), Record(means, valid, metrics)
+
+    return Aggregator(init, apply)
+
+
+def recorded(state):
+    """The means of the buckets that had a member."""
+    (record,) = [
+        leaf for leaf in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, Record)) if isinstance(leaf, Record)
+    ]
+    return np.asarray(record.means, np.float64)[np.asarray(record.valid)]
+
+
+def members(G, means, most):
+    """The bucket ``[n]`` of each client, from the means: sets of at most two are tried one by one."""
+    assert most <= 2
+    bucket = np.full(len(G), -1)
+    for k, mean in enumerate(means):
+        sets = [(m,) for m in range(len(G))] + list(itertools.combinations(range(len(G)), 2))
+        errors = [np.linalg.norm(G[list(one)].mean(axis=0) - mean) for one in sets]
+        found = list(sets[int(np.argmin(errors))])
+        assert min(errors) <= 1e-6 * np.linalg.norm(G[found], axis=1).max()
+        assert (bucket[found] == -1).all()
+        bucket[found] = k
+    return bucket
+
+
+BUCKETED = {
+    "fedavg": ({}, lambda G, s, t, e: numpy_rules.fedavg(G)),
+    "fedavg-examples": ({"weighting": "examples"}, lambda G, s, t, e: numpy_rules.fedavg(G, e["num_examples"])),
+    "median": ({}, lambda G, s, t, e: numpy_rules.median(G)),
+    "drag": ({"c": 0.5, "alpha": 0.5}, lambda G, s, t, e: numpy_rules.drag(G, s, 0.5, 0.5)),
+}
+
+
+def bucketed(G, bucket, base, state, t, e):
+    """The base twin on the means; a client has an equal share in the weight of its bucket."""
+    size = np.bincount(bucket)
+    examples = np.bincount(bucket, e["num_examples"])
+    found = base(numpy_robust.group_means(G, bucket), state, t, {**e, "num_examples": examples})
+    return numpy_robust.outcome(G, found.update, (found.weight / size)[bucket], found.state)
+
+
+@pytest.mark.parametrize(
+    ("name", "S"), [("fedavg", 3), ("fedavg", 41), ("fedavg-examples", 10), ("median", 10), ("drag", 10)]
+)
+def test_bucketing_agrees_with_its_twin(name, S):
+    """Every client that counts is in one of ``ceil(n / 2)`` buckets, the same for every rule within."""
+    settings, base = BUCKETED[name]
+    inner = getattr(aggregators, name.partition("-")[0])(**settings)
+    spy = Pair("bucketing", {"aggregator": recorder(-(-S // 2)), "bucket_size": 2})
+    pair = Pair("bucketing", {"aggregator": inner, "bucket_size": 2})
+    for number, (kind, missing) in enumerate(
+        [(twins.random, 0), (twins.offset, 0), (twins.six_orders, 0), (twins.random, S // 3)]
+    ):
+        cohorts, valid = [kind(np.random.default_rng([number, t]), S) for t in range(3)], None
+        if missing:
+            damaged = [twins.damage(np.random.default_rng(t), G, missing) for t, G in enumerate(cohorts)]
+            cohorts, valid = [list(part) for part in zip(*damaged, strict=True)]
+        both = [twins.play(one, cohorts, np.random.default_rng(number), valid) for one in (pair, spy)]
+        state, seen_so_far = None, []
+        for t, (played, spied) in enumerate(zip(*both, strict=True)):
+            bucket = members(played.G, recorded(spied.state), 2)
+            n = len(played.G)
+            assert (bucket >= 0).all()
+            assert bucket.max() + 1 == -(-n // 2)
+            outcome = bucketed(played.G, bucket, base, state, t, played.extra)
+            state = outcome.state
+            agrees_with(played, outcome)
+            seen_so_far.append(tuple(bucket))
+        assert S == 3 or len(set(seen_so_far)) > 1, "every round has its own buckets"
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+@pytest.mark.parametrize("name", PAIRS)
+def test_extreme_norms(name, scale):
+    """Squares of these over- and underflow in float32; nothing that a rule computes may."""
+    rng = np.random.default_rng(7)
+    S = 41 if name in ONLY_LARGE else 10
+    for played in twins.play(PAIRS[name], [scale * twins.random(rng, S) for _ in range(3)], rng, scale=scale):
+        twins.verify(PAIRS[name], played)
+
+
+def test_both_smallest_cohorts_are_refused():
+    """What a rule cannot do it says, naming the argument."""
+    for name, S in {"multi_krum": 2, "multi_krum-2": 4, "bulyan": 6, "bulyan-6": 26}.items():
+        with pytest.raises(ValueError, match="num_byzantine="):
+            PAIRS[name].start(S)
