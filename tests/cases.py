@@ -111,6 +111,12 @@ AGGREGATORS = [
     Case("autogm", aggregators.autogm, {"lam": 2.0}, {"lam": (0.5, 2.0, 50.0)}),
     Case("clustering", aggregators.clustering),
     Case("clusterguard", aggregators.clusterguard, requires=KEY | {"dissimilarity", "num_examples"}),
+    Case(
+        "clusterguard-alone",
+        aggregators.clusterguard,
+        {"num_clusters": 3, "use_num_examples": False},
+        requires=KEY | {"dissimilarity"},
+    ),
     Case("foolsgold", aggregators.foolsgold, {"num_clients": NUM_CLIENTS}, requires=IDS),
     Case("foolsgold_taco", aggregators.foolsgold_taco),
 ]

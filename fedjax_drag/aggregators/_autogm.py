@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import GeometricMedianState, median_metrics
 from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.aggregators._weiszfeld import Median, converge, offsets, pull, root
+from fedjax_drag.aggregators._weiszfeld import Median, converge, distances_to, in_accuracy_of, pull, root
 from fedjax_drag.types import Aggregator, Deltas, Params
 
 _MEDIAN_ITERATIONS = 100
@@ -41,7 +41,7 @@ def fill(distance: jax.Array, valid: jax.Array, lam: Any) -> jax.Array:
 
 def _equation(point: Params, deltas: Deltas, valid: jax.Array, lam: Any, smoothing: Any) -> Params:
     """``sum_m w_m (z - g_m)`` with the weights that belong to z: 0 at the result."""
-    distance = tree.norms(offsets(deltas, point, valid))
+    distance = distances_to(point, deltas, valid)
     return pull(point, deltas, fill(distance, valid > 0, lam), smoothing)
 
 
@@ -89,16 +89,15 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
     @screened
     def apply(params, deltas, state, *, valid, **_):
         del state
-        present = tree.accurate(valid.astype(jnp.float32))
-        count = jnp.maximum(present.sum(), 1)
-        strength = count if lam is None else lam
+        equal, present, count, nu = in_accuracy_of(deltas, tree.uniform_weights(valid), valid, valid.sum(), smoothing)
+        (strength,) = in_accuracy_of(deltas, jnp.maximum(count, 1) if lam is None else lam)
 
         def turn(now: _Alternation) -> _Alternation:
-            median = converge(deltas, now.mass, smoothing, tolerance, _MEDIAN_ITERATIONS, now.median.point)
-            mass = fill(tree.norms(offsets(deltas, median.point, present)), valid, jax.lax.stop_gradient(strength))
+            median = converge(deltas, now.mass, nu, tolerance, _MEDIAN_ITERATIONS, now.median.point)
+            distance = distances_to(median.point, jax.lax.stop_gradient(deltas), present)
+            mass = fill(distance, valid, jax.lax.stop_gradient(strength))
             return _Alternation(median, mass, count * jnp.abs(mass - now.mass).max(), now.iterations + 1)
 
-        equal = tree.uniform_weights(valid)
         none, infinite = jnp.zeros((), int), jnp.full((), jnp.inf, equal.dtype)
         start = Median(jax.lax.stop_gradient(tree.weighted_sum(equal, deltas)), equal, none, infinite)
         last = jax.lax.while_loop(
@@ -106,7 +105,7 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
             turn,
             _Alternation(start, equal, infinite, none),
         )
-        point = root(_equation, last.median.point, deltas, present, strength, smoothing)
+        point = root(_equation, last.median.point, deltas, present, strength, nu)
         found = Median(point, last.median.weight, last.iterations, last.changed)
         metrics = {**median_metrics(found, deltas), "alpha": last.mass}
         return tree.move(params, point), GeometricMedianState(metrics)

@@ -32,10 +32,11 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
       bucket_size: s, at least 1; with 1 only the order of the clients changes.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs what ``aggregator`` needs, and ``key``. A bucket's mean is
-      over its valid members; one without any is absent. Its ``num_examples`` are their sum, its ``dissimilarity``
-      their mean. Metrics: ``weight`` (the client's share in its bucket's weight), ``cosine`` of the client's own
-      delta to the update, and the wrapped rule's scalars. The gradient is the wrapped rule's, shared by the members.
+      An :class:`~fedjax_drag.types.Aggregator` that needs what ``aggregator`` needs, and ``key``. The n valid
+      clients fill ``ceil(n / s)`` buckets, the others are absent. A bucket's ``num_examples`` are its clients' sum,
+      its ``dissimilarity`` their mean. Metrics: ``weight`` (the client's share in its bucket's weight), ``cosine`` of
+      the client's own delta to the update, and the wrapped rule's scalars. The gradient is the wrapped rule's, shared
+      by the members.
 
     Raises:
       ValueError: if ``bucket_size`` is not a count of at least 1, or ``aggregator`` needs ``client_ids``.
@@ -48,6 +49,7 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
 
     References:
       Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, Algorithm 1.
+      Reading: n clients that count are put into buckets as if the others did not exist.
     """
     checks.count("bucket_size", bucket_size, 1)
     if "client_ids" in aggregator.needs:
@@ -62,8 +64,9 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
     @screened
     def apply(params, deltas, state, *, valid, key, **extras):
         own, key = jax.random.split(key)
-        bucket = jax.random.permutation(own, len(valid)) // bucket_size
-        member = (bucket == jnp.arange(-(-len(valid) // bucket_size))[:, None]) & valid
+        order = jax.random.permutation(own, len(valid))
+        place = jnp.argsort(jnp.argsort(jnp.where(valid, order, len(valid))))
+        member = (place // bucket_size == jnp.arange(-(-len(valid) // bucket_size))[:, None]) & valid
         share = jax.vmap(tree.uniform_weights)(member)
         told = {name: value for name, value in extras.items() if name != "client_ids"}
         if "num_examples" in told:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._krum import distances_to_others
-from fedjax_drag.aggregators._order import middle
+from fedjax_drag.aggregators._order import middle, to_keys
 from fedjax_drag.aggregators._screen import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas, Params
 
@@ -119,13 +119,15 @@ def _around_median(deltas: Deltas, selected: jax.Array, num_byzantine: int) -> A
     """Coefficients ``[S, *p]``, of selected clients, of the mean of the beta values nearest to the median."""
     theta = selected.sum()
     beta = jnp.maximum(theta - 2 * num_byzantine, 1)
-    median = middle(deltas, selected, (theta - 1) // 2).mean
+    # Without the barriers XLA repeats the search for an order statistic inside each of its consumers.
+    median = jax.lax.optimization_barrier(middle(deltas, selected, (theta - 1) // 2).mean)
     apart = jax.tree.map(lambda g, m: jnp.abs(tree.accurate(g) - m), deltas, median)
     # The beta-th smallest distance is what is left at one of the ends after cutting equally at both.
     trim = jnp.minimum(beta - 1, theta - beta)
     ends = middle(apart, selected, trim)
-    reach = tree.where(trim == beta - 1, ends.low, ends.high)
-    inside, edge = jax.tree.map(jnp.less, apart, reach), jax.tree.map(jnp.equal, apart, reach)
+    reach = jax.lax.optimization_barrier(tree.where(trim == beta - 1, ends.low, ends.high))
+    keys = jax.tree.map(to_keys, apart)
+    inside, edge = jax.tree.map(jnp.less, keys, reach), jax.tree.map(jnp.equal, keys, reach)
 
     def number(holds: Any) -> Params:
         return tree.weighted_sum(selected.astype(jnp.float32), holds)

@@ -93,9 +93,8 @@ def clusterguard(num_clusters: int = 2, emd: str = "flattened", use_num_examples
         return tree.move(params, update), ClusterGuardState(metrics)
 
     # Whoever calls apply gives one extra, dissimilarity; the suffix only tells the engine which distance to compute.
-    return Aggregator(
-        init, apply, frozenset({"dissimilarity" if emd == "flattened" else "dissimilarity:class_histogram"})
-    )
+    needs = frozenset({"dissimilarity" if emd == "flattened" else "dissimilarity:class_histogram"})
+    return Aggregator(init, apply, needs, split="clients")
 
 
 def _standardised(x: jax.Array, present: jax.Array) -> jax.Array:

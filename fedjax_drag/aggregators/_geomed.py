@@ -30,7 +30,8 @@ def geomed(
     """Moves by the geometric median of the means of k disjoint groups of clients.
 
     ``theta += argmin_z sum_j ||z - mean of group j||``. The groups are drawn anew in every round, evenly among the
-    clients that are there, by their places in the cohort. Averaging first lowers the variance; a malicious client costs a whole group.
+    clients that are there and by their places in the cohort. Averaging first lowers the variance; a malicious client
+    costs a whole group.
 
     Args:
       num_groups: k, >= 1 and at most S; with S it is :func:`geometric_median`, with 1 the mean. The guarantee needs

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._order import count_entries
 from fedjax_drag.aggregators._screen import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
@@ -58,12 +59,12 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
         del state
         signs = jax.tree.map(jnp.sign, deltas)
         majority = jax.tree.map(jnp.sign, tree.weighted_sum(valid.astype(jnp.float32), signs))
-        agreeing = jax.tree.map(lambda s, m: (s == m).reshape(len(valid), -1).sum(1), signs, majority)
+        agreeing = count_entries(lambda values, most: jnp.sign(values) == most, deltas, majority)
         entries = sum(leaf.size for leaf in jax.tree.leaves(majority))
         metrics = {
             "weight": tree.uniform_weights(valid),
             "cosine": tree.cosines(deltas, majority),
-            "agreement": jnp.where(valid, sum(jax.tree.leaves(agreeing)) / entries, 0.0),
+            "agreement": valid * agreeing / entries,
         }
         return tree.move(params, tree.scale(step_size, majority)), SignSGDMajorityState(metrics)
 

@@ -11,7 +11,6 @@ and in few dimensions. There a round of Newton's method takes over, in the span 
 products are enough: one more product ``[S, d] x [d, S]``, and no further pass however many steps it needs.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from fedjax_drag import tree
 from fedjax_drag.aggregators._distances import gram
 from fedjax_drag.types import Deltas, Params
 
+_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares in float32 that lost nothing to under- or overflow
 _SLOW = 0.5  # a step longer than this share of the one before
 _UNSEEN = 0.1  # Weiszfeld goes below the tolerance by this, as slow parts of the error may hide behind fast ones
 _NEWTON_STEPS = 60
@@ -55,12 +55,48 @@ def offsets(deltas: Deltas, point: Params, mass: jax.Array) -> Deltas:
     return jax.tree.map(leaf, deltas, point)
 
 
+@jax.custom_jvp
+def distances_to(point: Params, deltas: Deltas, mass: jax.Array) -> jax.Array:
+    """``||g_m - z||``, and some positive number for clients of mass 0, ``[S]``.
+
+    Written so that XLA takes the offsets on the way: to store them would cost several passes.
+    """
+
+    def squares(g, z):
+        return jnp.square(tree.accurate(g).reshape(len(mass), -1) - z.reshape(-1)).sum(1)
+
+    total = jnp.where(mass > 0, _over_leaves(squares, deltas, point), 1.0)
+    safe = ((total > _SAFE_SQUARES[0]) & (total < _SAFE_SQUARES[1])).all()
+    scaled = lambda: tree.norms(offsets(deltas, point, mass)).astype(total.dtype)
+    return jax.lax.cond(safe, lambda: jnp.sqrt(jnp.where(safe, total, 1.0)), scaled)
+
+
+@distances_to.defjvp
+def _distances_to_jvp(primals, tangents):
+    point, deltas, mass = primals
+    distance = distances_to(*primals)
+    unit = jnp.where(mass > 0, tree.inverse(distance), 0.0)
+
+    def along(away, dg, dz):
+        change = tree.accurate(dg) - dz
+        return (unit.reshape(-1, *[1] * dz.ndim) * away * change).reshape(len(unit), -1).sum(1)
+
+    return distance, _over_leaves(along, offsets(deltas, point, mass), tangents[1], tangents[0])
+
+
+def _over_leaves(term: Callable[..., jax.Array], *trees: Any) -> jax.Array:
+    """Sum of ``term`` over the leaves of the trees."""
+    terms = jax.tree.leaves(jax.tree.map(term, *trees))
+    return sum(terms[1:], terms[0])
+
+
 def closeness(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
     """``w_m``, proportional to ``p_m / max(nu, d_m)`` and summing to 1."""
     bounded = jnp.maximum(distance, smoothing)
     nearest = jax.lax.stop_gradient(jnp.where(mass > 0, bounded, jnp.inf).min())
-    weight = mass * (nearest / bounded)  # relative to the nearest, so that no inverse overflows
-    return weight * tree.inverse(weight.sum())
+    weight = jnp.where(mass > 0, mass * (nearest / bounded), 0.0)  # relative to the nearest: no inverse overflows
+    # The condition comes last, to stop the derivative by the weight of an absent client that is not finite.
+    return jnp.where(mass > 0, weight * tree.inverse(weight.sum()), 0.0)
 
 
 def spread(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
@@ -68,6 +104,12 @@ def spread(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
     order = jnp.argsort(distance)
     beyond_half = jnp.cumsum(mass[order]) > (0.5 + 1e-5) * mass.sum()
     return jnp.maximum(distance[order][jnp.argmax(beyond_half)], smoothing)
+
+
+def in_accuracy_of(deltas: Deltas, *values: Any) -> list[jax.Array]:
+    """The values in the dtype that statistics of the deltas accumulate in."""
+    dtype = jnp.result_type(*map(tree.accurate, jax.tree.leaves(deltas)))
+    return [jnp.asarray(value).astype(dtype) for value in values]
 
 
 def weiszfeld(deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, max_iterations: int) -> Median:
@@ -82,7 +124,7 @@ def weiszfeld(deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, m
       tolerance: length of the last step, relative to :func:`spread`.
       max_iterations: static bound on the number of steps.
     """
-    mass = mass * tree.inverse(mass.sum())
+    mass, smoothing = in_accuracy_of(deltas, mass * tree.inverse(mass.sum()), smoothing)
 
     def step(now: Median) -> Median:
         point, weight, distance = _step(deltas, mass, smoothing, now.point)
@@ -98,12 +140,11 @@ def weiszfeld(deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, m
 
 def pull(point: Params, deltas: Deltas, mass: jax.Array, smoothing: Any) -> Params:
     """``sum_m w_m (z - g_m)``: 0 at the geometric median."""
-    away = offsets(deltas, point, mass)
-    return tree.scale(-1.0, tree.weighted_sum(closeness(tree.norms(away), mass, smoothing), away))
+    weight = closeness(distances_to(point, deltas, mass), mass, smoothing)
+    return tree.scale(-1.0, tree.weighted_sum(weight, offsets(deltas, point, mass)))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def root(equation: Callable[..., Params], point: Params, *arguments: Any) -> Params:
+def _root(equation: Callable[..., Params], point: Params, *arguments: Any) -> Params:
     """``point``, where ``equation(point, *arguments)`` is 0, with the derivatives that follow from that.
 
     By the implicit function theorem, whatever the steps that led there. The derivative of ``equation`` by
@@ -113,12 +154,15 @@ def root(equation: Callable[..., Params], point: Params, *arguments: Any) -> Par
     return point
 
 
+root = jax.custom_jvp(_root, nondiff_argnums=(0,))
+
+
 @root.defjvp
 def _root_jvp(equation, primals, tangents):
     point, arguments = primals[0], primals[1:]
     _, right = jax.jvp(lambda *arguments: equation(point, *arguments), arguments, tangents[1:])
     _, linear = jax.linearize(lambda point: equation(point, *arguments), point)
-    eps = jnp.finfo(jax.tree.leaves(point)[0].dtype).eps
+    eps = float(jnp.finfo(jax.tree.leaves(point)[0].dtype).eps)
     # Deltas on a line leave the median free: without the ridge there would be no solution.
     ridge = lambda v: jax.tree.map(lambda a, b: a + 4 * eps * b, linear(v), v)
     solve = lambda apply, right: cg(apply, right, tol=10 * eps, maxiter=_CG_STEPS)[0]
@@ -130,7 +174,7 @@ def geometric_median_of(deltas: Deltas, mass: jax.Array, smoothing: Any, toleran
 
     Arguments as for :func:`weiszfeld`. The point is differentiated as the root of the gradient; its weights are not.
     """
-    mass = mass * tree.inverse(mass.sum())
+    mass, smoothing = in_accuracy_of(deltas, mass * tree.inverse(mass.sum()), smoothing)
     found = converge(deltas, mass, smoothing, tolerance, max_iterations, tree.weighted_sum(mass, deltas))
     return found._replace(point=root(pull, found.point, deltas, mass, smoothing))
 
@@ -176,13 +220,13 @@ def converge(
     walked = jax.lax.while_loop(unfinished, step, first)
     again = walked._replace(moved=infinite, previous=infinite)
     median = jax.lax.while_loop(unfinished, newton, again).median
-    distance = tree.norms(offsets(deltas, median.point, mass))
+    distance = distances_to(median.point, deltas, mass)
     return median._replace(weight=closeness(distance, mass, smoothing))
 
 
 def _step(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> tuple[Params, jax.Array, jax.Array]:
-    """One step of Weiszfeld: the next point, its weights, and the distances from the point before."""
-    distance = tree.norms(offsets(deltas, point, mass))
+    """Where one step of Weiszfeld's leads from ``point``, with what weights, and the distances before it."""
+    distance = distances_to(point, deltas, mass)
     weight = closeness(distance, mass, smoothing)
     return tree.weighted_sum(weight, deltas), weight, distance
 
@@ -195,16 +239,16 @@ def _newton(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> t
     starts from exact differences again.
     """
     away = offsets(deltas, point, mass)
-    distance = tree.norms(away)
+    distance = distances_to(point, deltas, mass)
     unit, scale = jnp.where(mass > 0, tree.inverse(distance), 0.0), spread(distance, mass, smoothing)
     eps = jnp.finfo(distance.dtype).eps
     power, axes = jnp.linalg.eigh(gram(away, unit))
     kept = power > len(power) * eps * power[-1]
-    root = jnp.sqrt(jnp.where(kept, power, 0.0))
+    length = jnp.sqrt(jnp.where(kept, power, 0.0))
     far = jnp.minimum(distance / scale, 1 / eps)  # from there on only the direction matters
-    places = far[:, None] * axes * root
+    places = far[:, None] * axes * length
     shift = _minimiser(places, mass, smoothing / scale)
-    step = tree.weighted_sum((axes @ (shift * tree.inverse(root))) * (scale * unit), away)
+    step = tree.weighted_sum((axes @ (shift * tree.inverse(length))) * (scale * unit), away)
     reach = spread(jnp.linalg.norm(places - shift, axis=1), mass, smoothing / scale)
     return tree.add(point, step), scale * jnp.linalg.norm(shift), scale * reach
 
@@ -239,7 +283,7 @@ def _minimiser(places: jax.Array, mass: jax.Array, smoothing: jax.Array) -> jax.
             return (slope(z + part * step, rounding)[-1] @ step > 0.3 * jnp.abs(gradient @ step)) & (part > 1e-3)
 
         part = jax.lax.while_loop(beyond, lambda part: part / 2, jnp.ones((), z.dtype))
-        y = y + near[:, None] * (r + step) - y - y * (outside * near * (r @ step))[:, None]
+        y = near[:, None] * (r + step) - y * (outside * near * (r @ step))[:, None]
         y = y / jnp.maximum(1.0, jnp.linalg.norm(y, axis=1, keepdims=True))
         lower = jnp.maximum(jnp.where(part > 0.9, 0.1 * rounding, rounding), eps)
         arrived = (rounding <= eps) & (jnp.linalg.norm(part * step) <= 0.01 * jnp.sqrt(eps))

@@ -1,4 +1,4 @@
-"""Robust and other simple server rules once more, in NumPy float64, written from their formulas and not from the package.
+"""Robust and other simple rules once more, in NumPy float64, written from their formulas and not from the package.
 
 Deltas come as in :mod:`reference.numpy_rules`: a matrix ``G`` ``[S, D]`` of the clients that count, one a row.
 Rules that choose clients come in two parts, so that a choice between equals can be checked instead of repeated: the
@@ -181,19 +181,33 @@ def geometric_median(G: np.ndarray, p: np.ndarray | None = None, smoothing: floa
     p = np.full(len(G), 1 / len(G)) if p is None else p / p.sum()
     unit = np.abs(G).max() or 1.0
     X, nu = G / unit, smoothing / unit
-    start = _row_that_is_best(X, p)
+    start = _at_a_row(X, p, nu)
     z = start if start is not None and nu < 1e-9 else _minimise(X, p, nu, start)
     weight = p / np.maximum(np.linalg.norm(X - z, axis=1), max(nu, 1e-300))
     return Median(z * unit, weight / weight.sum())
 
 
-def _row_that_is_best(X: np.ndarray, p: np.ndarray) -> np.ndarray | None:
+def median_rounding(z: np.ndarray, G: np.ndarray, p: np.ndarray, smoothing: float = 1e-6) -> float:
+    """How far the median ``z`` moves when every unit vector to a row is off by a few float32 roundings.
+
+    These are relative to the rows' coordinates, so that close rows far from the origin have the worst directions. Where
+    the sum of distances is flat, as between two rows, the answer is large.
+    """
+    d = np.maximum(np.linalg.norm(G - z, axis=1), smoothing)
+    u = np.where((d > smoothing)[:, None], (G - z) / d[:, None], 0.0)
+    curvature = np.eye(G.shape[1]) * (p / d).sum() - np.einsum("s,si,sj->ij", p / d, u, u)
+    noise = 3e-7 * p @ (1 + np.linalg.norm(z) / d)
+    return float(noise / max(np.linalg.eigvalsh(curvature)[0], 1e-30))
+
+
+def _at_a_row(X: np.ndarray, p: np.ndarray, nu: float) -> np.ndarray | None:
+    """Where the row that minimises the unsmoothed sum leaves the smoothed minimum: within ``nu`` of it."""
     for x in X[p > 0]:
         d = np.linalg.norm(X - x, axis=1)
         apart = d > 0
-        pull = (p[apart, None] * (X[apart] - x) / d[apart, None]).sum(axis=0)
-        if np.linalg.norm(pull) <= p[~apart].sum():
-            return x
+        pull, mass = (p[apart, None] * (X[apart] - x) / d[apart, None]).sum(axis=0), p[~apart].sum()
+        if np.linalg.norm(pull) < mass * (1 - 1e-9):  # between two equals all is best: leave the middle
+            return x + nu * pull / mass
     return None
 
 
@@ -247,6 +261,8 @@ def fill(distances: np.ndarray, lam: float) -> np.ndarray:
         level = (low + high) / 2
         low, high = (level, high) if np.maximum(0, level - distances).sum() < lam else (low, level)
     alpha = np.maximum(0, high - distances)
+    if alpha.sum() == 0:  # the level is not above the smallest of huge distances by as much as a rounding
+        alpha = (distances == distances.min()).astype(float)
     return alpha / alpha.sum()
 
 

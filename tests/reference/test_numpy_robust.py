@@ -48,7 +48,9 @@ def mixed(base, num_byzantine):
         mask, clearness = numpy_robust.nearest(G, count)
         assert clearness > 1e-6, "a tie between neighbours: choose another seed"
         found = base(mask @ G / count, state, t, e)
-        return numpy_robust.outcome(G, found.update, mask.T @ found.weight / count, found.state)
+        equals = len(np.unique(G, axis=0)) < len(G)  # of equal deltas it does not matter whose weight counts
+        weight = None if equals else mask.T @ found.weight / count
+        return numpy_robust.outcome(G, found.update, weight, found.state)
 
     return twin
 
@@ -64,18 +66,47 @@ def agrees_with(played, outcome):
     assert_weights(played.metrics, played.seen, outcome)
 
 
-def check_median(played, smoothing=1e-6):
+def check_median(played, examples=False):
     """The least sum of distances, and the point itself where it is the only one."""
-    outcome(played, played.G, smoothing)
+    p = played.extra["num_examples"] if examples else np.ones(len(played.G))
+    assert_median(played.update, played.G, p / p.sum())
+    if examples:
+        return
+    assert_mixture(played)
 
 
-def outcome(played, points, smoothing):
-    n = len(points)
-    best, p = numpy_robust.geometric_median(points, smoothing=smoothing), np.full(n, 1 / n)
-    value = functools.partial(numpy_robust.distance_sum, G=points, p=p, smoothing=smoothing)
-    assert value(played.update) <= value(best.point) * (1 + 1e-6), (value(played.update), value(best.point))
-    if n != 2:
-        assert_close(played.update, best.point)
+def assert_mixture(played):
+    """The update is what the weights make of the deltas, as far as rounded weights can tell."""
+    weight = played.metrics["weight"][played.seen].astype(np.float64)
+    terms = weight @ np.linalg.norm(played.G, axis=1)
+    error = np.linalg.norm(weight @ played.G - played.update)
+    assert error <= 1e-5 * np.linalg.norm(played.update) + 5e-7 * terms, (error, terms)
+
+
+def assert_median(update, points, p):
+    """To 1e-6 in value, and to 1e-5 of the median or of the median distance in place, if float32 can tell."""
+    best = numpy_robust.geometric_median(points, p).point
+    value = functools.partial(numpy_robust.distance_sum, G=points, p=p, smoothing=1e-6)
+    size = np.linalg.norm(best)
+    assert value(update) <= value(best) * (1 + 1e-6) + 2e-7 * size, (value(update), value(best))
+    error = np.linalg.norm(update - best)
+    size = max(size, np.median(np.linalg.norm(points - best, axis=1)))
+    assert error <= 1e-5 * size + numpy_robust.median_rounding(best, points, p), (error, size)
+
+
+def check_autogm(played, lam=None):
+    """The update to 1e-5; weights, which depend on the directions of close deltas, to 2e-5 of all."""
+    expected = numpy_robust.autogm(played.G, lam or float(len(played.G)))
+    assert_close(played.update, expected.update)
+    np.testing.assert_allclose(played.metrics["alpha"][played.seen], expected.state, atol=2e-5)
+    np.testing.assert_allclose(played.metrics["weight"][played.seen], expected.weight, atol=2e-5)
+
+
+def rfa(G, p):
+    """Three Weiszfeld steps, and the coefficients of the last."""
+    before = numpy_robust.weiszfeld(G, p, 1e-6, 2)
+    weight = p / np.maximum(np.linalg.norm(G - before, axis=1), 1e-6)
+    return numpy_robust.outcome(G, numpy_robust.weiszfeld(G, p, 1e-6, 3), weight / weight.sum())
 
 
 PAIRS = {
@@ -122,20 +153,41 @@ PAIRS = {
     "bulyan-6": Pair(
         "bulyan", {"num_byzantine": 6}, check=functools.partial(check_bulyan, num_byzantine=6), smallest=27
     ),
-    "rfa": Pair("rfa", check=check_median),
-    "raga": Pair("raga", check=check_median),
-    "autogm": Pair("autogm", {"lam": 3.0}, lambda G, s, t, e: numpy_robust.autogm(G, 3.0)),
-    "autogm-default": Pair("autogm", {}, lambda G, s, t, e: numpy_robust.autogm(G, float(len(G)))),
+    "rfa": Pair("rfa", {}, lambda G, s, t, e: rfa(G, np.ones(len(G)))),
+    "rfa-examples": Pair("rfa", {"weighting": "examples"}, lambda G, s, t, e: rfa(G, e["num_examples"])),
+    "raga": Pair("raga", {"tolerance": 1e-7, "max_iterations": 1000}, check=check_median),
+    "raga-examples": Pair(
+        "raga",
+        {"tolerance": 1e-7, "max_iterations": 1000, "weighting": "examples"},
+        check=functools.partial(check_median, examples=True),
+    ),
+    # Two clients of equal weight are a balance that rounding tips, hence at least three.
+    "autogm": Pair(
+        "autogm",
+        {"lam": 3.0, "tolerance": 1e-7, "max_iterations": 1000},
+        check=functools.partial(check_autogm, lam=3.0),
+        smallest=3,
+    ),
+    "autogm-default": Pair("autogm", {"tolerance": 1e-7, "max_iterations": 1000}, check=check_autogm, smallest=3),
 }
 
 NNM = {
     "fedavg": wrapped("fedavg", {}, lambda G, s, t, e: numpy_rules.fedavg(G), 2),
     "median": wrapped("median", {}, lambda G, s, t, e: numpy_rules.median(G), 1),
-    "drag": wrapped("drag", {"c": 0.5, "alpha": 0.5}, lambda G, s, t, e: numpy_rules.drag(G, s, 0.5, 0.5), 3),
+    "drag": wrapped("drag", {"c": 0.5, "alpha": 0.5}, lambda G, s, t, e: numpy_rules.drag(G, s, 0.5, 0.5), 2),
     "br_drag": wrapped("br_drag", {"c": 0.5}, lambda G, s, t, e: numpy_rules.br_drag(G, e["root_delta"], 0.5), 0),
 }
 
-VARIANTS = {"fedexp-tiny", "trimmed_mean-0", "trimmed_mean-0.4", "centered_clipping-1", "bulyan-0", "autogm-default"}
+VARIANTS = {
+    "rfa-examples",
+    "raga-examples",
+    "fedexp-tiny",
+    "trimmed_mean-0",
+    "trimmed_mean-0.4",
+    "centered_clipping-1",
+    "bulyan-0",
+    "autogm-default",
+}
 ONLY_LARGE = {"bulyan-6"}
 
 
@@ -144,7 +196,7 @@ def sizes(name):
     smallest = PAIRS[name].smallest
     if name in ONLY_LARGE:
         return [41]
-    return [S for S in sorted({smallest, 3, 10, 41}) if S >= smallest and (name not in VARIANTS or S == 10)]
+    return [S for S in sorted({smallest, 3, 10, 41}) if smallest <= S and (name not in VARIANTS or S == 10)]
 
 
 @pytest.mark.parametrize(("name", "S"), [(name, S) for name in PAIRS for S in sizes(name)])
@@ -167,6 +219,41 @@ def test_nearest_neighbour_mixing_agrees_with_its_twin(name, S):
     twins.duel(NNM[name], S, 0, inputs)
     if S > 3:
         twins.duel(NNM[name], S, {10: 3, 41: 12}[S], inputs)
+
+
+GEOMED = Pair("geomed", {"num_groups": 4, "tolerance": 1e-7, "max_iterations": 1000})
+
+
+def groups_of(pair, played, S):
+    """The groups that a key makes of the cohort's places, read off the weights that random deltas get."""
+    if len(played.G) <= pair.settings["num_groups"]:
+        return np.arange(len(played.G))
+    deltas = np.random.default_rng(1).normal(size=(S, SIZE))
+    told = {"key": played.extra["key"], "valid": played.seen}
+    _, state = pair.apply(twins.as_tree(np.zeros(SIZE)), twins.as_tree(deltas), pair.start(S), **told)
+    weight = np.asarray(state.metrics["weight"])[played.seen]
+    return np.unique(np.round(weight, 5), return_inverse=True)[1]
+
+
+@pytest.mark.parametrize(("S", "missing"), [(4, 2), (10, 0), (10, 3), (41, 12)])
+def test_geomed_agrees_with_its_twin(S, missing):
+    """Four groups as even as can be; with fewer clients, a group for each."""
+    seen_so_far = set()
+    for number, kind in enumerate(twins.INPUTS):
+        rng = np.random.default_rng([S, number])
+        damaged = [twins.damage(rng, kind(rng, S), missing) for _ in range(2)]
+        cohorts, valid = [list(part) for part in zip(*damaged, strict=True)]
+        for played in twins.play(GEOMED, cohorts, rng, valid):
+            groups = groups_of(GEOMED, played, S)
+            sizes = np.bincount(groups)
+            assert len(sizes) == min(4, len(played.G))
+            assert sizes.max() - sizes.min() <= 1
+            means = numpy_robust.group_means(played.G, groups)
+            assert_median(played.update, means, np.full(len(means), 1 / len(means)))
+            if kind is not twins.opposed:  # between opposed clients the sum of distances is flat
+                assert_mixture(played)
+            seen_so_far.add(tuple(groups))
+    assert S == 4 or len(seen_so_far) > 1, "groups are drawn anew"
 
 
 class Record(NamedTuple):

@@ -100,7 +100,7 @@ def repeated(rng, S):
 
 def opposed(rng, S):
     """Clients along and against one direction."""
-    return np.outer(rng.choice([-1.0, 0.5, 2.0], S), rng.normal(size=SIZE)) + 1e-3 * random(rng, S)
+    return np.outer(rng.choice([-1.0, 0.6, 2.3], S), rng.normal(size=SIZE)) + 1e-3 * random(rng, S)
 
 
 INPUTS = [random, six_orders, offset, tied, opposed]
