@@ -119,13 +119,17 @@ def _around_median(deltas: Deltas, selected: jax.Array, num_byzantine: int) -> A
     """Coefficients ``[S, *p]``, of selected clients, of the mean of the beta values nearest to the median."""
     theta = selected.sum()
     beta = jnp.maximum(theta - 2 * num_byzantine, 1)
-    # Without the barriers XLA repeats the search for an order statistic inside each of its consumers.
-    median = jax.lax.optimization_barrier(middle(deltas, selected, (theta - 1) // 2).mean)
+    # What a condition returns is stored; else XLA would repeat the search for the median for every client.
+    nothing = jax.tree.map(lambda g: jnp.zeros(g.shape[1:], tree.accurate(g).dtype), deltas)
+    median = jax.lax.cond(theta > 0, lambda: middle(deltas, selected, (theta - 1) // 2).mean, lambda: nothing)
     apart = jax.tree.map(lambda g, m: jnp.abs(tree.accurate(g) - m), deltas, median)
     # The beta-th smallest distance is what is left at one of the ends after cutting equally at both.
     trim = jnp.minimum(beta - 1, theta - beta)
-    ends = middle(apart, selected, trim)
-    reach = jax.lax.optimization_barrier(tree.where(trim == beta - 1, ends.low, ends.high))
+    reach = jax.lax.cond(
+        trim == beta - 1,
+        lambda: middle(apart, selected, trim).low,
+        lambda: middle(apart, selected, trim).high,
+    )
     keys = jax.tree.map(to_keys, apart)
     inside, edge = jax.tree.map(jnp.less, keys, reach), jax.tree.map(jnp.equal, keys, reach)
 

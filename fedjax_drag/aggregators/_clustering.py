@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._distances import gram
+from fedjax_drag.aggregators._distances import distances
 from fedjax_drag.aggregators._linkage import two_groups
 from fedjax_drag.aggregators._screen import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas
@@ -18,11 +18,21 @@ class ClusteringState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def cosine_matrix(deltas: Deltas) -> jax.Array:
-    """``cos(g_i, g_j)`` for all pairs, ``[S, S]`` in [-1, 1]; 0 where either is zero or not finite."""
+def cosine_distances(deltas: Deltas) -> jax.Array:
+    """``1 - cos(g_i, g_j)`` for all pairs, ``[S, S]`` in [0, 2]; 1 where either is zero or not finite, 0 with itself.
+
+    As ``||u_i - u_j||^2 / 2`` for unit vectors, which keeps its digits where all directions are nearly the same.
+    """
     norms = tree.norms(deltas)
     usable = norms >= jnp.finfo(norms.dtype).tiny  # below, the inverse overflows
-    return jnp.clip(gram(deltas, jnp.where(usable, tree.inverse(norms), 0.0)), -1.0, 1.0)
+    unit = jnp.where(usable, tree.inverse(norms), 0.0)
+
+    def on_sphere(leaf):
+        per_row = unit.reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.where(per_row > 0, per_row * tree.accurate(leaf), 0.0)
+
+    apart = jnp.square(distances(jax.tree.map(on_sphere, deltas))) / 2
+    return jnp.where(usable[:, None] & usable, apart, 1.0).at[jnp.diag_indices(len(norms))].set(0.0)
 
 
 def clustering() -> Aggregator:
@@ -56,10 +66,10 @@ def clustering() -> Aggregator:
     @screened
     def apply(params, deltas, state, *, valid, **_):
         del state
-        distances = 1 - cosine_matrix(jax.lax.stop_gradient(deltas))
-        groups = two_groups(distances, valid)
+        apart = cosine_distances(jax.lax.stop_gradient(deltas))
+        groups = two_groups(apart, valid)
         size = groups.sum(1)
-        diameter = jnp.where(groups[:, :, None] & groups[:, None, :], distances, 0.0).max((1, 2))
+        diameter = jnp.where(groups[:, :, None] & groups[:, None, :], apart, 0.0).max((1, 2))
         ahead = (size > size[::-1]) | ((size == size[::-1]) & (diameter < diameter[::-1]))
         selected = (groups & ~ahead[::-1, None]).any(0)
         weight = tree.uniform_weights(selected)

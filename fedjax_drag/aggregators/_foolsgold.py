@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._clustering import cosine_matrix
+from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._screen import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
-_SAME = 1e-6  # 1 - cosine of vectors that are parallel up to rounding
+_SAME = 1e-12  # 1 - cosine of vectors that are parallel up to rounding
 _TOP = 0.99  # keeps the logit of the least similar client finite
 
 
@@ -73,7 +73,7 @@ def foolsgold(num_clients: int) -> Aggregator:
             return past + jnp.where(counted, tree.accurate(delta), 0)
 
         history = jax.tree.map(grown, state.history, deltas)
-        trust = jnp.where(valid, _trust(cosine_matrix(history), valid), 0.0)
+        trust = jnp.where(valid, _trust(cosine_distances(history), valid), 0.0)
         weight = trust * tree.uniform_weights(valid)
         update = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, update), "trust": trust}
@@ -89,13 +89,14 @@ def foolsgold(num_clients: int) -> Aggregator:
     return Aggregator(init, apply, frozenset({"client_ids"}))
 
 
-def _trust(cosines: jax.Array, valid: jax.Array) -> jax.Array:
-    """``w`` ``[S]`` from the cosines of the histories ``[S, S]``."""
+def _trust(gaps: jax.Array, valid: jax.Array) -> jax.Array:
+    """``w`` ``[S]`` from ``1 - cos`` of the histories ``[S, S]``, in which nothing cancels between near parallels."""
     others = valid[:, None] & valid[None, :] & ~jnp.eye(valid.shape[0], dtype=bool)
-    similar = jnp.where(others, cosines, 0.0)
-    most = similar.max(1)
-    pardon = jnp.where(most[:, None] < most[None, :], most[:, None] * tree.inverse(most)[None, :], 1.0)
-    apart = 1 - (similar * pardon).max(1)
+    gaps = jnp.where(others, gaps, 1.0)  # c_ii = 0
+    nearest = gaps.min(1)
+    # v_i = 1 - nearest_i, and 1 - c v_i / v_j = (1 - c) v_i / v_j + (v_j - v_i) / v_j
+    less = jnp.maximum(nearest[:, None] - nearest, 0.0) * tree.inverse(1 - nearest)
+    apart = (gaps * (1 - less) + less).min(1)
     apart = jnp.where(valid & (apart > _SAME), apart, 0.0)
     largest = apart.max()
     relative = jnp.where(largest > 0, apart * tree.inverse(largest), 1.0)

@@ -30,7 +30,7 @@ def median() -> Aggregator:
       1/2
 
     Cost:
-      one pass over the deltas up to 32 clients, then one and a copy, 32 rounds of counting in cache
+      7 passes over the deltas up to 32 clients; beyond, a copy and 32 rounds of counting in cache besides
 
     References:
       Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, 2018,

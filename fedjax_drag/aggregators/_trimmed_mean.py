@@ -44,7 +44,7 @@ def trimmed_mean(trim_fraction: Any = 0.2) -> Aggregator:
       trim_fraction
 
     Cost:
-      5 passes over the deltas up to 32 clients; beyond, a copy and 64 rounds of counting in cache besides
+      7 passes over the deltas up to 32 clients; beyond, a copy and 64 rounds of counting in cache besides
 
     References:
       Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, 2018, Algorithm 1,

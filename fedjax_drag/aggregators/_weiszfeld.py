@@ -11,6 +11,7 @@ and in few dimensions. There a round of Newton's method takes over, in the span 
 products are enough: one more product ``[S, d] x [d, S]``, and no further pass however many steps it needs.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -86,8 +87,7 @@ def _distances_to_jvp(primals, tangents):
 
 def _over_leaves(term: Callable[..., jax.Array], *trees: Any) -> jax.Array:
     """Sum of ``term`` over the leaves of the trees."""
-    terms = jax.tree.leaves(jax.tree.map(term, *trees))
-    return sum(terms[1:], terms[0])
+    return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(term, *trees)))
 
 
 def closeness(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:

@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from fedjax_drag.aggregators._clusterguard import clusterguard
-from fedjax_drag.aggregators._clustering import clustering, cosine_matrix
+from fedjax_drag.aggregators._clustering import clustering, cosine_distances
 from fedjax_drag.aggregators._foolsgold import foolsgold
 from fedjax_drag.aggregators._foolsgold_taco import foolsgold_taco
 from fedjax_drag.aggregators._kmeans import kmeans
@@ -99,19 +99,26 @@ class TestClustering:
         np.testing.assert_array_equal(metrics["selected"], [1, 1, 0, 0, 0, 0, 0, 0])
         np.testing.assert_allclose(update, G[:2].mean(0), rtol=1e-5)
 
-    def test_cosines_of_all_pairs(self):
+    def test_cosine_distances_of_all_pairs(self):
         x = np.random.default_rng(0).normal(size=(5, SIZE)).astype(np.float32)
-        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-        expected = unit @ unit.T
+        unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
+        expected = 1 - unit @ unit.T
         for scale in (1, 1e30, 1e-30):
             scaled = x * np.float32(scale)
-            found = cosine_matrix({"a": jnp.asarray(scaled[:, :2]), "b": jnp.asarray(scaled[:, 2:])})
-            np.testing.assert_allclose(found, expected, atol=2e-6)
+            found = cosine_distances({"a": jnp.asarray(scaled[:, :2]), "b": jnp.asarray(scaled[:, 2:])})
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-12)
         x[1], x[3, 2] = 0, np.nan
-        found = np.asarray(cosine_matrix({"a": jnp.asarray(x)}))
-        assert not found[[1, 3]].any()
-        assert not found[:, [1, 3]].any()
-        np.testing.assert_allclose(found[0, [2, 4]], expected[0, [2, 4]], atol=2e-6)
+        found = np.asarray(cosine_distances({"a": jnp.asarray(x)}))
+        assert (found[[1, 3]] == 1 - np.eye(5)[[1, 3]]).all()
+        np.testing.assert_allclose(found[0, [2, 4]], expected[0, [2, 4]], rtol=1e-5)
+
+    def test_nearly_parallel_deltas_keep_their_angles(self):
+        rng = np.random.default_rng(1)
+        x = (100 * rng.normal(size=SIZE) + 0.1 * rng.normal(size=(6, SIZE))).astype(np.float32)
+        unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
+        expected = np.square(unit[:, None] - unit[None]).sum(-1) / 2
+        found = cosine_distances({"a": jnp.asarray(x)})
+        np.testing.assert_allclose(found, expected, rtol=1e-3)  # what rounding unit vectors to float32 leaves
 
 
 class TestKMeans:

@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from reference import numpy_clustering, twins
+from reference import numpy_clustering, numpy_rules, twins
 from reference.twins import Pair, assert_close, assert_weights
 
 from fedjax_drag.aggregators import _kmeans
@@ -53,6 +53,18 @@ def foolsgold(G, state, t, e):
     return numpy_clustering.foolsgold(G, history[ids])._replace(state=history)
 
 
+def check_foolsgold(played):
+    """To 1e-5, and to what is left of the smallest angle between histories when unit vectors are rounded to float32."""
+    outcome, seen = played.outcome, played.seen
+    history = outcome.state[played.extra["client_ids"].astype(int)]
+    unit = np.stack([numpy_rules.direction(h) for h in history])
+    apart = np.linalg.norm(unit[:, None] - unit[None], axis=-1)
+    rtol = 1e-5 + 2 * np.finfo(np.float32).eps / apart[apart > 1e-6].min(initial=1.0)
+    assert_close(played.update, outcome.update, rtol)
+    np.testing.assert_allclose(played.metrics["weight"][seen], outcome.weight, atol=rtol * outcome.weight.max())
+    np.testing.assert_allclose(played.metrics["cosine"][seen], outcome.cosine, atol=1e-5)
+
+
 PAIRS = {
     "clustering": Pair("clustering", check=check_clustering),
     "clusterguard": Pair(
@@ -63,7 +75,7 @@ PAIRS = {
         {"num_clusters": 3, "use_num_examples": False},
         check=functools.partial(check_clusterguard, num_clusters=3, use_num_examples=False),
     ),
-    "foolsgold": Pair("foolsgold", {"num_clients": twins.FEDERATION}, foolsgold),
+    "foolsgold": Pair("foolsgold", {"num_clients": twins.FEDERATION}, foolsgold, check=check_foolsgold),
     "foolsgold_taco": Pair("foolsgold_taco", {}, lambda G, s, t, e: numpy_clustering.foolsgold_taco(G)),
 }
 
