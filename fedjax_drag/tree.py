@@ -107,7 +107,8 @@ def _largest(deltas: Deltas) -> jax.Array:
 
 def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     """Each row's sum of squares ``[S]``, and whether all are finite and far from under- and overflow (scalar)."""
-    squares = sum((jnp.square(_rows(leaf)).sum(1) for leaf in jax.tree.leaves(deltas)), jnp.zeros(()))
+    first, *rest = [jnp.square(_rows(leaf)).sum(1) for leaf in jax.tree.leaves(deltas)]
+    squares = sum(rest, first)
     return squares, ((squares > _SAFE_SQUARES[0]) & (squares < _SAFE_SQUARES[1])).all()
 
 

@@ -26,6 +26,8 @@ from fedjax_drag.types import Deltas, Params
 _SAFE_SQUARES = (1e-20, 1e30)  # sums of squares in float32 that lost nothing to under- or overflow
 _SLOW = 0.5  # a step longer than this share of the one before
 _UNSEEN = 0.1  # Weiszfeld goes below the tolerance by this, as slow parts of the error may hide behind fast ones
+_MANY = 256  # rows from which XLA:CPU reduces them 8 x faster in blocks of coordinates that stay in cache
+_BLOCK = 2048
 _NEWTON_STEPS = 60
 _CG_STEPS = 100
 
@@ -64,7 +66,18 @@ def distances_to(point: Params, deltas: Deltas, mass: jax.Array) -> jax.Array:
     """
 
     def squares(g, z):
-        return jnp.square(tree.accurate(g).reshape(len(mass), -1) - z.reshape(-1)).sum(1)
+        g, z = g.reshape(len(mass), -1), z.reshape(-1)
+        whole = g.shape[1] // _BLOCK if len(mass) > _MANY else 0
+
+        def square(g, z):
+            return jnp.square(tree.accurate(g) - z).sum(1)
+
+        def block(k, total):
+            of = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=k * _BLOCK, slice_size=_BLOCK, axis=-1)
+            return total + square(of(g), of(z))
+
+        rest = square(g[:, whole * _BLOCK :], z[whole * _BLOCK :])
+        return jax.lax.fori_loop(0, whole, block, rest) if whole else rest
 
     total = jnp.where(mass > 0, _over_leaves(squares, deltas, point), 1.0)
     safe = ((total > _SAFE_SQUARES[0]) & (total < _SAFE_SQUARES[1])).all()

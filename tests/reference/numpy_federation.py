@@ -82,7 +82,7 @@ def fedavg(theta: np.ndarray, rounds: list[Round]) -> Iterator[Outcome]:
 
 
 def fedprox(theta: np.ndarray, rounds: list[Round], *, mu: float) -> Iterator[Outcome]:
-    """Each step is pulled to where the pass began."""
+    """Every step is pulled to where the pass began."""
     for r in rounds:
         ends = []
         for m in r.heard:
@@ -92,6 +92,28 @@ def fedprox(theta: np.ndarray, rounds: list[Round], *, mu: float) -> Iterator[Ou
             ends.append(w)
         theta = np.mean(ends, axis=0)
         yield theta, {}
+
+
+def agreement(deltas: list[np.ndarray]) -> np.ndarray:
+    """TACO's ``alpha`` of the clients of a round, from their deltas."""
+    g = np.array(deltas)
+    lengths, mean = np.linalg.norm(g, axis=1), g.mean(axis=0)
+    return (1 - lengths / lengths.sum()) * np.maximum(g @ mean / (lengths * np.linalg.norm(mean)), 0)
+
+
+def tailored_fedprox(theta: np.ndarray, rounds: list[Round], *, num_clients: int, mu: float) -> Iterator[Outcome]:
+    """The pull is weaker for a client that agreed when it last took part."""
+    alpha = np.full(num_clients, 0.1)
+    for r in rounds:
+        deltas = []
+        for m in r.heard:
+            w = theta
+            for gradient in r.batches[m]:
+                w = w - r.step_size * (gradient(w) + mu * (1 - alpha[m]) * (w - theta))
+            deltas.append(w - theta)
+        theta = theta + np.mean(deltas, axis=0)
+        alpha[list(r.heard)] = agreement(deltas)
+        yield theta, {"alpha": alpha.copy()}
 
 
 def fedsam(theta: np.ndarray, rounds: list[Round], *, rho: float) -> Iterator[Outcome]:
@@ -108,43 +130,74 @@ def fedsam(theta: np.ndarray, rounds: list[Round], *, rho: float) -> Iterator[Ou
         yield theta, {}
 
 
-def fednova(theta: np.ndarray, rounds: list[Round]) -> Iterator[Outcome]:
-    """Deltas per local step, times the mean number of steps."""
+def fednova(theta: np.ndarray, rounds: list[Round], *, rho: float, mu: float) -> Iterator[Outcome]:
+    """Deltas per unit of work, times the mean work.
+
+    With local momentum and a proximal term a delta is ``-eta sum_j a_j grad_j``: gradient j enters the buffer at step
+    k >= j with weight ``rho^(k - j)``, and of that step ``(1 - eta mu)^(K - 1 - k)`` is left at the end. Work is the
+    sum of the ``a_j``.
+    """
     for r in rounds:
-        per_step, steps = [], []
+        normalised, work = [], []
+        for m in r.heard:
+            w, buffer, K = theta, 0.0, len(r.batches[m])
+            for gradient in r.batches[m]:
+                buffer = rho * buffer + gradient(w)
+                w = w - r.step_size * (buffer + mu * (w - theta))
+            kept = 1 - r.step_size * mu
+            work.append(sum(rho ** (k - j) * kept ** (K - 1 - k) for j in range(K) for k in range(j, K)))
+            normalised.append((w - theta) / work[-1])
+        theta = theta + np.mean(work) * np.mean(normalised, axis=0)
+        yield theta, {"work": np.mean(work)}
+
+
+def mime(theta: np.ndarray, rounds: list[Round], *, b: float, gradient: str = "average") -> Iterator[Outcome]:
+    """MimeLite: a momentum of gradients at the global parameters, which the clients use and do not change.
+
+    A client's gradient there is that on its first mini-batch, or the mean over those of its pass.
+    """
+    momentum = np.zeros_like(theta)
+    for r in rounds:
+        ends, seen = [], []
         for m in r.heard:
             w = theta
-            for gradient in r.batches[m]:
-                w = w - r.step_size * gradient(w)
-            steps.append(len(r.batches[m]))
-            per_step.append((w - theta) / steps[-1])
-        theta = theta + np.mean(steps) * np.mean(per_step, axis=0)
-        yield theta, {}
+            for at in r.batches[m]:
+                w = w - r.step_size * ((1 - b) * at(w) + b * momentum)
+            ends.append(w)
+            seen.append(np.mean([at(theta) for at in r.batches[m][: 1 if gradient == "first" else None]], axis=0))
+        theta = np.mean(ends, axis=0)
+        momentum = (1 - b) * np.mean(seen, axis=0) + b * momentum
+        yield theta, {"momentum": momentum}
 
 
 def scaffold(
-    theta: np.ndarray, rounds: list[Round], *, num_clients: int, a: float = 1.0, server_step_size: float = 1.0
+    theta: np.ndarray,
+    rounds: list[Round],
+    *,
+    num_clients: int,
+    a: float,
+    server_step_size: float = 1.0,
+    tailored: bool = False,
 ) -> Iterator[Outcome]:
-    """Control variates with option II."""
+    """Control variates with option II; ``tailored`` by TACO's ``alpha``, which corrects the less who agree."""
     server, own = np.zeros_like(theta), np.zeros((num_clients, theta.size))
+    alpha = np.full(num_clients, 0.1)
     for r in rounds:
         deltas, changes, after = [], [], own.copy()
         for m in r.heard:
-            w = theta
+            w, strength = theta, a * (1 - alpha[m]) if tailored else a
             for gradient in r.batches[m]:
-                w = w - r.step_size * (gradient(w) + a * (server - own[m]))
+                w = w - r.step_size * (gradient(w) + strength * (server - own[m]))
             after[m] = own[m] - server + (theta - w) / (len(r.batches[m]) * r.step_size)
             deltas.append(w - theta)
             changes.append(after[m] - own[m])
         theta = theta + server_step_size * np.mean(deltas, axis=0)
         server = server + len(r.heard) / num_clients * np.mean(changes, axis=0)
-        own = after
-        yield theta, {"server": server, "own": own}
+        own, alpha[list(r.heard)] = after, agreement(deltas)
+        yield theta, {"server": server, "own": own, **({"alpha": alpha.copy()} if tailored else {})}
 
 
-def adabest(
-    theta: np.ndarray, rounds: list[Round], *, num_clients: int, mu: float, beta: float
-) -> Iterator[Outcome]:
+def adabest(theta: np.ndarray, rounds: list[Round], *, num_clients: int, mu: float, beta: float) -> Iterator[Outcome]:
     """``h_m`` fades by the number of rounds since the client last took part."""
     own, last = np.zeros((num_clients, theta.size)), np.full(num_clients, -1)
     average = theta
@@ -160,8 +213,9 @@ def adabest(
             deltas.append(g)
         own, last[list(r.heard)] = after, r.number
         before, average = average, theta + np.mean(deltas, axis=0)
-        theta = average - beta * (before - average)
-        yield theta, {"own": own, "average": average}
+        h = beta * (before - average)
+        theta = average - h
+        yield theta, {"own": own, "last": last.copy(), "average": average, "server": h}
 
 
 def feddyn(theta: np.ndarray, rounds: list[Round], *, num_clients: int, a: float) -> Iterator[Outcome]:
@@ -179,6 +233,27 @@ def feddyn(theta: np.ndarray, rounds: list[Round], *, num_clients: int, a: float
         theta = np.mean(ends, axis=0) - h / a
         own = after
         yield theta, {"server": h, "own": own}
+
+
+def feddc(
+    theta: np.ndarray, rounds: list[Round], *, num_clients: int, a: float, correction: float
+) -> Iterator[Outcome]:
+    """Drifts ``h_m`` and control variates as SCAFFOLD's; the server adds the mean drift of all clients, each round."""
+    drifts, controls = np.zeros((num_clients, theta.size)), np.zeros((num_clients, theta.size))
+    for r in rounds:
+        ends, control = [], controls.mean(axis=0)
+        new_drifts, new_controls = drifts.copy(), controls.copy()
+        for m in r.heard:
+            w = theta
+            for gradient in r.batches[m]:
+                pull = a * (w + drifts[m] - theta)
+                w = w - r.step_size * (gradient(w) + pull + correction * (control - controls[m]))
+            new_drifts[m] = drifts[m] + w - theta
+            new_controls[m] = controls[m] - control - (w - theta) / (len(r.batches[m]) * r.step_size)
+            ends.append(w)
+        drifts, controls = new_drifts, new_controls
+        theta = np.mean(ends, axis=0) + drifts.mean(axis=0)
+        yield theta, {"drifts": drifts, "controls": controls, "drift": drifts.mean(0), "control": controls.mean(0)}
 
 
 def fedacg(theta: np.ndarray, rounds: list[Round], *, lam: float, beta: float) -> Iterator[Outcome]:
@@ -216,7 +291,7 @@ def stem(theta: np.ndarray, rounds: list[Round], *, a: float, carry_momentum: bo
         if carry_momentum:
             carried, before = mean_momentum, theta
         theta = theta + np.mean(deltas, axis=0) - r.step_size * mean_momentum
-        yield theta, {"momentum": mean_momentum}
+        yield theta, {"momentum": carried, "before": before} if carry_momentum else {}
 
 
 def taco(
@@ -224,35 +299,42 @@ def taco(
     rounds: list[Round],
     *,
     num_clients: int,
-    gamma: float,
+    gamma: float | None,
     kappa: float,
     max_strikes: int,
     tailored_correction: bool = True,
     tailored_aggregation: bool = True,
+    server_step_size: float = 1.0,
 ) -> Iterator[Outcome]:
-    """Tailored correction and aggregation, and expulsion; ``eta_g = K eta``.
+    """Tailored correction and aggregation, and expulsion; ``gamma`` is ``1/K`` unless given.
 
     Without the tailored correction steps are plain; without the tailored aggregation all weigh the same. ``D`` has
-    the sign of a gradient.
+    the sign of a gradient; it is zero where all weights are.
     """
     alpha, strikes = np.full(num_clients, 0.1), np.zeros(num_clients, int)
     D = np.zeros_like(theta)
     for r in rounds:
         heard = [m for m in r.heard if strikes[m] < max_strikes]
-        deltas = []
+        K, deltas = len(r.batches[heard[0]]), []
+        strength = (1 / K if gamma is None else gamma) * tailored_correction
         for m in heard:
             w = theta
             for gradient in r.batches[m]:
-                correction = gamma * (1 - alpha[m]) * D if tailored_correction else 0.0
-                w = w - r.step_size * (gradient(w) + correction)
+                w = w - r.step_size * (gradient(w) + strength * (1 - alpha[m]) * D)
             deltas.append(w - theta)
-        g = np.array(deltas)
-        lengths, mean = np.linalg.norm(g, axis=1), g.mean(axis=0)
-        alpha[heard] = (1 - lengths / lengths.sum()) * np.maximum(g @ mean / (lengths * np.linalg.norm(mean)), 0)
+        alpha[heard] = agreement(deltas)
         strikes[heard] += alpha[heard] >= kappa
         weight = alpha[heard] if tailored_aggregation else np.ones(len(heard))
-        K_eta = len(r.batches[heard[0]]) * r.step_size
-        D = -(weight @ g) / (K_eta * weight.sum())
-        before, theta = theta, theta - K_eta * D
-        ahead = theta + (1 - alpha[heard].mean()) * (theta - before)
-        yield theta, {"alpha": alpha.copy(), "strikes": strikes.copy(), "correction": D, "ahead": ahead}
+        total = weight @ np.array(deltas)
+        D = -total / (K * r.step_size * weight.sum()) if weight.any() else np.zeros_like(theta)
+        before, theta = theta, theta - server_step_size * K * r.step_size * D
+        yield (
+            theta,
+            {
+                "alpha": alpha.copy(),
+                "strikes": strikes.copy(),
+                "correction": D,
+                "eligible": strikes < max_strikes,
+                "output": theta + (1 - alpha[heard].mean()) * (theta - before),
+            },
+        )

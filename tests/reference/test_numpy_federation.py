@@ -13,7 +13,18 @@ from reference import numpy_federation as twins
 
 from fedjax_drag import clients, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms import from_aggregator, scaffold
+from fedjax_drag.algorithms._adabest import adabest
+from fedjax_drag.algorithms._fedacg import fedacg
+from fedjax_drag.algorithms._feddc import feddc
+from fedjax_drag.algorithms._feddyn import feddyn
+from fedjax_drag.algorithms._fednova import fednova
+from fedjax_drag.algorithms._lift import from_aggregator
+from fedjax_drag.algorithms._mime import mime
+from fedjax_drag.algorithms._scaffold import scaffold
+from fedjax_drag.algorithms._stem import stem
+from fedjax_drag.algorithms._taco import taco
+from fedjax_drag.algorithms._tailored import tailored_fedprox
+from fedjax_drag.clients._fedsam import fedsam
 from fedjax_drag.simulation.local import local_pass
 from fedjax_drag.types import Algorithm, Batch
 
@@ -31,8 +42,9 @@ class Pair:
       twin: the generator in ``numpy_federation``.
       settings: what both are told; ``num_clients`` is added where ``federated``.
       federated: whether both want to know M.
-      memory: for each entry that the twin remembers, how to find it in the method's state.
-      rtol: what rounding leaves in float64 (rows of weights are float32 everywhere).
+      memory: for each entry that the twin remembers, how to find it in the method's state; ``output`` and
+        ``eligible`` are asked of the method itself.
+      rtol: what rounding leaves in float64; None where the method computes with float32 coefficients.
     """
 
     label: str
@@ -41,7 +53,7 @@ class Pair:
     settings: Mapping[str, Any] = field(default_factory=dict)
     federated: bool = False
     memory: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    rtol: float = 1e-9
+    rtol: float | None = 1e-9
 
     def told(self, num_clients: int) -> dict[str, Any]:
         return {**self.settings, **({"num_clients": num_clients} if self.federated else {})}
@@ -52,23 +64,91 @@ def averaged(rule):
     return lambda **settings: from_aggregator(fedavg(), client=rule(**settings))
 
 
+TACO = {"gamma": 0.4, "kappa": 0.4, "max_strikes": 2, "server_step_size": 0.8}
+
+
+def pairs_of_taco():
+    memory = {"alpha": lambda s: s.alpha, "strikes": lambda s: s.strikes, "correction": lambda s: s.gradient}
+    for label, changes in {
+        "taco": {"gamma": None, "server_step_size": 1.0},
+        "taco-strong": {},
+        "taco-correction": {"tailored_aggregation": False},
+        "taco-aggregation": {"tailored_correction": False, "gamma": None},
+        "taco-neither": {"tailored_correction": False, "tailored_aggregation": False, "gamma": None},
+    }.items():
+        yield Pair(label, taco, twins.taco, {**TACO, **changes}, federated=True, memory=memory, rtol=None)
+
+
+VARIATES = {"server": lambda s: s.control, "own": lambda s: s.client_controls}
+ALPHA = {"alpha": lambda s: s.alpha}
+
 PAIRS = [
     Pair("fedavg", averaged(clients.sgd), twins.fedavg),
     Pair("fedprox", averaged(clients.fedprox), twins.fedprox, {"mu": 0.4}),
+    Pair("fedprox-tailored", tailored_fedprox, twins.tailored_fedprox, {"mu": 0.4}, True, ALPHA, None),
+    Pair("fedsam", averaged(fedsam), twins.fedsam, {"rho": 0.3}),
     Pair(
-        "scaffold",
-        scaffold,
-        twins.scaffold,
-        {"a": 0.8, "server_step_size": 0.7},
-        federated=True,
-        memory={"server": lambda s: s.control, "own": lambda s: s.client_controls},
+        "fednova",
+        fednova,
+        twins.fednova,
+        {"rho": 0.5, "mu": 0.4},
+        memory={"work": lambda s: s.metrics["effective_work"]},
+        rtol=1e-7,
     ),
+    Pair("scaffold", scaffold, twins.scaffold, {"a": 0.8, "server_step_size": 0.7}, True, VARIATES),
+    Pair("scaffold-tailored", scaffold, twins.scaffold, {"a": 0.8, "tailored": True}, True, VARIATES | ALPHA, None),
+    Pair(
+        "adabest",
+        adabest,
+        twins.adabest,
+        {"mu": 0.3, "beta": 0.6},
+        federated=True,
+        memory={
+            "server": lambda s: s.correction,
+            "own": lambda s: s.client_corrections,
+            "average": lambda s: s.average,
+            "last": lambda s: s.last_rounds,
+        },
+    ),
+    Pair(
+        "feddyn",
+        feddyn,
+        twins.feddyn,
+        {"a": 0.5},
+        federated=True,
+        memory={"server": lambda s: s.correction, "own": lambda s: s.client_corrections},
+    ),
+    Pair(
+        "feddc",
+        feddc,
+        twins.feddc,
+        {"a": 0.3, "correction": 0.7},
+        federated=True,
+        memory={
+            "drifts": lambda s: s.client_drifts,
+            "controls": lambda s: s.client_controls,
+            "drift": lambda s: s.drift,
+            "control": lambda s: s.control,
+        },
+    ),
+    Pair("fedacg", fedacg, twins.fedacg, {"lam": 0.7, "beta": 0.4}, memory={"momentum": lambda s: s.momentum}),
+    Pair("stem", stem, twins.stem, {"a": 0.3}),
+    Pair(
+        "stem-carried",
+        stem,
+        twins.stem,
+        {"a": 0.3, "carry_momentum": True},
+        memory={"momentum": lambda s: s.memory.momentum, "before": lambda s: s.memory.previous},
+    ),
+    Pair("mime", mime, twins.mime, {"b": 0.6}, memory={"momentum": lambda s: s.momentum}),
+    Pair("mime-first", mime, twins.mime, {"b": 0.6, "gradient": "first"}, memory={"momentum": lambda s: s.momentum}),
+    *pairs_of_taco(),
 ]
 
 
-def parametrize(test):
-    entries = [pytest.param(p, id=p.label, marks=pytest.mark.xdist_group(p.label)) for p in PAIRS]
-    return pytest.mark.parametrize("pair", entries)(test)
+def parametrize(pairs):
+    entries = [pytest.param(p, id=p.label, marks=pytest.mark.xdist_group(p.label)) for p in pairs]
+    return pytest.mark.parametrize("pair", entries)
 
 
 def as_tree(vector):
@@ -90,13 +170,14 @@ def loss(params, batch):
 
 def uplink_of(method, params, state, x, y, cohort, places):
     """What the cohort sends."""
+    step_size = jnp.asarray(STEP_SIZE, x.dtype)  # a Python float would be weakly typed, and turn float32 beside one
     downlink = method.broadcast(params, state, cohort)
 
     def one(own, rows_x, rows_y, positions):
         def fetch(at):
             return Batch(rows_x[at], rows_y[at])
 
-        return local_pass(method.client, loss, downlink._replace(own=own), fetch, positions, STEP_SIZE).uplink
+        return local_pass(method.client, loss, downlink._replace(own=own), fetch, positions, step_size).uplink
 
     return jax.vmap(one)(downlink.own, x[cohort], y[cohort], places)
 
@@ -181,15 +262,17 @@ def assert_close(actual, expected, rtol, label, origin=0.0):
     assert error <= rtol * scale, f"{label}: off by {error / scale if scale else np.inf:.2e} of {scale:.3g}"
 
 
-def assert_agrees(pair, after, expected, origin, rtol, t):
+def assert_agrees(pair, method, after, expected, origin, rtol, t):
     """Parameters, by how far they have moved, and everything that the twin remembers."""
     (params, state), (theta, memory) = after, expected
     assert_close(flat(params), theta, rtol, f"round {t}, parameters", origin)
-    assert memory.keys() == pair.memory.keys()
-    for name, find in pair.memory.items():
-        value = memory[name]
-        found = flat(find(state), lead=value.ndim - 1) if value.ndim else flat(find(state))[0]
-        assert_close(found.reshape(value.shape), value, rtol, f"round {t}, {name}")
+    asked = {"output": method.output and method.output(params, state)}
+    asked |= {"eligible": method.eligible and method.eligible(state)}
+    found = {k: v for k, v in asked.items() if v is not None} | {k: f(state) for k, f in pair.memory.items()}
+    assert found.keys() == memory.keys()
+    for name, value in memory.items():
+        at = flat(found[name], lead=max(0, np.ndim(value) - 1)).reshape(np.shape(value))
+        assert_close(at, value, rtol, f"round {t}, {name}")
 
 
 def remembered(state):
@@ -198,40 +281,96 @@ def remembered(state):
     return [(jax.tree_util.keystr(p), np.asarray(x)) for p, x in entries if "metrics" not in jax.tree_util.keystr(p)]
 
 
-@parametrize
+@parametrize(PAIRS)
 def test_agrees_with_its_twin(pair):
     """Three of five clients in each of four rounds, in float32."""
-    federation = Federation(num_clients=5, size=3)
+    federation, method = Federation(num_clients=5, size=3), built(pair, 5)
     everybody = [(None,) * 3] * 4
     for t, (_, _, _, after, expected) in enumerate(play(pair, federation, everybody, jnp.float32)):
-        assert_agrees(pair, after, expected, federation.theta, 1e-5, t)
+        assert_agrees(pair, method, after, expected, federation.theta, 1e-5, t)
 
 
-@parametrize
+@parametrize([pair for pair in PAIRS if pair.rtol])
 def test_agrees_to_the_last_digits(pair):
     """In float64; half of eight clients, so that the weights, which are float32 everywhere, are exact."""
-    federation = Federation(num_clients=8, size=4, seed=1)
+    federation, method = Federation(num_clients=8, size=4, seed=1), built(pair, 8)
     with jax.enable_x64(True):
         for t, (_, _, _, after, expected) in enumerate(play(pair, federation, [(None,) * 4] * 4, jnp.float64)):
-            assert flat(after[0]).dtype == jax.tree.leaves(after[0])[0].dtype == np.float64
-            assert_agrees(pair, after, expected, federation.theta, pair.rtol, t)
+            assert {leaf.dtype for leaf in jax.tree.leaves(after[0])} == {np.dtype(np.float64)}
+            assert_agrees(pair, method, after, expected, federation.theta, pair.rtol, t)
 
 
-@parametrize
+@parametrize(PAIRS)
 def test_a_client_that_does_not_count_leaves_no_trace(pair):
-    """Absent, or not finite in either half of its message: neither the server nor its own row hears of it."""
-    federation = Federation(num_clients=5, size=3, seed=2)
+    """Absent, expelled, or not finite in either half of its message: nor does its own row hear of it."""
+    federation, method = Federation(num_clients=5, size=3, seed=2), built(pair, 5)
     losses = [(None,) * 3, ("absent", None, None), (None, "delta", None), ("delta", "absent", "absent")]
     losses += [(None, None, "aux"), (None,) * 3, (None,) * 3]
     for t, (cohort, lost, before, after, expected) in enumerate(play(pair, federation, losses, jnp.float32)):
-        assert_agrees(pair, after, expected, federation.theta, 1e-5, t)
-        gone = lost["absent"] | lost["delta"] | lost["aux"]
-        assert int(after[1].metrics["num_rejected"]) == (lost["delta"] | lost["aux"]).sum()
+        broken = lost["delta"] | lost["aux"]
+        present = ~lost["absent"] & (method.eligible(before[1])[cohort] if method.eligible else True)
+        counted = present & ~broken
+        assert int(after[1].metrics["num_rejected"]) == (present & broken).sum()
         for (path, old), (_, new) in zip(remembered(before[1]), remembered(after[1]), strict=True):
-            if gone.all():
+            if not counted.any():
                 np.testing.assert_array_equal(new, old, err_msg=f"state{path} after a round without messages")
             elif old.shape[:1] == (5,):
-                quiet = np.setdiff1d(np.arange(5), cohort[~gone])
+                quiet = np.setdiff1d(np.arange(5), cohort[counted])
                 np.testing.assert_array_equal(new[quiet], old[quiet], err_msg=f"state{path} of clients not heard")
-        if gone.all():
+        if counted.any():
+            assert_agrees(pair, method, after, expected, federation.theta, 1e-5, t)
+        else:
             np.testing.assert_array_equal(flat(after[0]), flat(before[0]))
+
+
+def changed(value):
+    """Another value of a setting."""
+    if isinstance(value, bool):
+        return not value
+    return (
+        {"first": "average"}[value] if isinstance(value, str) else value + 1 if isinstance(value, int) else 1.5 * value
+    )
+
+
+@parametrize(PAIRS)
+def test_every_setting_matters_here(pair):
+    """Else agreement would say nothing about it."""
+
+    def final(settings):
+        plan = [entry[3] for entry in Federation(num_clients=5, size=3).rounds([(None,) * 3] * 4)]
+        origin = Federation(num_clients=5, size=3).theta
+        return list(twins.run(pair.twin, origin, plan, **settings))[-1][0]
+
+    told = pair.told(5)
+    for name, value in pair.settings.items():
+        if value is None:
+            continue
+        moved = np.linalg.norm(final({**told, name: changed(value)}) - final(told))
+        assert moved > 1e-3, (name, moved)
+
+
+def test_fednova_where_clients_take_different_numbers_of_steps():
+    """Where it is more than an average: passes of one, two and four steps."""
+    settings, federation = {"rho": 0.5, "mu": 0.4}, Federation(num_clients=3, size=3, seed=3)
+    method, (x, y) = fednova(**settings), federation.data(jnp.float32)
+    passes = [federation.rng.integers(0, x.shape[1], (steps, BATCH)) for steps in (1, 2, 4)]
+
+    @jax.jit
+    def round_of(params, state):
+        downlink = method.broadcast(params, state, np.arange(3))
+        sent = [
+            local_pass(method.client, loss, downlink, lambda at, m=m: Batch(x[m, at], y[m, at]), places, STEP_SIZE)
+            for m, places in enumerate(passes)
+        ]
+        uplink = jax.tree.map(lambda *rows: jnp.stack(rows), *[one.uplink for one in sent])
+        return method.aggregate(params, uplink, state, client_ids=np.arange(3))
+
+    batches = {m: [federation.problem.gradient(m, at) for at in places] for m, places in enumerate(passes)}
+    plan = [twins.Round(t, (0, 1, 2), batches, STEP_SIZE) for t in range(2)]
+    params = as_tree(federation.theta.astype(np.float32))
+    state = method.init(params)
+    state = tree.settle(state, jax.eval_shape(round_of, params, state)[1])
+    for theta, memory in twins.run(twins.fednova, federation.theta, plan, **settings):
+        params, state = round_of(params, state)
+        assert_close(flat(params), theta, 1e-5, "parameters", federation.theta)
+        np.testing.assert_allclose(state.metrics["effective_work"], memory["work"], rtol=1e-6)
