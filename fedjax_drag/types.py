@@ -45,7 +45,8 @@ class Aggregator(NamedTuple):
         keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta``
         (like ``params``), ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``.
         A rule names the extras it uses and swallows the rest.
-      needs: names of extras that the caller must go out of its way to compute.
+      needs: names of extras that the caller must go out of its way to compute. A name may say which one, as in
+        ``"dissimilarity:class_histogram"``; the extra is still called ``dissimilarity``.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if it sees them
         only through norms, cosines and weighted sums, so that they may stay where they were computed;
         ``"coordinates"`` if it compares the clients' values, as order statistics do, and wants whole columns.
@@ -110,6 +111,10 @@ class Algorithm(NamedTuple):
         :class:`Aggregator`.
       needs: names of extras that the engine must compute.
       split: as for :class:`Aggregator`, of the uplink for ``aggregate``.
+      eligible: ``(state) -> [M]`` bool, who may be drawn for the next round; default everybody. If they are
+        fewer than a cohort, others fill it up with ``valid`` False.
+      output: ``(params, state) -> params``, the model that the method hands out where it is not ``params``;
+        evaluated beside it.
     """
 
     client: ClientRule
@@ -118,6 +123,8 @@ class Algorithm(NamedTuple):
     aggregate: Callable[..., tuple[Params, State]]
     needs: frozenset[str] = frozenset()
     split: Literal["clients", "coordinates"] = "coordinates"
+    eligible: Callable[[State], jax.Array] | None = None
+    output: Callable[[Params, State], Params] | None = None
 
 
 class Attack(NamedTuple):

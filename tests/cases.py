@@ -124,6 +124,7 @@ AGGREGATORS = [
 CLIENTS = [
     Case("sgd", clients.sgd),
     Case("fedprox", clients.fedprox, {"mu": 0.2}, {"mu": (0.0, 0.2, 1.0)}),
+    Case("fedsam", clients.fedsam, {"rho": 0.05}, {"rho": (0.0, 0.05, 0.5)}),
     Case("robust_sgd", clients.robust_sgd, {"reducer": aggregators.median()}),
 ]
 
@@ -141,6 +142,35 @@ ALGORITHMS = [
         algorithms.scaffold,
         {"num_clients": NUM_CLIENTS, "aggregator": aggregators.krum(num_byzantine=1)},
         requires=IDS,
+        smallest=4,
+    ),
+    Case("scaffold-tailored", algorithms.scaffold, {"num_clients": NUM_CLIENTS, "tailored": True}, requires=IDS),
+    Case(
+        "adabest",
+        algorithms.adabest,
+        {"num_clients": NUM_CLIENTS},
+        {"mu": (0.0, 0.02, 0.5), "beta": (0.0, 0.2, 0.8)},
+        IDS | {"round"},
+    ),
+    Case("feddyn", algorithms.feddyn, {"num_clients": NUM_CLIENTS, "a": 0.1}, {"a": (0.01, 0.1, 1.0)}, IDS),
+    Case("feddc", algorithms.feddc, {"num_clients": NUM_CLIENTS, "a": 0.1}, {"a": (0.01, 0.1, 1.0)}, IDS),
+    Case("fedacg", algorithms.fedacg, {}, {"lam": (0.0, 0.5, 0.85), "beta": (0.0, 0.001, 0.2)}),
+    Case("stem", algorithms.stem, {"a": 0.2}, {"a": (0.0, 0.2, 1.0)}),
+    Case(
+        "stem-carry-median",
+        algorithms.stem,
+        {"carry_momentum": True, "aggregator": aggregators.median()},
+        {"a": (0.0, 0.2, 1.0)},
+    ),
+    Case("taco", algorithms.taco, {"num_clients": NUM_CLIENTS, "gamma": 0.5}, {"gamma": (0.0, 0.5, 1.0)}, IDS),
+    Case("taco-expels", algorithms.taco, {"num_clients": NUM_CLIENTS, "max_strikes": 2}, requires=IDS),
+    Case("tailored_fedprox", algorithms.tailored_fedprox, {"num_clients": NUM_CLIENTS}, {"mu": (0.0, 0.1, 1.0)}, IDS),
+    Case("fednova", algorithms.fednova, {"rho": 0.9, "mu": 0.1}, {"rho": (0.0, 0.5, 0.9), "mu": (0.0, 0.1, 1.0)}),
+    Case("mime", algorithms.mime, {"b": 0.9}, {"b": (0.0, 0.5, 0.9)}),
+    Case(
+        "mime-first-krum",
+        algorithms.mime,
+        {"gradient": "first", "aggregator": aggregators.krum(num_byzantine=1)},
         smallest=4,
     ),
 ]

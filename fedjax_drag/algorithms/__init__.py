@@ -1,6 +1,27 @@
 """Federated methods with a client and a server side: builders of :class:`~fedjax_drag.types.Algorithm`."""
 
+from fedjax_drag.algorithms._adabest import adabest
+from fedjax_drag.algorithms._fedacg import fedacg
+from fedjax_drag.algorithms._feddc import feddc
+from fedjax_drag.algorithms._feddyn import feddyn
+from fedjax_drag.algorithms._fednova import fednova
 from fedjax_drag.algorithms._lift import from_aggregator
+from fedjax_drag.algorithms._mime import mime
 from fedjax_drag.algorithms._scaffold import scaffold
+from fedjax_drag.algorithms._stem import stem
+from fedjax_drag.algorithms._taco import taco
+from fedjax_drag.algorithms._tailored import tailored_fedprox
 
-__all__ = ["from_aggregator", "scaffold"]
+__all__ = [
+    "adabest",
+    "fedacg",
+    "feddc",
+    "feddyn",
+    "fednova",
+    "from_aggregator",
+    "mime",
+    "scaffold",
+    "stem",
+    "taco",
+    "tailored_fedprox",
+]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._alpha import coefficients, initial_alpha, remember, with_metrics
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -18,11 +19,13 @@ class ScaffoldState(NamedTuple):
       aggregator: state of the aggregation rule.
       control: server control variate ``c``, like ``params``.
       client_controls: client control variates ``c_m``, ``[M, *p]``.
+      alpha: TACO's coefficient of each client's last participation ``[M]``; ``()`` unless ``tailored``.
     """
 
     aggregator: State
     control: Params
     client_controls: Any
+    alpha: Any = ()
 
     @property
     def metrics(self) -> dict[str, jax.Array]:
@@ -31,7 +34,11 @@ class ScaffoldState(NamedTuple):
 
 
 def scaffold(
-    num_clients: int, a: Any = 1.0, aggregator: Aggregator | None = None, server_step_size: Any = 1.0
+    num_clients: int,
+    a: Any = 1.0,
+    aggregator: Aggregator | None = None,
+    server_step_size: Any = 1.0,
+    tailored: bool = False,
 ) -> Algorithm:
     """Corrects every local step by the difference of the server's and the client's control variate.
 
@@ -49,18 +56,22 @@ def scaffold(
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
       server_step_size: ``eta_g``, > 0; scales the rule's step.
+      tailored: whether a client's ``a`` is multiplied by ``1 - alpha_m``, its coefficient in
+        :func:`~fedjax_drag.algorithms.taco`: 0.1 at first, then that of its last participation.
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. The server averages it over
       the clients that are not rejected: only ``aggregator`` is robust, and a malicious client can
       still move ``c`` by its ``aux``. A client with a non-finite entry in either half is rejected whole.
+      Metrics are the rule's, and with ``tailored`` also ``alpha`` (new; 0 where a client does not count).
 
     Raises:
       ValueError: if an argument is out of range.
 
     References:
       Karimireddy et al., SCAFFOLD: Stochastic controlled averaging for federated learning, 2020,
-      Algorithm 1, option II.
+      Algorithm 1, option II. Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive
+      correction, Fig. 6, for ``tailored``. Reading: ``a`` is multiplied by ``1 - alpha_m``, not replaced by it.
     """
     checks.count("num_clients", num_clients, 1)
     checks.in_range("a", a, 0.0)
@@ -69,15 +80,24 @@ def scaffold(
 
     def init(params):
         controls = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
-        return ScaffoldState(rule.init(params), tree.zeros_like(params), controls)
+        state = ScaffoldState(rule.init(params), tree.zeros_like(params), controls)
+        if not tailored:
+            return state
+        inner = with_metrics(state.aggregator, alpha=jnp.zeros(0))
+        return state._replace(aggregator=inner, alpha=initial_alpha(num_clients))
 
     def broadcast(params, state, client_ids):
-        return Downlink(start=params, shared=state.control, own=tree.take(state.client_controls, client_ids))
+        strength = a * (1 - state.alpha[client_ids]) if tailored else ()
+        own = (tree.take(state.client_controls, client_ids), strength)
+        return Downlink(start=params, shared=state.control, own=own)
 
     def direction(grad_fn, w, carry, downlink, batch):
-        gradient = grad_fn(w, batch)
-        corrected = jax.tree.map(lambda g, c, c_m: g + a * (c - c_m), gradient, downlink.shared, downlink.own)
-        return corrected, carry
+        control, strength = downlink.own[0], downlink.own[1] if tailored else a
+
+        def corrected(g, c, c_m):
+            return (g + strength * (c - c_m)).astype(g.dtype)
+
+        return jax.tree.map(corrected, grad_fn(w, batch), downlink.shared, control), carry
 
     def report(downlink, w_end, carry, total_step_size):
         del carry
@@ -100,7 +120,7 @@ def scaffold(
             **extras,
         )
         moved = jax.tree.map(lambda p, q: (p + server_step_size * (q - p)).astype(p.dtype), params, moved)
-        inner = inner._replace(metrics={**inner.metrics, "num_rejected": num_rejected})
+        inner = with_metrics(inner, num_rejected=num_rejected)
         change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.aux)
 
         def updated(controls, changes):
@@ -108,7 +128,12 @@ def scaffold(
             return controls.at[client_ids].add(kept.astype(controls.dtype))
 
         controls = jax.tree.map(updated, state.client_controls, uplink.aux)
-        return moved, ScaffoldState(inner, tree.move(state.control, change), controls)
+        after = ScaffoldState(inner, tree.move(state.control, change), controls)
+        if not tailored:
+            return moved, after
+        newest = coefficients(uplink.delta, counted)
+        alpha = remember(state.alpha, client_ids, newest, counted)
+        return moved, after._replace(aggregator=with_metrics(inner, alpha=newest), alpha=alpha)
 
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=report)
     return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split)

@@ -1,7 +1,8 @@
 """Client rules: what a client computes in its local pass when the server side is plain."""
 
 from fedjax_drag.clients._fedprox import fedprox
+from fedjax_drag.clients._fedsam import fedsam
 from fedjax_drag.clients._robust_sgd import robust_sgd
 from fedjax_drag.clients._sgd import sgd
 
-__all__ = ["fedprox", "robust_sgd", "sgd"]
+__all__ = ["fedprox", "fedsam", "robust_sgd", "sgd"]

@@ -49,8 +49,25 @@ AGGREGATORS: Builders = {
     "nnm": aggregators.nnm,
     "bucketing": aggregators.bucketing,
 }
-CLIENTS: Builders = {"sgd": clients.sgd, "fedprox": clients.fedprox, "robust_sgd": clients.robust_sgd}
-ALGORITHMS: Builders = {"from_aggregator": algorithms.from_aggregator, "scaffold": algorithms.scaffold}
+CLIENTS: Builders = {
+    "sgd": clients.sgd,
+    "fedprox": clients.fedprox,
+    "fedsam": clients.fedsam,
+    "robust_sgd": clients.robust_sgd,
+}
+ALGORITHMS: Builders = {
+    "from_aggregator": algorithms.from_aggregator,
+    "scaffold": algorithms.scaffold,
+    "adabest": algorithms.adabest,
+    "feddyn": algorithms.feddyn,
+    "feddc": algorithms.feddc,
+    "fedacg": algorithms.fedacg,
+    "stem": algorithms.stem,
+    "taco": algorithms.taco,
+    "tailored_fedprox": algorithms.tailored_fedprox,
+    "fednova": algorithms.fednova,
+    "mime": algorithms.mime,
+}
 ATTACKS: Builders = {
     "sign_flip": attacks.sign_flip,
     "scale_noise": attacks.scale_noise,

@@ -45,7 +45,7 @@ class Programs(NamedTuple):
       init: ``(key) -> state``.
       advance: ``(federation, key, state, stop) -> (state, metrics)``: rounds up to ``stop``; metrics of the last
         round, ``train_loss`` averaged and ``num_rejected`` summed over the rounds advanced.
-      evaluate: ``(params, test) -> metrics``.
+      evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
     """
 
     init: Callable[[jax.Array], RunState]
@@ -96,7 +96,16 @@ def make_programs(
         state, metrics, _ = jax.lax.fori_loop(first, stop, one_round, (state, *blank))
         return state, metrics | {"train_loss": metrics["train_loss"] / (stop - first)}
 
-    return Programs(init, advance, make_evaluate(apply, work.preprocess, work.mesh))
+    measure = make_evaluate(apply, work.preprocess, work.mesh)
+
+    def evaluate(state, test):
+        metrics = measure(state.params, test)
+        if algorithm.output is None:
+            return metrics
+        handed_out = measure(algorithm.output(state.params, state.algorithm), test)
+        return metrics | {name.replace("test_", "output_"): value for name, value in handed_out.items()}
+
+    return Programs(init, advance, evaluate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +161,7 @@ class Simulation:
                 state, metrics = advance(self.federation, self.key, state, np.int32(stop))
                 parts.append((stop - done, metrics))
                 done = stop
-            metrics = _merge(parts) | jax.device_get(evaluate(state.params, self.test))
+            metrics = _merge(parts) | jax.device_get(evaluate(state, self.test))
             history.append({"round": done} | metrics)
             for callback in callbacks:
                 callback(Evaluation(done, self.num_rounds, history[-1], state))
@@ -284,7 +293,7 @@ def prepare(
         jax.jit(programs.advance, donate_argnames="state", out_shardings=shared).lower(
             federation, key, state, np.int32(1)
         ),
-        jax.jit(programs.evaluate, out_shardings=shared).lower(state.params, test),
+        jax.jit(programs.evaluate, out_shardings=shared).lower(state, test),
     )
     return Simulation(
         federation, test, key, num_rounds, eval_every, rounds_per_compile or eval_every, programs, lowered

@@ -64,7 +64,8 @@ class Result(NamedTuple):
       params: final global parameters.
       history: dict of NumPy arrays, one entry (row) for each evaluation: ``round``, ``test_accuracy``, ``test_loss``,
         ``train_loss`` (mean over the rounds since the last evaluation), ``num_rejected`` (sum over them), and of the
-        evaluated round the rule's own metrics, per client ``[E, S]``.
+        evaluated round the rule's own metrics, per client ``[E, S]``. Where the algorithm hands out another model
+        than its parameters, ``output_accuracy`` and ``output_loss`` are that model's.
       state: the whole final state, from which a run can go on.
       seconds: running time without compilation, evaluations included.
       compile_seconds: time spent compiling.

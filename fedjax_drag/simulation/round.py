@@ -74,8 +74,8 @@ def make_round(
     The scratch that a round returns holds the clients' results; given to the next round, their memory is used again.
 
     Metrics are the algorithm's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]`` and ``train_loss``, the benign
-    clients' mean mini-batch loss (NaN if there are none). Random draws depend on the key, the round and the
-    client's id only.
+    clients' mean mini-batch loss (NaN if there are none); where the algorithm says who is eligible, also ``valid``
+    ``[S]``. Random draws depend on the key, the round, the client's id and who is eligible only.
     """
     poison = attack.poison if attack else None
     forge = attack.forge if attack else None
@@ -108,7 +108,8 @@ def make_round(
     def round_fn(federation: Federation, key: jax.Array, state: RunState, scratch: LocalResult | None = None):
         index = state.round
         num_clients = federation.rows.shape[0]
-        ids = sampling.cohort(sampling.round_key(key, "cohort", index), num_clients, work.cohort_size)
+        eligible = algorithm.eligible(state.algorithm) if algorithm.eligible else None
+        ids = sampling.cohort(sampling.round_key(key, "cohort", index), num_clients, work.cohort_size, eligible)
         malicious = federation.malicious[ids]
         downlink = algorithm.broadcast(state.params, state.algorithm, ids)
 
@@ -129,6 +130,8 @@ def make_round(
             "num_examples": federation.counts[ids],
             "reject_nonfinite": work.reject_nonfinite,
         }
+        if eligible is not None:
+            extras["valid"] = eligible[ids]
         if dissimilarity is not None:  # of what is uploaded, while it still lies with the clients
             extras["dissimilarity"] = dissimilarity(
                 federation.train, downlink.start, uplink.delta, federation.rows[ids], federation.counts[ids]
@@ -138,9 +141,10 @@ def make_round(
         if "root_delta" in algorithm.needs:
             extras["root_delta"] = root_delta(federation, key, index, downlink.start)
         params, after = algorithm.aggregate(state.params, uplink, state.algorithm, **extras)
-        benign = ~malicious
+        present = {"valid": extras["valid"]} if eligible is not None else {}
+        benign = ~malicious & present["valid"] if present else ~malicious
         train_loss = jnp.where(benign, local.loss, 0.0).sum() / benign.sum()
-        metrics = {**after.metrics, "client_ids": ids, "malicious": malicious, "train_loss": train_loss}
+        metrics = {**after.metrics, "client_ids": ids, "malicious": malicious, "train_loss": train_loss, **present}
         return *copies((RunState(params, after, index + 1), metrics), work.mesh), local
 
     return round_fn

@@ -17,11 +17,15 @@ def round_key(key: jax.Array, name: str, round_index: Any) -> jax.Array:
     return jax.random.fold_in(stream(key, name), round_index)
 
 
-def cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
+def cohort(key: jax.Array, num_clients: int, cohort_size: int, eligible: jax.Array | None = None) -> jax.Array:
     """Client ids of a round ``[S]`` int32, uniform without replacement, ascending.
 
-    With full participation it is everybody.
+    With full participation it is everybody. Clients outside the mask ``eligible`` ``[M]`` fill up the
+    cohort only where those inside are too few; while all are inside the draw is the same as without a mask.
     """
     if cohort_size == num_clients:
         return jnp.arange(num_clients)
-    return jnp.sort(jax.random.choice(key, num_clients, (cohort_size,), replace=False))
+    order = jax.random.permutation(key, num_clients)
+    if eligible is not None:
+        order = order[jnp.argsort(~eligible[order], stable=True)]
+    return jnp.sort(order[:cohort_size])

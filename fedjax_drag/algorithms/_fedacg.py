@@ -1,0 +1,91 @@
+"""FedACG: clients start from where the server's momentum is about to lead."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks, tree
+from fedjax_drag.aggregators import fedavg
+from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.clients import fedprox
+from fedjax_drag.types import Aggregator, Algorithm, Downlink, Params, State
+
+
+class FedACGState(NamedTuple):
+    """State of :func:`fedacg`.
+
+    Attributes:
+      aggregator: state of the aggregation rule, its metrics apart.
+      momentum: the server's momentum ``m``, like ``params``.
+      metrics: those of the aggregation rule, and the norm of the momentum.
+    """
+
+    aggregator: State
+    momentum: Params
+    metrics: dict[str, jax.Array]
+
+
+def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = None) -> Algorithm:
+    """Sends the parameters that the momentum leads to, and holds the clients near them.
+
+    ::
+
+        client:  from phi = theta + lam m:   w -= eta (grad f_m(w) + beta (w - phi));   g_m = w - phi
+        server:  m <- lam m + mean g_m;   theta += m
+
+    The momentum starts at zero. With ``lam = 0`` this is :func:`~fedjax_drag.clients.fedprox` under the plain
+    aggregation rule, with ``beta = 0`` as well the plain rule.
+
+    Args:
+      lam: share of the momentum that is kept, in [0, 1). Paper of BR-DRAG: 0.85.
+      beta: strength of the proximal term, >= 0. Papers: 0.2 (BR-DRAG), 0.001 (TACO).
+      aggregator: rule that takes the place of the mean of the deltas; default
+        :func:`~fedjax_drag.aggregators.fedavg`. It is applied at ``phi``, where the deltas start.
+
+    Returns:
+      An :class:`~fedjax_drag.types.Algorithm`. Metrics: those of ``aggregator``, and the scalar ``momentum_norm``
+      ``||m||``. There is no message ``aux``: what clients send reaches the parameters and the momentum through
+      ``aggregator`` only, but what gets past it stays in the momentum for about ``1 / (1 - lam)`` rounds.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    References:
+      Kim, Kim and Han, Communication-efficient federated learning with accelerated client gradient, 2024; as
+      given by Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section
+      VI. **[reading]** There the client's step has a norm, a number, where the vector ``w - phi`` belongs.
+    """
+    checks.in_range("lam", lam, 0.0, 1.0, open_high=True)
+    checks.in_range("beta", beta, 0.0)
+    rule = aggregator or fedavg()
+
+    def lookahead(params, state):
+        return tree.move(params, tree.scale(lam, state.momentum))
+
+    def init(params):
+        inner = rule.init(params)
+        metrics = {**inner.metrics, "momentum_norm": jnp.zeros(())}
+        return FedACGState(inner._replace(metrics={}), tree.zeros_like(params), metrics)
+
+    def broadcast(params, state, client_ids):
+        del client_ids
+        return Downlink(start=lookahead(params, state))
+
+    def aggregate(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
+        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
+        moved, inner = rule.apply(
+            lookahead(params, state),
+            uplink.delta,
+            state.aggregator,
+            valid=counted,
+            reject_nonfinite=reject_nonfinite,
+            **extras,
+        )
+        # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
+        after = moved, tree.subtract(moved, params)
+        moved, momentum = tree.where(counted.any(), after, (params, state.momentum))
+        metrics = {**inner.metrics, "num_rejected": num_rejected, "momentum_norm": tree.norm(momentum)}
+        return moved, FedACGState(inner._replace(metrics={}), momentum, metrics)
+
+    return Algorithm(fedprox(beta), init, broadcast, aggregate, rule.needs, rule.split)

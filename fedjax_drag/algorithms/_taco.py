@@ -1,0 +1,199 @@
+"""TACO: a correction of each client's drift in proportion to its disagreement with the others."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks, tree
+from fedjax_drag.aggregators import fedavg
+from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._alpha import coefficients, initial_alpha, remember, with_metrics
+from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Deltas, Downlink, Params, State
+
+
+class LocalWork(NamedTuple):
+    """What a local pass consisted of, as float32 scalars: ``K`` and ``K eta``."""
+
+    steps: Any
+    total_step_size: Any
+
+
+class TacoState(NamedTuple):
+    """State of :func:`taco`.
+
+    Attributes:
+      aggregator: state of the aggregation rule.
+      gradient: ``D_t``, the last update per unit of step size, like ``params``; it points against the update.
+      work: of the last round's clients; zeros before the first.
+      mean_alpha: mean of the last round's coefficients; 0 before the first.
+      alpha: ``alpha_m`` of each client's last participation ``[M]``.
+      strikes: rounds in which a client was suspected ``[M]`` int32.
+    """
+
+    aggregator: State
+    gradient: Params
+    work: LocalWork
+    mean_alpha: jax.Array
+    alpha: jax.Array
+    strikes: jax.Array
+
+    @property
+    def metrics(self) -> dict[str, jax.Array]:
+        """Those of the aggregation rule, and TACO's own."""
+        return self.aggregator.metrics
+
+
+def taco(
+    num_clients: int,
+    gamma: Any = None,
+    kappa: Any = 0.6,
+    max_strikes: Any = None,
+    tailored_correction: bool = True,
+    tailored_aggregation: bool = True,
+    aggregator: Aggregator | None = None,
+    server_step_size: Any = 1.0,
+) -> Algorithm:
+    """Pulls each client along the last update, the more the less its own update agrees with the mean.
+
+    With K local steps of size eta::
+
+        client:  w -= eta (grad f_m(w) + gamma (1 - alpha_m) D_t)
+        server:  alpha_m <- (1 - ||g_m|| / sum_j ||g_j||) max(0, cos(g_m, mean g))
+                 D_{t+1} = -sum_m alpha_m g_m / (K eta sum_m alpha_m);   theta -= eta_g D_{t+1}
+
+    ``alpha_m`` starts at 0.1 and stays that of the client's last participation; ``D_0 = 0``. A client whose new
+    ``alpha_m`` is at least ``kappa`` gets a strike, for only somebody who sends back the last update agrees so well;
+    with ``max_strikes`` it is expelled: from the next round on it is never drawn, and its weight is 0. Strikes
+    are not forgiven.
+
+    Beside ``theta`` the method has the output ``z_t = theta_t + (1 - mean alpha_m) (theta_t - theta_{t-1})``, which
+    the engine reports as ``output_accuracy`` and ``output_loss``.
+
+    Args:
+      num_clients: M, clients in the federation; the state holds a coefficient and a count for each.
+      gamma: strength of the correction, >= 0; default ``1/K``, as in the paper.
+      kappa: coefficient in [0, 1] from which on a client is suspected. Paper: 0.6.
+      max_strikes: strikes that expel a client, >= 1. Paper: a fifth of the rounds. Default: nobody is expelled.
+      tailored_correction: False leaves the clients' gradients as they are.
+      tailored_aggregation: False gives the aggregation rule the deltas as they are; with neither, the parameters are
+        those of the rule.
+      aggregator: rule that takes the place of the mean; default :func:`~fedjax_drag.aggregators.fedavg`. With
+        ``tailored_aggregation`` it receives ``g_m alpha_m / mean alpha``, whose mean is the equation's; a rule that
+        takes no notice of lengths takes none of ``alpha_m``.
+      server_step_size: ``eta_g / (K eta)``, > 0; scales the rule's step. Paper: 1.
+
+    Returns:
+      An :class:`~fedjax_drag.types.Algorithm`. Metrics, beside the rule's: ``alpha`` (new; 0 where a client
+      does not count), ``strikes`` ``[S]``, ``num_expelled`` (of the federation), and ``weight``, the coefficient
+      of ``g_m`` itself. The message ``aux`` is ``(K, K eta)``; the server goes by the median of the clients that
+      count, which a minority cannot move out of the others' range. A client with a non-finite entry in
+      either half is rejected whole and keeps its coefficient. Where no coefficient is positive, as in a cohort of
+      one, the weighted sum is zero.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    References:
+      Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Algorithm 2,
+      equations 7 to 10 and 15. Readings: the paper's deltas have the opposite sign; it expels after "over" or after
+      exactly ``lambda`` rounds, here once the strikes reach ``max_strikes``; sums, means and the mean of ``alpha``
+      in ``z`` are over the round's clients that count; without tailored correction there is none (Table VI,
+      whose first row is FedAvg). ``D`` is the rule's step, before ``server_step_size``.
+    """
+    checks.count("num_clients", num_clients, 1)
+    if gamma is not None:
+        checks.in_range("gamma", gamma, 0.0)
+    checks.in_range("kappa", kappa, 0.0, 1.0)
+    if max_strikes is not None:
+        checks.in_range("max_strikes", max_strikes, 1.0)
+    checks.positive("server_step_size", server_step_size)
+    rule = aggregator or fedavg()
+
+    def eligible(state):
+        return state.strikes < (jnp.inf if max_strikes is None else max_strikes)
+
+    def init(params):
+        own = {"alpha": jnp.zeros(0), "strikes": jnp.zeros(0, jnp.int32), "num_expelled": jnp.zeros((), jnp.int32)}
+        return TacoState(
+            with_metrics(rule.init(params), **own),
+            tree.zeros_like(params),
+            LocalWork(jnp.zeros(()), jnp.zeros(())),
+            jnp.zeros(()),
+            initial_alpha(num_clients),
+            jnp.zeros(num_clients, jnp.int32),
+        )
+
+    def broadcast(params, state, client_ids):
+        if not tailored_correction:
+            return Downlink(start=params)
+        # Nobody has told K before the first round, but then D_t = 0.
+        strength = tree.inverse(state.work.steps) if gamma is None else gamma
+        pull = jax.tree.map(lambda d: (strength * d).astype(d.dtype), state.gradient)
+        return Downlink(start=params, shared=pull, own=1 - state.alpha[client_ids])
+
+    def direction(grad_fn, w, steps, downlink, batch):
+        gradient = grad_fn(w, batch)
+        if tailored_correction:
+            # A factor, not its product with the pull: that would be one more model for every client.
+            gradient = jax.tree.map(lambda g, p: (g + downlink.own * p).astype(g.dtype), gradient, downlink.shared)
+        return gradient, steps + 1
+
+    def report(downlink, w_end, steps, total_step_size):
+        del downlink, w_end
+        return LocalWork(steps, jnp.asarray(total_step_size, jnp.float32))
+
+    def aggregate(params, uplink, state, *, client_ids, valid=None, reject_nonfinite=True, **extras):
+        allowed = eligible(state)[client_ids]
+        counted, num_rejected = screen(uplink, allowed if valid is None else allowed & valid, reject_nonfinite)
+        newest = coefficients(uplink.delta, counted)
+        mean_alpha = newest.sum() * tree.inverse(counted.sum().astype(jnp.float32))
+        factor = newest * tree.inverse(mean_alpha) if tailored_aggregation else jnp.ones_like(newest)
+        moved, inner = rule.apply(
+            params,
+            _scaled(factor, uplink.delta) if tailored_aggregation else uplink.delta,
+            state.aggregator,
+            client_ids=client_ids,
+            valid=counted,
+            reject_nonfinite=reject_nonfinite,
+            **extras,
+        )
+        work = jax.tree.map(lambda x: _median(jnp.abs(x), counted), uplink.aux)
+        per_step = tree.inverse(work.total_step_size)
+        gradient = jax.tree.map(lambda p, q: ((p - q) * per_step).astype(p.dtype), params, moved)
+        moved = jax.tree.map(lambda p, q: (p + server_step_size * (q - p)).astype(p.dtype), params, moved)
+        past = state.gradient, state.work, state.mean_alpha
+        gradient, work, mean_alpha = tree.where(counted.any(), (gradient, work, mean_alpha), past)
+
+        alpha = remember(state.alpha, client_ids, newest, counted)
+        strikes = state.strikes.at[client_ids].add((counted & (newest >= kappa)).astype(jnp.int32))
+        after = TacoState(inner, gradient, work, mean_alpha, alpha, strikes)
+        inner = with_metrics(
+            inner,
+            weight=inner.metrics["weight"] * factor,
+            num_rejected=num_rejected,
+            alpha=newest,
+            strikes=strikes[client_ids],
+            num_expelled=(~eligible(after)).sum().astype(jnp.int32),
+        )
+        return moved, after._replace(aggregator=inner)
+
+    def output(params, state):
+        ahead = (1 - state.mean_alpha) * server_step_size * state.work.total_step_size
+        return jax.tree.map(lambda p, d: (p - ahead * d).astype(p.dtype), params, state.gradient)
+
+    client = ClientRule(begin=lambda downlink: jnp.zeros(()), direction=direction, report=report)
+    needs = rule.needs | {"client_ids"}
+    expels = None if max_strikes is None else eligible
+    return Algorithm(client, init, broadcast, aggregate, needs, rule.split, eligible=expels, output=output)
+
+
+def _scaled(factor: jax.Array, deltas: Deltas) -> Deltas:
+    """Each client's delta times its factor ``[S]``."""
+    return jax.tree.map(lambda d: (factor.reshape(-1, *[1] * (d.ndim - 1)) * d).astype(d.dtype), deltas)
+
+
+def _median(values: jax.Array, counted: jax.Array) -> jax.Array:
+    """The lower median of those that count; 0 if there are none."""
+    middle = jnp.sort(jnp.where(counted, values, jnp.inf))[jnp.maximum(counted.sum() - 1, 0) // 2]
+    return jnp.where(counted.any(), middle, 0.0)
