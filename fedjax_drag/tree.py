@@ -203,29 +203,33 @@ def mix(weights: jax.Array, deltas: Deltas) -> Deltas:
     Returns:
       ``[K, *p]`` in accumulation precision.
     """
-    leaves, structure = jax.tree.flatten(deltas)
     present = (weights != 0).any(0)
 
-    def product(rows):
-        return jnp.dot(weights, rows, precision=_EXACT)
-
-    def plain():
-        return [product(_rows(leaf)) for leaf in leaves]
-
     def masked():
-        return [product(jnp.where(present[:, None], _rows(leaf), 0.0)) for leaf in leaves]
+        def leaf_mask(leaf):
+            return jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+
+        return _product(weights, jax.tree.map(leaf_mask, deltas))
 
     # Masking costs ten times the product. 0 times a value that is not finite is NaN, so a finite sum has not met one.
-    sums = plain()
-    finite = jnp.stack([jnp.isfinite(total).all() for total in sums]).all()
-    sums = jax.lax.cond(finite, lambda: sums, masked)
-    return structure.unflatten([x.reshape(-1, *leaf.shape[1:]) for x, leaf in zip(sums, leaves, strict=True)])
+    sums = _product(weights, deltas)
+    finite = jnp.stack([jnp.isfinite(total).all() for total in jax.tree.leaves(sums)]).all()
+    return jax.lax.cond(finite, lambda: sums, masked)
+
+
+def _product(weights: jax.Array, deltas: Deltas) -> Deltas:
+    def leaf_product(leaf):
+        return jnp.dot(weights, _rows(leaf), precision=_EXACT).reshape(-1, *leaf.shape[1:])
+
+    return jax.tree.map(leaf_product, deltas)
 
 
 def mean(deltas: Deltas, valid: jax.Array | None = None) -> Params:
-    """Mean over the valid clients; zero if there are none."""
-    valid = jnp.ones(cohort_size(deltas), bool) if valid is None else valid
-    return weighted_sum(uniform_weights(valid), deltas)
+    """Mean over the valid clients, zero if there are none; over all of them without a mask, finite or not."""
+    if valid is not None:
+        return weighted_sum(uniform_weights(valid), deltas)
+    size = cohort_size(deltas)
+    return jax.tree.map(lambda row: row[0], _product(jnp.full((1, size), 1 / size), deltas))
 
 
 def uniform_weights(valid: jax.Array) -> jax.Array:

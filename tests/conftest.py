@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -21,3 +22,12 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 # Two devices, so that sharding is tested everywhere; a program without a mesh runs on the first.
 jax.config.update("jax_num_cpu_devices", 2)
+
+RUNS = ("simulation", "models", "experiment", "test_learning.py")
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation(request):
+    """Most tests compile for seconds what runs for microseconds: there XLA is told not to bother."""
+    long = any(part in RUNS for part in request.path.parts)
+    jax.config.update("jax_disable_most_optimizations", not long)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.aggregators._weiszfeld import distances_to
 from fedjax_drag.types import Aggregator, Params
 
 
@@ -68,8 +69,7 @@ def centered_clipping(radius: Any, iterations: int = 1) -> Aggregator:
 
         def iterate(before, _):
             center, weight, _ = before
-            offsets = jax.tree.map(lambda g, v: tree.accurate(g) - v, deltas, center)
-            scale = jnp.where(valid, clip_scale(tree.norms(offsets), radius), 0.0)
+            scale = jnp.where(valid, clip_scale(distances_to(center, deltas, share), radius), 0.0)
             pull = share * scale
             kept = 1 - pull.sum()
             center = jax.tree.map(lambda v, s: kept * v + s, center, tree.weighted_sum(pull, deltas))

@@ -1,7 +1,5 @@
 """TACO's coefficients: how well each client's update stands for all of them."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -32,8 +30,3 @@ def coefficients(deltas: Deltas, counted: jax.Array) -> jax.Array:
 def remember(alpha: jax.Array, client_ids: jax.Array, newest: jax.Array, counted: jax.Array) -> jax.Array:
     """``alpha`` ``[M]`` with the newest coefficients of the cohort's clients that count."""
     return alpha.at[client_ids].set(jnp.where(counted, newest, alpha[client_ids]))
-
-
-def with_metrics(inner: Any, **metrics: jax.Array) -> Any:
-    """The state of the aggregation rule, its metrics extended by those of the method around it."""
-    return inner._replace(metrics={**inner.metrics, **metrics})

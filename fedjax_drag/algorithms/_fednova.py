@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._metrics import with_metrics
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink
 
 
@@ -55,7 +56,7 @@ def fednova(
 
     def init(params):
         state = rule.init(params)
-        return state._replace(metrics={**state.metrics, "work": jnp.zeros(0), "effective_work": jnp.zeros(())})
+        return with_metrics(state, work=jnp.zeros(0), effective_work=jnp.zeros(()))
 
     def broadcast(params, state, client_ids):
         del state, client_ids
@@ -95,7 +96,7 @@ def fednova(
         normalized = jax.tree.map(lambda d: (d * ratio.reshape(-1, *[1] * (d.ndim - 1))).astype(d.dtype), uplink.delta)
         moved, after = rule.apply(params, normalized, state, valid=counted, reject_nonfinite=reject_nonfinite, **extras)
         own = {"num_rejected": num_rejected, "work": work, "effective_work": effective}
-        return moved, after._replace(metrics={**after.metrics, **own})
+        return moved, with_metrics(after, **own)
 
     client = ClientRule(begin, direction, report)
     needs = rule.needs | ({"num_examples"} if weighting == "examples" else frozenset())

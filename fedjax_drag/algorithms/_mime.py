@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._metrics import with_metrics
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -63,9 +64,6 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
     checks.in_range("b", b, 0.0, 1.0, open_high=True)
     checks.one_of("gradient", gradient, ("average", "first"))
     rule = aggregator or fedavg()
-
-    def with_metrics(inner, **own):
-        return inner._replace(metrics={**inner.metrics, **own})
 
     def init(params):
         return MimeState(with_metrics(rule.init(params), momentum_norm=jnp.zeros(())), tree.zeros_like(params))

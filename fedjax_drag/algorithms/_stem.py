@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._metrics import with_metrics
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -141,7 +142,7 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
         moved, inner = rule.apply(
             params, lengthened, state.aggregator, valid=counted, reject_nonfinite=reject_nonfinite, **extras
         )
-        inner = inner._replace(metrics={**inner.metrics, "num_rejected": num_rejected})
+        inner = with_metrics(inner, num_rejected=num_rejected)
         memory = remember(params, v, counted, state.memory) if carry_momentum else ()
         return moved, StemState(inner, memory)
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from fedjax_drag import checks
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.aggregators._screen import screen
-from fedjax_drag.algorithms._alpha import coefficients, initial_alpha, remember, with_metrics
+from fedjax_drag.algorithms._alpha import coefficients, initial_alpha, remember
+from fedjax_drag.algorithms._metrics import with_metrics
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, State
 
 

@@ -16,6 +16,8 @@ from fedjax_drag.aggregators._geometric_median import geometric_median
 from fedjax_drag.aggregators._raga import raga
 from fedjax_drag.aggregators._rfa import rfa
 
+pytestmark = pytest.mark.slow  # a program for every rule and setting; contracts and twins run by default
+
 COHORT, SIZE = 5, 4
 RULES = {"autogm": autogm, "geomed": geomed, "geometric_median": geometric_median, "raga": raga, "rfa": rfa}
 
