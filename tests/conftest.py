@@ -1,6 +1,7 @@
 """Puts this folder on the path of its tests, which import ``cases`` and ``reference.numpy_rules``."""
 
 import atexit
+import itertools
 import os
 import shutil
 import sys
@@ -23,11 +24,16 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 # Two devices, so that sharding is tested everywhere; a program without a mesh runs on the first.
 jax.config.update("jax_num_cpu_devices", 2)
 
-RUNS = ("simulation", "models", "experiment", "test_learning.py")
+TESTS = itertools.count(1)
+FULLY = ("simulation", "models", "experiment", "reference", "test_learning.py")
 
 
 @pytest.fixture(autouse=True)
 def quick_compilation(request):
-    """Most tests compile for seconds what runs for microseconds: there XLA is told not to bother."""
-    long = any(part in RUNS for part in request.path.parts)
-    jax.config.update("jax_disable_most_optimizations", not long)
+    """Most tests compile for seconds what runs for microseconds: XLA is told not to bother, but where rounding matters."""
+    fully = any(part in RUNS for part in request.path.parts)
+    jax.config.update("jax_disable_most_optimizations", not fully)
+    yield
+    # A program holds some ten memory maps, of which Linux grants a process 65,530.
+    if next(TESTS) % 100 == 0:
+        jax.clear_caches()
