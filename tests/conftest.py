@@ -30,8 +30,8 @@ FULLY = ("simulation", "models", "experiment", "reference", "test_learning.py")
 
 @pytest.fixture(autouse=True)
 def quick_compilation(request):
-    """Most tests compile for seconds what runs for microseconds: XLA is told not to bother, but where rounding matters."""
-    fully = any(part in RUNS for part in request.path.parts)
+    """Most tests compile for seconds what runs for microseconds: there XLA is told not to bother."""
+    fully = any(part in FULLY for part in request.path.parts)
     jax.config.update("jax_disable_most_optimizations", not fully)
     yield
     # A program holds some ten memory maps, of which Linux grants a process 65,530.
