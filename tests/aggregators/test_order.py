@@ -17,6 +17,8 @@ from fedjax_drag.aggregators._median import median
 from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
 from fedjax_drag.aggregators._trimmed_mean import _number_cut, trimmed_mean
 
+pytestmark = pytest.mark.slow  # a program for every number of clients; contracts and twins run by default
+
 SIZES = [1, 2, 3, 10, 16, 17, 33, 41, 100, 300]  # inline networks, a network over a copy, one and more groups
 WIDTH = 230  # more than a block of 300 clients
 bounded = settings(max_examples=25, deadline=None, derandomize=True)
