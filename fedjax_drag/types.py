@@ -28,10 +28,12 @@ class Batch(NamedTuple):
     Attributes:
       x: inputs ``[B, *input_shape]``.
       y: integer labels ``[B]``.
+      real: ``[B]`` bool, which of the examples count, the others being padding; None if all do.
     """
 
     x: jax.Array
     y: jax.Array
+    real: jax.Array | None = None
 
 
 class Aggregator(NamedTuple):
@@ -135,8 +137,11 @@ class Attack(NamedTuple):
         on. ``positions`` ``[B]`` are the batch's places in the client's own list of ``num_examples`` examples,
         which is in random order, so that a prefix is a random subset. Called for malicious clients only.
       forge: ``(key, uplink, malicious, *, client_ids, **knowledge) -> uplink``: what malicious clients send. It
-        sees the whole round, ``malicious`` is ``[S]`` bool, and returns benign rows bit for bit.
+        sees the whole round, ``malicious`` is ``[S]`` bool, and returns benign rows bit for bit. ``knowledge`` is
+        ``round`` and what ``needs`` asks for.
+      needs: what the attacker must be told: ``"last_update"``, the last round's change of the global parameters.
     """
 
     poison: Callable[..., Batch] | None = None
     forge: Callable[..., Uplink] | None = None
+    needs: frozenset[str] = frozenset()

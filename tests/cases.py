@@ -32,6 +32,7 @@ class Case:
       keyed: whether a draw from ``key`` groups the clients by their place in the cohort, so that order matters.
       consensus: whether the delta that all clients agree on is the update.
       flat: whether the update has no gradient anywhere.
+      forges: the halves of its message that a malicious client does not send as they are.
     """
 
     label: str
@@ -43,6 +44,7 @@ class Case:
     keyed: bool = False
     consensus: bool = True
     flat: bool = False
+    forges: frozenset[str] = frozenset({"delta", "aux"})
 
     def build(self, **changes: Any) -> Any:
         """Calls the builder."""
@@ -179,6 +181,7 @@ ATTACKS = [
     Case("sign_flip", attacks.sign_flip, {"scale": 1.0}, {"scale": (0.5, 1.0, 4.0)}),
     Case("scale_noise", attacks.scale_noise, {"variance": 3.0}, {"variance": (0.5, 3.0)}),
     Case("label_flip", attacks.label_flip, {"fraction": 0.5}),
+    Case("freeloader", attacks.freeloader, forges=frozenset({"delta"})),
 ]
 
 SECTIONS = {
@@ -227,6 +230,13 @@ def extras(cohort: int, round: int = 0, seed: int = 0) -> dict[str, Any]:
         "num_examples": jnp.asarray(rng.integers(1, 90, cohort), jnp.int32),
         "dissimilarity": jnp.asarray(rng.uniform(size=cohort), jnp.float32),
     }
+
+
+def assert_like(tree: Any, other: Any, lead: tuple[int, ...] = ()) -> None:
+    """Same structure, dtypes and shapes, but for leading axes."""
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        assert (x.shape, x.dtype) == ((*lead, *y.shape), y.dtype)
 
 
 def select(extras: dict[str, Any], rows: Any) -> dict[str, Any]:

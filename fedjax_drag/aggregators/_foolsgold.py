@@ -1,13 +1,14 @@
 """FoolsGold: clients that keep pulling in the same direction lose their weight."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator
 
 _SAME = 1e-12  # 1 - cosine of vectors that are parallel up to rounding
@@ -22,7 +23,7 @@ class FoolsGoldState(NamedTuple):
       metrics: of the last round.
     """
 
-    history: Any
+    history: PerClient
     metrics: dict[str, jax.Array]
 
 
@@ -63,7 +64,7 @@ def foolsgold(num_clients: int) -> Aggregator:
     checks.count("num_clients", num_clients, 1)
 
     def init(params):
-        history = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), tree.accurate(p).dtype), params)
+        history = per_client.zeros(params, num_clients, lambda p: tree.accurate(p).dtype)
         return FoolsGoldState(history, empty_metrics("trust"))
 
     @screened
@@ -81,9 +82,9 @@ def foolsgold(num_clients: int) -> Aggregator:
 
     def apply(params, deltas, state, *, client_ids, **extras):
         # Only the cohort's rows are touched, so that a round costs what the cohort does and not the federation.
-        cohort = state._replace(history=tree.take(state.history, client_ids))
+        cohort = state._replace(history=state.history.take(client_ids))
         params, after = of_cohort(params, deltas, cohort, **extras)
-        history = jax.tree.map(lambda h, rows: h.at[client_ids].set(rows), state.history, after.history)
+        history = state.history.put(client_ids, after.history, jnp.ones(client_ids.shape, bool))
         return params, after._replace(history=history)
 
     return Aggregator(init, apply, frozenset({"client_ids"}))

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -26,7 +27,7 @@ class AdaBestState(NamedTuple):
     aggregator: State
     average: Params
     correction: Params
-    client_corrections: Any
+    client_corrections: PerClient
     last_rounds: jax.Array
     metrics: dict[str, jax.Array]
 
@@ -72,7 +73,7 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     rule = aggregator or fedavg()
 
     def init(params):
-        rows = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
+        rows = per_client.zeros(params, num_clients)
         inner = rule.init(params)
         metrics = {**inner.metrics, "correction_norm": jnp.zeros(())}
         average = jax.tree.map(jnp.array, params)  # a copy: the caller may donate both
@@ -86,38 +87,30 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
         )
 
     def broadcast(params, state, client_ids):
-        return Downlink(start=params, own=tree.take(state.client_corrections, client_ids))
+        return Downlink(start=params, own=state.client_corrections.take(client_ids))
 
     def direction(grad_fn, w, carry, downlink, batch):
         return tree.subtract(grad_fn(w, batch), downlink.own), carry
 
-    def aggregate(params, uplink, state, *, client_ids, round, valid=None, reject_nonfinite=True, **extras):
-        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
-        average, inner = rule.apply(
-            params,
-            uplink.delta,
-            state.aggregator,
-            client_ids=client_ids,
-            round=round,
-            valid=counted,
-            reject_nonfinite=reject_nonfinite,
-            **extras,
+    def aggregate(params, uplink, state, *, client_ids, round, **extras):
+        average, inner, counted = apply_screened(
+            rule, params, uplink, state.aggregator, client_ids=client_ids, round=round, **extras
         )
         correction = jax.tree.map(lambda before, now: (beta * (before - now)).astype(now.dtype), state.average, average)
         after = tree.subtract(average, correction), average, correction
         moved, average, correction = tree.where(counted.any(), after, (params, state.average, state.correction))
 
-        here = jnp.where(counted, client_ids, num_clients)  # beyond the last row: dropped
         # No round has passed between a client's first message and a zero row; the same round again counts as one.
         fade = 1 / tree.accurate(jnp.maximum(round - state.last_rounds[client_ids], 1))
 
-        def updated(rows, deltas):
-            faded = fade.reshape(-1, *[1] * (deltas.ndim - 1)) * rows[client_ids]
-            return rows.at[here].set((faded - mu * deltas).astype(rows.dtype), mode="drop")
+        def updated(h_m, g):
+            return fade.reshape(-1, *[1] * (g.ndim - 1)) * h_m - mu * g
 
-        rows = jax.tree.map(updated, state.client_corrections, uplink.delta)
+        own = jax.tree.map(updated, state.client_corrections.take(client_ids), uplink.delta)
+        rows = state.client_corrections.put(client_ids, own, counted)
+        here = jnp.where(counted, client_ids, num_clients)  # beyond the last row: dropped
         last_rounds = state.last_rounds.at[here].set(jnp.asarray(round, jnp.int32), mode="drop")
-        metrics = {**inner.metrics, "num_rejected": num_rejected, "correction_norm": tree.norm(correction)}
+        metrics = {**inner.metrics, "correction_norm": tree.norm(correction)}
         return moved, AdaBestState(inner._replace(metrics={}), average, correction, rows, last_rounds, metrics)
 
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

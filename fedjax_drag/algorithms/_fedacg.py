@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._inner import apply_screened
 from fedjax_drag.clients import fedprox
 from fedjax_drag.types import Aggregator, Algorithm, Downlink, Params, State
 
@@ -72,20 +72,12 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
         del client_ids
         return Downlink(start=lookahead(params, state))
 
-    def aggregate(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
-        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
-        moved, inner = rule.apply(
-            lookahead(params, state),
-            uplink.delta,
-            state.aggregator,
-            valid=counted,
-            reject_nonfinite=reject_nonfinite,
-            **extras,
-        )
+    def aggregate(params, uplink, state, **extras):
+        moved, inner, counted = apply_screened(rule, lookahead(params, state), uplink, state.aggregator, **extras)
         # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
         after = moved, tree.subtract(moved, params)
         moved, momentum = tree.where(counted.any(), after, (params, state.momentum))
-        metrics = {**inner.metrics, "num_rejected": num_rejected, "momentum_norm": tree.norm(momentum)}
+        metrics = {**inner.metrics, "momentum_norm": tree.norm(momentum)}
         return moved, FedACGState(inner._replace(metrics={}), momentum, metrics)
 
     return Algorithm(fedprox(beta), init, broadcast, aggregate, rule.needs, rule.split)

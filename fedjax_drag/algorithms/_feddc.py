@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -26,8 +27,8 @@ class FedDCState(NamedTuple):
     aggregator: State
     drift: Params
     control: Params
-    client_drifts: Any
-    client_controls: Any
+    client_drifts: PerClient
+    client_controls: PerClient
     metrics: dict[str, jax.Array]
 
 
@@ -72,14 +73,14 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
     rule = aggregator or fedavg()
 
     def init(params):
-        rows = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
+        rows = per_client.zeros(params, num_clients)
         zero = tree.zeros_like
         inner = rule.init(params)
         metrics = {**inner.metrics, "drift_norm": jnp.zeros(())}
         return FedDCState(inner._replace(metrics={}), zero(params), zero(params), rows, zero(rows), metrics)
 
     def broadcast(params, state, client_ids):
-        own = tree.take((state.client_drifts, state.client_controls), client_ids)
+        own = state.client_drifts.take(client_ids), state.client_controls.take(client_ids)
         return Downlink(start=params, shared=state.control, own=own)
 
     def direction(grad_fn, w, carry, downlink, batch):
@@ -99,28 +100,17 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
             downlink.start,
         )
 
-    def aggregate(params, uplink, state, *, client_ids, valid=None, reject_nonfinite=True, **extras):
-        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
-        moved, inner = rule.apply(
-            params,
-            uplink.delta,
-            state.aggregator,
-            client_ids=client_ids,
-            valid=counted,
-            reject_nonfinite=reject_nonfinite,
-            **extras,
-        )
+    def aggregate(params, uplink, state, *, client_ids, **extras):
+        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
         change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, (uplink.delta, uplink.aux))
         drift, control = tree.move((state.drift, state.control), change)
         moved = tree.where(counted.any(), tree.move(moved, drift), params)
-        here = jnp.where(counted, client_ids, num_clients)  # beyond the last row: dropped
 
-        def updated(rows, changes):
-            return rows.at[here].add(changes.astype(rows.dtype), mode="drop")
+        def grown(rows, changes):
+            return rows.put(client_ids, tree.add(rows.take(client_ids), changes), counted)
 
-        rows = state.client_drifts, state.client_controls
-        drifts, controls = jax.tree.map(updated, rows, (uplink.delta, uplink.aux))
-        metrics = {**inner.metrics, "num_rejected": num_rejected, "drift_norm": tree.norm(drift)}
+        drifts, controls = grown(state.client_drifts, uplink.delta), grown(state.client_controls, uplink.aux)
+        metrics = {**inner.metrics, "drift_norm": tree.norm(drift)}
         return moved, FedDCState(inner._replace(metrics={}), drift, control, drifts, controls, metrics)
 
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=report)

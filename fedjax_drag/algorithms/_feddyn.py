@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
+from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -23,7 +24,7 @@ class FedDynState(NamedTuple):
 
     aggregator: State
     correction: Params
-    client_corrections: Any
+    client_corrections: PerClient
     metrics: dict[str, jax.Array]
 
 
@@ -64,13 +65,13 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
     rule = aggregator or fedavg()
 
     def init(params):
-        rows = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
+        rows = per_client.zeros(params, num_clients)
         inner = rule.init(params)
         metrics = {**inner.metrics, "correction_norm": jnp.zeros(())}
         return FedDynState(inner._replace(metrics={}), tree.zeros_like(params), rows, metrics)
 
     def broadcast(params, state, client_ids):
-        return Downlink(start=params, own=tree.take(state.client_corrections, client_ids))
+        return Downlink(start=params, own=state.client_corrections.take(client_ids))
 
     def direction(grad_fn, w, carry, downlink, batch):
         regularised = jax.tree.map(
@@ -78,28 +79,15 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
         )
         return regularised, carry
 
-    def aggregate(params, uplink, state, *, client_ids, valid=None, reject_nonfinite=True, **extras):
-        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
-        moved, inner = rule.apply(
-            params,
-            uplink.delta,
-            state.aggregator,
-            client_ids=client_ids,
-            valid=counted,
-            reject_nonfinite=reject_nonfinite,
-            **extras,
-        )
+    def aggregate(params, uplink, state, *, client_ids, **extras):
+        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
         total = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.delta)
         correction = tree.move(state.correction, tree.scale(-a, total))
         moved = jax.tree.map(lambda q, h: (q - h / a).astype(q.dtype), moved, correction)
         moved = tree.where(counted.any(), moved, params)
-        here = jnp.where(counted, client_ids, num_clients)  # beyond the last row: dropped
-
-        def updated(rows, deltas):
-            return rows.at[here].add((-a * deltas).astype(rows.dtype), mode="drop")
-
-        rows = jax.tree.map(updated, state.client_corrections, uplink.delta)
-        metrics = {**inner.metrics, "num_rejected": num_rejected, "correction_norm": tree.norm(correction)}
+        own = jax.tree.map(lambda h_m, g: h_m - a * g, state.client_corrections.take(client_ids), uplink.delta)
+        rows = state.client_corrections.put(client_ids, own, counted)
+        metrics = {**inner.metrics, "correction_norm": tree.norm(correction)}
         return moved, FedDynState(inner._replace(metrics={}), correction, rows, metrics)
 
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
-from fedjax_drag.algorithms._metrics import with_metrics
+from fedjax_drag.algorithms._inner import apply_screened, with_metrics
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -89,15 +88,12 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
         del w_end, total_step_size
         return jax.tree.map(lambda g, start: g.astype(start.dtype), carry[0], downlink.start)
 
-    def aggregate(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
-        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
-        moved, inner = rule.apply(
-            params, uplink.delta, state.aggregator, valid=counted, reject_nonfinite=reject_nonfinite, **extras
-        )
+    def aggregate(params, uplink, state, **extras):
+        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, **extras)
         average = tree.mean(uplink.aux, counted)
         updated = jax.tree.map(lambda m, g: ((1 - b) * g + b * m).astype(m.dtype), state.momentum, average)
         momentum = tree.where(counted.any(), updated, state.momentum)
-        inner = with_metrics(inner, num_rejected=num_rejected, momentum_norm=tree.norm(momentum))
+        inner = with_metrics(inner, momentum_norm=tree.norm(momentum))
         return moved, MimeState(inner, momentum)
 
     client = ClientRule(begin, direction, report)

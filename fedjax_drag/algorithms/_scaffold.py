@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
 from fedjax_drag.algorithms._alpha import coefficients, initial_alpha, remember
-from fedjax_drag.algorithms._metrics import with_metrics
+from fedjax_drag.algorithms._inner import apply_screened, with_metrics
+from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -25,7 +25,7 @@ class ScaffoldState(NamedTuple):
 
     aggregator: State
     control: Params
-    client_controls: Any
+    client_controls: PerClient
     alpha: Any = ()
 
     @property
@@ -80,7 +80,7 @@ def scaffold(
     rule = aggregator or fedavg()
 
     def init(params):
-        controls = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
+        controls = per_client.zeros(params, num_clients)
         state = ScaffoldState(rule.init(params), tree.zeros_like(params), controls)
         if not tailored:
             return state
@@ -89,7 +89,7 @@ def scaffold(
 
     def broadcast(params, state, client_ids):
         strength = a * (1 - state.alpha[client_ids]) if tailored else ()
-        own = (tree.take(state.client_controls, client_ids), strength)
+        own = (state.client_controls.take(client_ids), strength)
         return Downlink(start=params, shared=state.control, own=own)
 
     def direction(grad_fn, w, carry, downlink, batch):
@@ -109,26 +109,12 @@ def scaffold(
             downlink.start,
         )
 
-    def aggregate(params, uplink, state, *, client_ids, valid=None, reject_nonfinite=True, **extras):
-        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
-        moved, inner = rule.apply(
-            params,
-            uplink.delta,
-            state.aggregator,
-            client_ids=client_ids,
-            valid=counted,
-            reject_nonfinite=reject_nonfinite,
-            **extras,
-        )
+    def aggregate(params, uplink, state, *, client_ids, **extras):
+        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
         moved = jax.tree.map(lambda p, q: (p + server_step_size * (q - p)).astype(p.dtype), params, moved)
-        inner = with_metrics(inner, num_rejected=num_rejected)
         change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.aux)
-
-        def updated(controls, changes):
-            kept = jnp.where(counted.reshape(-1, *[1] * (changes.ndim - 1)), changes, 0)
-            return controls.at[client_ids].add(kept.astype(controls.dtype))
-
-        controls = jax.tree.map(updated, state.client_controls, uplink.aux)
+        own = tree.add(state.client_controls.take(client_ids), uplink.aux)
+        controls = state.client_controls.put(client_ids, own, counted)
         after = ScaffoldState(inner, tree.move(state.control, change), controls)
         if not tailored:
             return moved, after

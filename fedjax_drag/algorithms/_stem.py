@@ -7,9 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
-from fedjax_drag.algorithms._metrics import with_metrics
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
+from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State, Uplink
 
 
 class Memory(NamedTuple):
@@ -135,14 +134,11 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
         average = jax.tree.map(lambda m, p: m.astype(p.dtype), tree.mean(v, counted), params)
         return tree.where(counted.any(), Memory(average, params, jnp.ones((), bool)), memory)
 
-    def aggregate(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
+    def aggregate(params, uplink, state, **extras):
         lengthened = tree.subtract(uplink.delta, uplink.aux.step)
         v = gradients(uplink.aux) if carry_momentum else ()
-        counted, num_rejected = screen((lengthened, uplink.aux.step_size, v), valid, reject_nonfinite)
-        moved, inner = rule.apply(
-            params, lengthened, state.aggregator, valid=counted, reject_nonfinite=reject_nonfinite, **extras
-        )
-        inner = with_metrics(inner, num_rejected=num_rejected)
+        message = Uplink(lengthened, (uplink.aux.step_size, v))
+        moved, inner, counted = apply_screened(rule, params, message, state.aggregator, **extras)
         memory = remember(params, v, counted, state.memory) if carry_momentum else ()
         return moved, StemState(inner, memory)
 

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
 from fedjax_drag.algorithms._alpha import coefficients, initial_alpha, remember
-from fedjax_drag.algorithms._metrics import with_metrics
+from fedjax_drag.algorithms._inner import apply_screened, with_metrics
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, State
 
 
@@ -76,19 +75,10 @@ def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | N
 
         return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.start), carry
 
-    def aggregate(params, uplink, state, *, client_ids, valid=None, reject_nonfinite=True, **extras):
-        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
+    def aggregate(params, uplink, state, *, client_ids, **extras):
+        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
         newest = coefficients(uplink.delta, counted)
-        moved, inner = rule.apply(
-            params,
-            uplink.delta,
-            state.aggregator,
-            client_ids=client_ids,
-            valid=counted,
-            reject_nonfinite=reject_nonfinite,
-            **extras,
-        )
-        inner = with_metrics(inner, alpha=newest, num_rejected=num_rejected)
+        inner = with_metrics(inner, alpha=newest)
         return moved, TailoredFedproxState(inner, remember(state.alpha, client_ids, newest, counted))
 
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

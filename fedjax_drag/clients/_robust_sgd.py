@@ -46,7 +46,8 @@ def robust_sgd(reducer: Aggregator) -> ClientRule:
         alone = jax.tree.map(lambda x: x[:, None], batch)  # a batch of one for each example
         gradients = jax.vmap(lambda example: grad_fn(w, Batch(*example)))(alone)
         zeros = tree.zeros_like(w)
-        reduced, _ = reducer.apply(zeros, gradients, reducer.init(zeros))
+        padding = {} if batch.real is None else {"valid": batch.real}
+        reduced, _ = reducer.apply(zeros, gradients, reducer.init(zeros), **padding)
         return reduced, carry
 
     return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

@@ -19,6 +19,47 @@ def draw_positions(key: jax.Array, num_examples: jax.Array, num_steps: int, batc
     return jax.random.randint(key, (num_steps, batch_size), 0, num_examples)
 
 
+def draw_epochs(
+    key: jax.Array, num_examples: jax.Array | int, epochs: float, batch_size: int, most: int
+) -> tuple[jax.Array, jax.Array]:
+    """Mini-batches of passes over a client's examples, each pass in an order of its own, cut into batches.
+
+    The last batch of a pass may be smaller than the others. A fraction of a pass goes over ``fraction * n`` examples
+    (to the nearest integer, at least one in all), a random sample without replacement.
+
+    Args:
+      key: of the orders.
+      num_examples: n, of the client, in ``[1, most]``.
+      epochs: number of passes, > 0, not necessarily whole.
+      batch_size: B.
+      most: examples of the largest client; decides the number of steps U.
+
+    Returns:
+      Places in the client's list ``[U, B]`` in ``[0, n)``, and which of them are real ``[U, B]`` bool. The padding of
+      a batch repeats its first example; batches after the client's last have no real place.
+    """
+    whole, fraction = int(epochs), epochs % 1
+    # The margin keeps a product such as 0.29 * 50 from falling just below its half.
+    part = jnp.floor(fraction * num_examples + 0.501).astype(jnp.int32)
+    part = jnp.clip(part, 0 if whole else 1, num_examples) if fraction else 0
+    per_epoch = -(-num_examples // batch_size)
+    num_steps = whole * -(-most // batch_size) + -(-min(most, int(fraction * most) + 1) // batch_size) * bool(fraction)
+
+    def order(epoch):
+        rank = jax.random.bits(jax.random.fold_in(key, epoch), (most,))
+        last = jnp.iinfo(rank.dtype).max
+        return jnp.argsort(jnp.where(jnp.arange(most) < num_examples, rank, last), stable=True)  # the client's first
+
+    orders = jax.vmap(order)(jnp.arange(whole + bool(fraction)))
+    step = jnp.arange(num_steps)
+    epoch = jnp.minimum(step // per_epoch, whole)
+    begin = (step - epoch * per_epoch)[:, None] * batch_size
+    place = begin + jnp.arange(batch_size)
+    real = place < jnp.where(epoch < whole, num_examples, part)[:, None]
+    place = jnp.minimum(jnp.where(real, place, begin), num_examples - 1)
+    return orders[jnp.minimum(epoch, len(orders) - 1)[:, None], place], real
+
+
 def gather(train: Batch, row: jax.Array, positions: jax.Array, preprocess: Callable[[jax.Array], jax.Array]) -> Batch:
     """The examples at ``positions`` ``[B]`` of a client with index list ``row`` ``[L]``, preprocessed."""
     index = row[positions]

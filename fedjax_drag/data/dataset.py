@@ -178,7 +178,7 @@ def _statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_classes: int) -> None:
-    x, y = batch
+    x, y = batch.x, batch.y
     if x.dtype not in (np.uint8, np.float32) or y.dtype != np.int32:
         raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: must be uint8 or float32, and int32")
     if x.shape[1:] != tuple(input_shape) or not input_shape:

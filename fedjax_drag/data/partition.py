@@ -6,7 +6,7 @@ examples. An earlier partition is replaced. The label-skewed ones draw how many 
 client gets before any example is assigned, so that drawing again is cheap.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -112,6 +112,59 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
 
     advice = "try fewer clients or a q further from 0 and 1"
     return _by_class(fed, num_clients, f"label_affinity(q={q}, seed={seed})", draw, seed, 1, 1000, advice)
+
+
+def label_groups(
+    fed: FederatedDataset, num_clients: int, fractions: Sequence[float] = (0.1, 0.2, 0.5), seed: int = 0
+) -> FederatedDataset:
+    """Gives groups of clients different shares of the labels: some see one class, others half of them.
+
+    The clients form as many groups of nearly equal size as there are fractions, the first clients being the first
+    group. A client of a group with fraction f holds ``max(1, round(f C))`` of the C classes, drawn at random among
+    those that the fewest clients hold so far, so that every class has holders and about as many as any other. The
+    holders of a class share its examples evenly.
+
+    Args:
+      fed: the data set.
+      num_clients: M, at least the number of groups.
+      fractions: share of the labels that a client of each group holds, in (0, 1].
+      seed: >= 0.
+
+    Returns:
+      The data set with clients.
+
+    Raises:
+      ValueError: an argument out of range, or clients that hold too few labels to cover all classes.
+
+    References:
+      Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Table II.
+      Readings: the paper says neither how examples of a class are shared nor that every class is held.
+    """
+    _check(fed, num_clients, seed)
+    for fraction in fractions:
+        checks.in_range("fractions", fraction, 0.0, 1.0, open_low=True)
+    checks.count("num_clients", num_clients, max(1, len(fractions)))
+    num_classes = fed.num_classes
+    group = np.arange(num_clients) * len(fractions) // num_clients
+    labels = np.maximum(1, np.rint(np.asarray(fractions) * num_classes)).astype(np.int64)[group]
+    if labels.sum() < num_classes:
+        raise ValueError(
+            f"num_clients={num_clients}: with fractions={tuple(fractions)} they hold {labels.sum()} labels, which "
+            f"cannot cover the {num_classes} classes of {fed.name}"
+        )
+    rng = np.random.default_rng(seed)
+    holds = np.zeros((num_classes, num_clients), bool)
+    for client in rng.permutation(num_clients):
+        rarest = np.lexsort((rng.random(num_classes), holds.sum(axis=1)))
+        holds[rarest[: labels[client]], client] = True
+    owner = np.empty(len(fed.train.y), np.int64)
+    for label, held in enumerate(holds):
+        examples = rng.permutation(np.flatnonzero(fed.train.y == label))
+        owner[examples] = np.resize(rng.permutation(np.flatnonzero(held)), len(examples))
+    if np.bincount(owner, minlength=num_clients).min() == 0:
+        raise ValueError(f"num_clients={num_clients}: some would have no example of {fed.name}; try fewer clients")
+    shares = ", ".join(f"{fraction:g}" for fraction in fractions)
+    return _with_clients(fed, owner, num_clients, f"label_groups(fractions=({shares}), seed={seed})", rng)
 
 
 def _check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1) -> None:

@@ -17,7 +17,7 @@ import optax
 from fedjax_drag import aggregators, algorithms, attacks, checks, clients, data, models
 from fedjax_drag.data import FederatedDataset, partition
 from fedjax_drag.experiment import optimizers
-from fedjax_drag.experiment.config import COMPONENTS, Component, Config, split, unknown_key
+from fedjax_drag.experiment.config import COMPONENTS, SCHEDULED, Component, Config, split, unknown_key
 from fedjax_drag.types import Aggregator, ClientRule
 
 Builders = Mapping[str, Callable[..., Any]]
@@ -72,11 +72,13 @@ ATTACKS: Builders = {
     "sign_flip": attacks.sign_flip,
     "scale_noise": attacks.scale_noise,
     "label_flip": attacks.label_flip,
+    "freeloader": attacks.freeloader,
 }
 PARTITIONS: Builders = {
     "iid": partition.iid,
     "dirichlet": partition.dirichlet,
     "label_affinity": partition.label_affinity,
+    "label_groups": partition.label_groups,
 }
 MODELS: Builders = {"mlp": models.mlp, "cnn": models.cnn, "lenet": models.lenet}
 OPTIMIZERS: Builders = {
@@ -85,6 +87,7 @@ OPTIMIZERS: Builders = {
     "yogi": optimizers.yogi,
     "adagrad": optimizers.adagrad,
 }
+LOCAL_OPTIMIZERS: Builders = {"sgd": optimizers.local_sgd}
 SCHEDULES: Builders = {
     "linear_schedule": optimizers.linear_schedule,
     "cosine_decay_schedule": optimizers.cosine_decay_schedule,
@@ -100,6 +103,7 @@ TABLES: Mapping[str, Builders] = {
     "aggregator": AGGREGATORS,
     "client": CLIENTS,
     "root_client": CLIENTS,
+    "local_optimizer": LOCAL_OPTIMIZERS,
     "attack": ATTACKS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
@@ -125,6 +129,7 @@ SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "aggregator": ("num_clients", "num_byzantine"),
     "client": (),
     "root_client": (),
+    "local_optimizer": (),
     "attack": ("num_classes", "num_clients"),
     "optimizer": (),
     "schedule": (),
@@ -149,8 +154,13 @@ def resolve(config: Config) -> Config:
     Raises:
       ValueError: an unknown name or argument, a wrong type, or a required argument left out.
     """
-    given = {key: getattr(config, key) for key in COMPONENTS}
-    resolved = {key: _resolve(key, key, part, SUPPLIED[key]) for key, part in given.items() if part is not None}
+    tables = {key: key for key in COMPONENTS} | dict.fromkeys(SCHEDULED, "schedule")
+    given = {key: getattr(config, key) for key in tables}
+    resolved = {
+        key: _resolve(tables[key], key, part, SUPPLIED[tables[key]])
+        for key, part in given.items()
+        if isinstance(part, Component)
+    }
     return dataclasses.replace(config, **resolved)
 
 
@@ -203,6 +213,18 @@ def attack(config: Config, fed: FederatedDataset) -> Any:
     if config.attack is None:
         return None
     return _call("attack", config.attack, {"num_classes": fed.num_classes, "num_clients": fed.num_clients})
+
+
+def step_size(config: Config) -> float | optax.Schedule:
+    """The local step size of a resolved configuration: a number or a function of the round."""
+    if isinstance(config.step_size, Component):
+        return _call("schedule", config.step_size, {}, "step_size")
+    return config.step_size
+
+
+def local_optimizer(config: Config) -> optax.GradientTransformation | None:
+    """What transforms the local directions of a resolved configuration, or None."""
+    return None if config.local_optimizer is None else _call("local_optimizer", config.local_optimizer, {})
 
 
 def root_client(config: Config) -> ClientRule:

@@ -18,6 +18,7 @@ KINDS: Mapping[str, str] = {
     "models": "model",
     "datasets": "data",
     "optimizers": "optimizer",
+    "local_optimizers": "local_optimizer",
     "schedules": "schedule",
 }
 """Kinds of things that can be listed, with the configuration key that chooses one, or the type of argument."""

@@ -21,9 +21,29 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedjax_drag import checks
 
-COMPONENTS = ("data", "partition", "model", "algorithm", "aggregator", "client", "root_client", "attack")
+COMPONENTS = (
+    "data",
+    "partition",
+    "model",
+    "algorithm",
+    "aggregator",
+    "client",
+    "root_client",
+    "local_optimizer",
+    "attack",
+)
 """Keys whose value is a component."""
 
+OPTIONAL = ("local_optimizer", "attack")
+"""Those of them that may be null."""
+
+SCHEDULED = ("step_size",)
+"""Keys whose value is a number, or a component: a schedule of the round."""
+
+EITHER = {"local_steps": "local_epochs", "local_epochs": "local_steps"}
+"""Keys of which only one has a value: to set it makes the other null."""
+
+_MAPPING = "a mapping with a name and arguments"
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
 
 
@@ -58,9 +78,11 @@ class Config:
       byzantine_fraction: fraction of malicious clients in the federation, in [0, 1].
       rounds: communication rounds.
       cohort_size: clients in a round, S.
-      local_steps: local SGD steps of a client in a round, U.
+      local_steps: local SGD steps of a client in a round, U, or None if ``local_epochs`` is given.
+      local_epochs: passes of a client over its data in a round, or None if ``local_steps`` is given.
       batch_size: examples in a local step, B.
-      step_size: local step size.
+      step_size: local step size, a number or a schedule.
+      local_optimizer: what transforms the directions of the local steps, or None.
       root_size: examples of the server's root data, for rules that need it, or None for 3,000 or a tenth of the
         benign clients' data where that is less.
       eval_every: rounds between evaluations on the test set.
@@ -88,9 +110,11 @@ class Config:
     byzantine_fraction: float = 0.0
     rounds: int = 200
     cohort_size: int = 10
-    local_steps: int = 5
+    local_steps: int | None = 5
+    local_epochs: float | None = None
     batch_size: int = 10
-    step_size: float = 0.01
+    step_size: Any = 0.01
+    local_optimizer: Component | None = None
     root_size: int | None = None
     eval_every: int = 10
     seed: int = 0
@@ -107,10 +131,18 @@ class Config:
         if not slug(self.name):
             raise ValueError(f"name={self.name!r}: must have at least one letter or digit")
         checks.in_range("byzantine_fraction", self.byzantine_fraction, 0.0, 1.0)
-        checks.positive("step_size", self.step_size)
-        for key in ("rounds", "cohort_size", "local_steps", "batch_size", "eval_every"):
+        if not isinstance(self.step_size, Component):
+            if not checks.is_concrete(self.step_size):
+                raise ValueError(f"step_size={self.step_size!r}: must be a number or a schedule, {_MAPPING}")
+            checks.positive("step_size", self.step_size)
+        if (self.local_steps is None) == (self.local_epochs is None):
+            given = f"local_steps={self.local_steps!r}, local_epochs={self.local_epochs!r}"
+            raise ValueError(f"{given}: must be exactly one of the two, the other null")
+        if self.local_epochs is not None:
+            checks.positive("local_epochs", self.local_epochs)
+        for key in ("rounds", "cohort_size", "batch_size", "eval_every"):
             checks.count(key, getattr(self, key), 1)
-        for key in ("root_size", "clients_per_chunk", "rounds_per_compile"):
+        for key in ("local_steps", "root_size", "clients_per_chunk", "rounds_per_compile"):
             if getattr(self, key) is not None:
                 checks.count(key, getattr(self, key), 1)
         checks.count("seed", self.seed, 0, 2**32 - 1)
@@ -136,9 +168,10 @@ class Config:
         if not isinstance(merged["compare"], Mapping | types.NoneType):
             allowed = "null or a mapping from labels to the keys that each changes"
             raise ValueError(f"compare={merged['compare']!r}: must be {allowed}")
-        present = {key: merged[key] for key in COMPONENTS if key != "attack" or merged[key] is not None}
+        present = {key: merged[key] for key in COMPONENTS if key not in OPTIONAL or merged[key] is not None}
+        present |= {key: merged[key] for key in SCHEDULED if isinstance(merged[key], Mapping)}
         components = {key: split(key, value) for key, value in present.items()}
-        scalars = {key: value for key, value in merged.items() if key not in COMPONENTS}
+        scalars = {key: value for key, value in merged.items() if key not in COMPONENTS and key not in present}
         try:
             config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), scalars))
         except OmegaConfBaseException as error:
@@ -149,8 +182,8 @@ class Config:
     def to_mapping(self) -> dict[str, Any]:
         """The configuration as plain values, as :meth:`from_mapping` reads them."""
         mapping = dataclasses.asdict(self)
-        for key in COMPONENTS:
-            if mapping[key] is not None:
+        for key in (*COMPONENTS, *SCHEDULED):
+            if isinstance(mapping[key], Mapping):
                 mapping[key] = {"name": mapping[key]["name"], **mapping[key]["arguments"]}
         return mapping
 
@@ -235,12 +268,14 @@ def merge(
     known = [field.name for field in dataclasses.fields(Config)]
     for key, value in changes.items():
         unknown_key(key, known)
-        if key in COMPONENTS:
+        if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
             result[key] = _merge_component(base.get(key, (defaults or {}).get(key)), value)
         elif key == "compare" and isinstance(base.get(key), Mapping) and isinstance(value, Mapping):
             result[key] = _merge_compare(base[key], value)
         else:
             result[key] = value
+            if value is not None and key in EITHER and EITHER[key] not in changes:
+                result[EITHER[key]] = None
     return result
 
 
@@ -282,7 +317,7 @@ def split(where: str, value: Any) -> Component:
     """
     value = _named(value)
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where}={value!r}: must be a name, or a mapping with a name and arguments")
+        raise ValueError(f"{where}={value!r}: must be a name, or {_MAPPING}")
     if not isinstance(value.get("name"), str):
         raise ValueError(f"{where}.name={value.get('name')!r}: must be the name of one; 'fedjax-drag list' shows them")
     return Component(value["name"], {str(k): v for k, v in value.items() if k != "name"})

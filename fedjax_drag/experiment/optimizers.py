@@ -1,4 +1,4 @@
-"""Server optimisers and schedules of optax, with the arguments that a configuration can express.
+"""Server and local optimisers and schedules of optax, with the arguments that a configuration can express.
 
 A *schedule* is a number that changes with the round: a function of the number of rounds done.
 """
@@ -79,6 +79,28 @@ def adagrad(
     checks.in_range("initial_accumulator_value", initial_accumulator_value, 0.0)
     checks.positive("eps", eps)
     return optax.adagrad(learning_rate, initial_accumulator_value, eps)
+
+
+def local_sgd(
+    momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
+) -> optax.GradientTransformation:
+    """Momentum and weight decay of the local steps, which start afresh in every round.
+
+    ::
+
+        d += weight_decay w;   v = momentum v + d;   w -= step_size v
+
+    With ``nesterov`` the step is along ``d + momentum v``.
+
+    Args:
+      momentum: in [0, 1).
+      nesterov: whether to look ahead.
+      weight_decay: >= 0.
+    """
+    checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
+    checks.in_range("weight_decay", weight_decay, 0.0)
+    parts = [optax.add_decayed_weights(weight_decay)] if weight_decay else []
+    return optax.chain(*parts, *([optax.trace(momentum, nesterov)] if momentum else []))
 
 
 def linear_schedule(

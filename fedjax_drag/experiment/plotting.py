@@ -210,7 +210,7 @@ def _shared(configs: Sequence[Config]) -> str:
     parts = (
         common(lambda c: f"{c.partition.arguments.get('num_clients', '')} clients".strip()),
         common(_partition),
-        common(lambda c: f"{c.cohort_size} per round, {c.local_steps} local steps, batch {c.batch_size}"),
+        common(lambda c: f"{c.cohort_size} per round, {_pass(c)}, batch {c.batch_size}"),
         common(_attack),
     )
     return "   \N{MIDDLE DOT}   ".join(part for part in parts if part)
@@ -219,6 +219,10 @@ def _shared(configs: Sequence[Config]) -> str:
 def _method(config: Config) -> str:
     """What trained: the algorithm, or the rule that it merely lifts."""
     return config.aggregator.name if config.algorithm.name == "from_aggregator" else config.algorithm.name
+
+
+def _pass(config: Config) -> str:
+    return f"{config.local_epochs:g} local epochs" if config.local_epochs else f"{config.local_steps} local steps"
 
 
 def _partition(config: Config) -> str:

@@ -1,6 +1,7 @@
 """The run: a compiled loop over rounds between evaluations, driven from the host."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,16 +10,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, per_client, tree
 from fedjax_drag.clients import sgd
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.simulation import sampling
+from fedjax_drag.simulation import host_state, sampling
 from fedjax_drag.simulation.federation import Federation, choose_malicious, choose_root, to_device
-from fedjax_drag.simulation.mesh import everywhere, make_mapper, resolve_mesh
+from fedjax_drag.simulation.mesh import everywhere, make_mapper, placement, resolve_mesh
 from fedjax_drag.simulation.metrics import Result, cross_entropy, make_evaluate, stack_history
-from fedjax_drag.simulation.round import RunState, Work, make_round
+from fedjax_drag.simulation.round import RunState, Work, choose_cohort, make_round
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule
 
 
@@ -38,13 +40,17 @@ class Evaluation(NamedTuple):
     state: RunState
 
 
+SUMMED = ("train_loss", "num_rejected")
+"""Metrics that a row of the history has from all rounds since the row before."""
+
+
 class Programs(NamedTuple):
     """The run as pure functions.
 
     Attributes:
       init: ``(key) -> state``.
-      advance: ``(federation, key, state, stop) -> (state, metrics)``: rounds up to ``stop``; metrics of the last
-        round, ``train_loss`` averaged and ``num_rejected`` summed over the rounds advanced.
+      advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
+        metrics of the last of them, and the sums of :data:`SUMMED` ones continued from ``totals``.
       evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
     """
 
@@ -75,9 +81,11 @@ def make_programs(
 
     def init(key):
         params = init_params(sampling.stream(key, "init"))
-        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32))
+        recalls = attack is not None and "last_update" in attack.needs
+        last_update = tree.zeros_like(params) if recalls else ()
+        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update)
 
-    def advance(federation, key, state, stop):
+    def advance(federation, key, state, totals, stop):
         def reported_round(state, scratch=None):
             after, metrics, scratch = round_fn(federation, key, state, scratch)
             # Per-client metrics have no fixed shape in the state: they leave through the history alone.
@@ -85,16 +93,12 @@ def make_programs(
             return after, {name: x for name, x in metrics.items() if diagnostics or not jnp.ndim(x)}, scratch
 
         def one_round(_, carry):
-            state, before, scratch = carry
+            state, _, totals, scratch = carry
             state, metrics, scratch = reported_round(state, scratch)
-            sums = {name: before[name] + metrics[name] for name in ("train_loss", "num_rejected") if name in metrics}
-            return state, metrics | sums, scratch
+            return state, metrics, {name: total + metrics[name] for name, total in totals.items()}, scratch
 
-        first = state.round
-        shapes = jax.eval_shape(reported_round, state)[1:]
-        blank = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-        state, metrics, _ = jax.lax.fori_loop(first, stop, one_round, (state, *blank))
-        return state, metrics | {"train_loss": metrics["train_loss"] / (stop - first)}
+        metrics, scratch = jax.tree.map(_blank, jax.eval_shape(reported_round, state)[1:])
+        return jax.lax.fori_loop(state.round, stop, one_round, (state, metrics, totals, scratch))[:3]
 
     measure = make_evaluate(apply, work.preprocess, work.mesh)
 
@@ -106,6 +110,25 @@ def make_programs(
         return metrics | {name.replace("test_", "output_"): value for name, value in handed_out.items()}
 
     return Programs(init, advance, evaluate)
+
+
+def _blank(like: Any) -> jax.Array:
+    return jnp.zeros(like.shape, like.dtype)
+
+
+class Lowered(NamedTuple):
+    """The programs of a run, traced for its shapes.
+
+    Attributes:
+      advance: of :class:`Programs`.
+      evaluate: of :class:`Programs`.
+      draw: ``(federation, key, state) -> client_ids``, the next round's cohort; only if the clients' state is on the
+        host.
+    """
+
+    advance: Any
+    evaluate: Any
+    draw: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +143,9 @@ class Simulation:
       eval_every: rounds between evaluations.
       rounds_per_compile: most rounds between two visits to the host.
       programs: the run as pure functions.
-      lowered: ``advance`` and ``evaluate``, traced for these shapes.
+      lowered: the same, traced.
+      totals: zeros, one for each metric that is summed.
+      shardings: where the parts of the state lie that a round's program sees; None without a mesh.
     """
 
     federation: Federation
@@ -130,7 +155,14 @@ class Simulation:
     eval_every: int
     rounds_per_compile: int
     programs: Programs
-    lowered: tuple[Any, Any]
+    lowered: Lowered
+    totals: dict[str, np.ndarray]
+    shardings: Any
+
+    @property
+    def client_state_bytes(self) -> int:
+        """Memory of what the method keeps for every client of the federation."""
+        return per_client.num_bytes(jax.eval_shape(self.programs.init, self.key))
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
         """Compiles, then runs to the last round.
@@ -146,7 +178,7 @@ class Simulation:
           ValueError: if ``initial`` does not fit this simulation.
         """
         started = time.perf_counter()
-        advance, evaluate = (program.compile() for program in self.lowered)
+        compiled = Lowered(*(program and program.compile() for program in self.lowered))
         state = self.initial_state() if initial is None else self._checked(initial)
         compile_seconds = time.perf_counter() - started
 
@@ -155,45 +187,57 @@ class Simulation:
         done = int(state.round)
         while done < self.num_rounds:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
-            parts = []
-            while done < target:
-                stop = min(target, done + self.rounds_per_compile)
-                state, metrics = advance(self.federation, self.key, state, np.int32(stop))
-                parts.append((stop - done, metrics))
-                done = stop
-            metrics = _merge(parts) | jax.device_get(evaluate(state, self.test))
+            state, metrics, totals = self._advance(compiled, state, done, target)
+            means = {"train_loss": totals["train_loss"] / np.float32(target - done)}
+            done = target
+            evaluated = compiled.evaluate(host_state.without_rows(state), self.test)
+            metrics = jax.device_get(metrics) | totals | means | jax.device_get(evaluated)
             history.append({"round": done} | metrics)
             for callback in callbacks:
                 callback(Evaluation(done, self.num_rounds, history[-1], state))
         jax.block_until_ready(state)
         return Result(state.params, stack_history(history), state, time.perf_counter() - started, compile_seconds)
 
+    def _advance(self, compiled: Lowered, state: RunState, done: int, target: int) -> tuple[RunState, Any, Any]:
+        """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
+        metrics, totals = {}, self.totals
+        while done < target:
+            if compiled.draw is None:
+                done = min(target, done + self.rounds_per_compile)
+                state, metrics, totals = compiled.advance(self.federation, self.key, state, totals, np.int32(done))
+                continue
+            done += 1
+            client_ids = np.asarray(compiled.draw(self.federation, self.key, host_state.without_rows(state)))
+            cohort = host_state.taken(state, client_ids, self.shardings)
+            after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
+            state = host_state.stored(state, after, client_ids)
+        return state, metrics, jax.device_get(totals)
+
     def initial_state(self) -> RunState:
         """The state before the first round."""
-        return jax.jit(self.programs.init, out_shardings=self.key.sharding)(self.key)
+        if self.lowered.draw is None:
+            return jax.jit(self.programs.init, out_shardings=self.shardings)(self.key)
+        # Every client starts from the same row: the device need not hold one for each.
+        first = jax.jit(lambda key: host_state.first_row(self.programs.init(key)), out_shardings=self.key.sharding)
+        return host_state.repeated(first(self.key), self.federation.rows.shape[0])
 
     def _checked(self, initial: RunState) -> RunState:
-        like = jax.eval_shape(self.initial_state)
+        like = jax.eval_shape(self.programs.init, self.key)
         if jax.tree.structure(initial) != jax.tree.structure(like):
             raise ValueError("initial: is the state of another algorithm or model")
         for (path, leaf), expected in zip(jax.tree.leaves_with_path(initial), jax.tree.leaves(like), strict=True):
             if np.shape(leaf) != expected.shape:
                 name = jax.tree_util.keystr(path)
                 raise ValueError(f"initial{name} with shape {np.shape(leaf)}: must be {expected.shape}")
+
         # A copy, because the compiled rounds reuse the buffers they are given.
-        copied = jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), initial, like)
-        return jax.device_put(copied, self.key.sharding)
+        def copied(state, like):
+            return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), state, like)
 
-
-def _merge(parts: list[tuple[int, dict[str, jax.Array]]]) -> dict[str, np.ndarray]:
-    """One row of metrics from consecutive stretches of rounds, each with its length."""
-    lengths = np.array([length for length, _ in parts])
-    rows = [jax.device_get(metrics) for _, metrics in parts]
-    merged = dict(rows[-1])
-    merged["train_loss"] = np.average([row["train_loss"] for row in rows], weights=lengths)
-    if "num_rejected" in merged:
-        merged["num_rejected"] = sum(row["num_rejected"] for row in rows)
-    return merged
+        if self.lowered.draw is None:
+            return jax.device_put(copied(initial, like), self.shardings or self.key.sharding)
+        small = copied(host_state.without_rows(initial), host_state.without_rows(like))
+        return host_state.with_rows_of(initial, jax.device_put(small, self.key.sharding))
 
 
 def prepare(
@@ -203,9 +247,11 @@ def prepare(
     data: FederatedDataset,
     num_rounds: int,
     cohort_size: int,
-    local_steps: int,
     batch_size: int,
     step_size: Any,
+    local_steps: int | None = None,
+    local_epochs: float | None = None,
+    local_optimizer: optax.GradientTransformation | None = None,
     attack: Attack | None = None,
     byzantine_fraction: float = 0.0,
     root_size: int | None = None,
@@ -218,6 +264,7 @@ def prepare(
     mesh: Mesh | str | None = None,
     rounds_per_compile: int | None = None,
     diagnostics: bool = True,
+    client_state: str = "device",
 ) -> Simulation:
     """Checks every argument, places the data and traces the run, without computing anything.
 
@@ -232,12 +279,12 @@ def prepare(
         )
     checks.count("num_rounds", num_rounds, 1)
     checks.count("cohort_size", cohort_size, 1, data.num_clients)
-    checks.count("local_steps", local_steps, 1)
+    _check_work(local_steps, local_epochs, step_size, num_rounds)
     checks.count("batch_size", batch_size, 1)
-    checks.positive("step_size", step_size)
     checks.count("eval_every", eval_every, 1)
     checks.count("seed", seed, 0, 2**63 - 1)
     checks.one_of("nonfinite", nonfinite, ("reject", "propagate"))
+    checks.one_of("client_state", client_state, ("device", "host"))
     if clients_per_chunk is not None:
         checks.count("clients_per_chunk", clients_per_chunk, 1)
     if rounds_per_compile is not None:
@@ -265,7 +312,10 @@ def prepare(
         return variables["params"]
 
     def loss_fn(params, batch):
-        return cross_entropy(apply(params, batch.x), batch.y).mean()
+        losses = cross_entropy(apply(params, batch.x), batch.y)
+        if batch.real is None:
+            return losses.mean()
+        return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
 
     work = Work(
         loss_fn,
@@ -280,6 +330,8 @@ def prepare(
         reject_nonfinite=nonfinite == "reject",
         root_client=root_client or sgd(),
         apply=apply,
+        local_epochs=local_epochs,
+        local_optimizer=local_optimizer,
     )
     programs = make_programs(algorithm, attack, work, apply, init_params, diagnostics)
     shared = everywhere(mesh)
@@ -287,17 +339,69 @@ def prepare(
     federation, test, key = jax.device_put((to_device(data, malicious, root_row), test, jax.random.key(seed)), shared)
 
     state = jax.eval_shape(programs.init, key)
+    if local_optimizer is not None:
+        _check_sign(local_optimizer, state.params)
     _check_logits(jax.eval_shape(apply, state.params, jnp.zeros((1, *data.input_shape))), data.num_classes)
-    state = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=shared), state)
-    lowered = (
-        jax.jit(programs.advance, donate_argnames="state", out_shardings=shared).lower(
-            federation, key, state, np.int32(1)
-        ),
-        jax.jit(programs.evaluate, out_shardings=shared).lower(state, test),
-    )
-    return Simulation(
-        federation, test, key, num_rounds, eval_every, rounds_per_compile or eval_every, programs, lowered
-    )
+    on_host = client_state == "host" and bool(per_client.found_in(state))
+    small = _shapes(host_state.without_rows(state), shared)
+    draw = None
+    if on_host:
+        cohort = functools.partial(choose_cohort, algorithm, cohort_size)
+        draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, small)
+        state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((cohort_size,), jnp.int32))
+    shardings = placement(state, mesh)
+    seen = _shapes(state, shardings)
+    metrics = jax.eval_shape(make_round(algorithm, attack, work), federation, key, seen)[1]
+    totals = {name: np.zeros((), metrics[name].dtype) for name in SUMMED if name in metrics}
+    advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
+    evaluate = jax.jit(programs.evaluate, out_shardings=shared)
+    lowered = Lowered(advance.lower(federation, key, seen, totals, np.int32(1)), evaluate.lower(small, test), draw)
+    every = rounds_per_compile or eval_every
+    return Simulation(federation, test, key, num_rounds, eval_every, every, programs, lowered, totals, shardings)
+
+
+def _shapes(state: Any, shardings: Any) -> Any:
+    """Shapes, dtypes and places of a state; ``shardings`` is one for all, one for each, or None."""
+
+    def leaf(x, sharding):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    if isinstance(shardings, RunState):
+        return jax.tree.map(leaf, state, shardings)
+    return jax.tree.map(lambda x: leaf(x, shardings), state)
+
+
+def _check_work(local_steps: Any, local_epochs: Any, step_size: Any, num_rounds: int) -> None:
+    """Checks how long a local pass is and how far its steps go."""
+    if (local_steps is None) == (local_epochs is None):
+        raise ValueError(f"local_steps={local_steps!r}, local_epochs={local_epochs!r}: must be exactly one of the two")
+    if local_steps is not None:
+        checks.count("local_steps", local_steps, 1)
+    elif checks.is_concrete(local_epochs):
+        checks.positive("local_epochs", local_epochs)
+    else:
+        raise ValueError(f"local_epochs={local_epochs!r}: must be a number > 0")
+    if not callable(step_size):
+        checks.positive("step_size", step_size)
+        return
+    for index in (0, num_rounds - 1):
+        value = step_size(jnp.int32(index))
+        if jnp.shape(value):
+            raise ValueError(f"step_size({index}) with shape {jnp.shape(value)}: must be a single number")
+        checks.positive(f"step_size({index})", value if isinstance(value, jax.core.Tracer) else float(value))
+
+
+def _check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> None:
+    """Refuses what goes down the gradient by itself, shown by the first update at 0 for a gradient of ones."""
+    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), params)
+    ones = jax.tree.map(jnp.ones_like, zeros)
+    update, _ = local_optimizer.update(ones, local_optimizer.init(zeros), zeros)
+    total = sum(leaf.sum() for leaf in jax.tree.leaves(update))
+    if not isinstance(total, jax.core.Tracer) and total < 0:
+        raise ValueError(
+            "local_optimizer: turns directions round, as optax.sgd and others with a learning rate do; must leave "
+            "that to step_size, such as optax.trace(0.9)"
+        )
 
 
 def _resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
@@ -333,9 +437,22 @@ def simulate(
         - data: a partitioned :class:`~fedjax_drag.data.FederatedDataset`.
         - num_rounds: rounds T, >= 1.
         - cohort_size: clients in a round S, at most the number of clients.
-        - local_steps: U, >= 1.
-        - batch_size: B, >= 1, drawn uniformly from the client's data.
-        - step_size: local step size eta, > 0.
+        - batch_size: B, >= 1.
+        - step_size: local step size eta, > 0, or a function of the round (int32, from 0), such as an optax schedule.
+          A number may be traced.
+        - local_steps: U, >= 1, mini-batches of a local pass, each drawn uniformly from the client's data.
+        - local_epochs: instead of ``local_steps``, how often a pass goes over the client's data, > 0 and not
+          necessarily whole: a client with n examples takes ``round(local_epochs * n)`` of them, at least one. Each
+          epoch is in an order of its own, without replacement, its last batch smaller than the others where B
+          does not divide n. Clients that are done wait for those that run at the same time; under ``"map"`` one
+          client runs at a time and nobody waits. The server goes over its root data as often.
+        - local_optimizer: an optax transformation through which the directions of the client rule go before the step
+          ``w -= step_size * transformed``; default none. It starts afresh in every local pass and leaves
+          the learning rate to ``step_size``: ``optax.trace(0.9)`` for momentum,
+          ``optax.chain(optax.add_decayed_weights(1e-4), optax.trace(0.9))`` for SGD as elsewhere with both, but not
+          ``optax.sgd(0.1, 0.9)``, which would climb. The server's root pass uses it too. Methods that take every
+          step to be ``step_size`` times the client rule's own direction are then approximate: SCAFFOLD and FedDC, which
+          divide deltas by the sum of the step sizes, STEM, TACO and FedNova.
         - attack: what malicious clients do; default None.
         - byzantine_fraction: share of malicious clients in the federation, in [0, 1]; default 0.
         - root_size: examples of the server's root data for rules that need it; default 3,000, or a tenth of the
@@ -350,6 +467,9 @@ def simulate(
         - mesh: a ``jax.sharding.Mesh`` of one axis over whose devices the clients are sharded; ``cohort_size`` must be
           a multiple of their number. ``"cores"``: as many local devices as divide the cohort. Default one device.
         - rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
+        - client_state: where the rows lie that a method keeps for every client, such as SCAFFOLD's control variates:
+          ``"device"``, or ``"host"``, from where only the cohort's rows travel, with the same results bit for bit.
+          :attr:`Simulation.client_state_bytes` says what they need.
         - diagnostics: whether the history keeps per-client metrics; default True.
 
     Returns:

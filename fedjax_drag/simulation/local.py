@@ -1,10 +1,11 @@
-"""The one local pass: a scan of gradient steps on one client, for clients and for the server's root data."""
+"""The one local pass: gradient steps on one client, for clients and for the server's root data."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_drag import tree
 from fedjax_drag.types import Batch, ClientRule, Downlink, Uplink
@@ -29,21 +30,27 @@ def local_pass(
     fetch: Callable[[jax.Array], Batch],
     positions: jax.Array,
     step_size: Any,
+    real: jax.Array | None = None,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> LocalResult:
     """Runs ``w -= step_size * direction`` once for every mini-batch.
 
     Args:
       client: what the client computes.
-      loss_fn: ``(params, batch) -> scalar``.
+      loss_fn: ``(params, batch) -> scalar``; of the batch's real examples.
       downlink: what the server sent to this client.
       fetch: ``(positions [B]) -> batch`` of this client's data.
       positions: ``[U, B]``, the mini-batches of the pass.
       step_size: eta > 0.
+      real: ``[U, B]`` bool, which of the places count; default all. The pass ends before the first batch with none.
+      optimizer: what turns a direction into the one that is followed; starts afresh. Default the direction itself.
     """
 
-    def step(carry, places):
-        w, memory = carry
+    def step(carry, places, counts):
+        w, memory, trail = carry
         batch = fetch(places)
+        if counts is not None:
+            batch = batch._replace(real=counts)
         loss, gradient = jax.value_and_grad(loss_fn)(w, batch)
 
         def grad_fn(at, on):
@@ -51,10 +58,25 @@ def local_pass(
             return gradient if at is w and on is batch else jax.grad(loss_fn)(at, on)
 
         direction, memory = client.direction(grad_fn, w, memory, downlink, batch)
+        if optimizer is not None:
+            direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
+            direction, trail = optimizer.update(direction, trail, w)
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
-        return (w, memory), loss
+        return (w, memory, trail), loss
 
-    start = (downlink.start, client.begin(downlink))
-    (w, memory), losses = jax.lax.scan(step, start, positions)
-    aux = client.report(downlink, w, memory, positions.shape[0] * jnp.asarray(step_size))
-    return LocalResult(Uplink(tree.subtract(w, downlink.start), aux), losses.mean())
+    trail = () if optimizer is None else optimizer.init(downlink.start)
+    start = (downlink.start, client.begin(downlink), trail)
+    if real is None:
+        (w, memory, _), losses = jax.lax.scan(lambda carry, places: step(carry, places, None), start, positions)
+        num_steps, loss = positions.shape[0], losses.mean()
+    else:
+        # A loop to the client's own end: among clients that run at once those that are done keep what they have.
+        def own_step(index, carry):
+            after, loss = step(carry[0], positions[index], real[index])
+            return after, carry[1] + loss.astype(carry[1].dtype)
+
+        num_steps = real.any(1).sum()
+        (w, memory, _), total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
+        loss = total / num_steps
+    aux = client.report(downlink, w, memory, num_steps * jnp.asarray(step_size))
+    return LocalResult(Uplink(tree.subtract(w, downlink.start), aux), loss)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedjax_drag import checks
+from fedjax_drag import checks, per_client
 
 Mapper = Callable[..., Any]
 """``(fn, shared, inputs, into=None) -> outputs``: ``fn(shared, entry)`` for every entry of the leading axis of
@@ -115,6 +115,23 @@ def everywhere(mesh: Mesh | None) -> NamedSharding | None:
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
-def copies(tree: Any, mesh: Mesh | None) -> Any:
-    """``tree`` with every leaf on every device; also inside a compiled program."""
-    return tree if mesh is None else jax.lax.with_sharding_constraint(tree, everywhere(mesh))
+def placement(state: Any, mesh: Mesh | None) -> Any:
+    """The shardings of a run's state: a copy on every device, rows of clients divided among them.
+
+    Rows that the devices do not divide are copied too. None without a mesh.
+    """
+    if mesh is None:
+        return None
+
+    def of_rows(x):
+        return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0] if x.shape[0] % mesh.size == 0 else None))
+
+    def node(part):
+        return jax.tree.map(of_rows, part) if per_client.is_per_client(part) else everywhere(mesh)
+
+    return jax.tree.map(node, state, is_leaf=per_client.is_per_client)
+
+
+def placed(state: Any, mesh: Mesh | None) -> Any:
+    """``state`` with every leaf where :func:`placement` wants it; also inside a compiled program."""
+    return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh))

@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.sharding import Mesh
 
-from fedjax_drag import tree
-from fedjax_drag.data.batching import draw_positions, gather
+from fedjax_drag import per_client, tree
+from fedjax_drag.data.batching import draw_epochs, draw_positions, gather
 from fedjax_drag.simulation import sampling
 from fedjax_drag.simulation.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.federation import Federation
 from fedjax_drag.simulation.local import LocalResult, local_pass
-from fedjax_drag.simulation.mesh import Mapper, copies, split_coordinates
+from fedjax_drag.simulation.mesh import Mapper, placed, split_coordinates
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, State
 
 
@@ -26,11 +27,13 @@ class RunState(NamedTuple):
       params: global parameters.
       algorithm: state of the algorithm.
       round: rounds done, int32 scalar.
+      last_update: the last round's change of ``params``; ``()`` unless the attack needs it.
     """
 
     params: Params
     algorithm: State
     round: jax.Array
+    last_update: Any = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,21 +45,23 @@ class Work:
       preprocess: from stored examples to model inputs.
       num_classes: C.
       cohort_size: S.
-      local_steps: U.
+      local_steps: U; None where ``local_epochs`` says how long a pass is.
       batch_size: B.
-      step_size: eta; may be traced.
+      step_size: eta; may be traced, or a function of the round.
       over_clients: maps a function of one client over a leading axis.
       mesh: devices that share the clients, or None.
       reject_nonfinite: whether a client whose message is not finite is left out.
       root_client: what the server runs on its root data.
       apply: ``(params, x) -> logits``, for rules that look at predictions.
+      local_epochs: passes over the client's own data.
+      local_optimizer: what transforms the directions of a local pass, or None.
     """
 
     loss_fn: Callable[[Params, Batch], jax.Array]
     preprocess: Callable[[jax.Array], jax.Array]
     num_classes: int
     cohort_size: int
-    local_steps: int
+    local_steps: int | None
     batch_size: int
     step_size: Any
     over_clients: Mapper
@@ -64,6 +69,8 @@ class Work:
     reject_nonfinite: bool
     root_client: ClientRule
     apply: Callable[[Params, jax.Array], jax.Array]
+    local_epochs: float | None = None
+    local_optimizer: optax.GradientTransformation | None = None
 
 
 def make_round(
@@ -79,6 +86,7 @@ def make_round(
     """
     poison = attack.poison if attack else None
     forge = attack.forge if attack else None
+    recalls = attack is not None and "last_update" in attack.needs
     emd = requested(algorithm.needs)
     dissimilarity = make_dissimilarity(emd, work.apply, work.preprocess, work.over_clients) if emd else None
 
@@ -97,8 +105,14 @@ def make_round(
             poisoned = poison(fixed, batch, positions=places, num_examples=count, num_classes=work.num_classes)
             return tree.where(malicious, poisoned, batch)
 
-        positions = draw_positions(named("batches"), count, work.local_steps, work.batch_size)
-        return local_pass(client, work.loss_fn, downlink._replace(own=own), fetch, positions, work.step_size)
+        if work.local_steps is not None:
+            positions, real = draw_positions(named("batches"), count, work.local_steps, work.batch_size), None
+        else:
+            assert work.local_epochs is not None
+            positions, real = draw_epochs(named("batches"), count, work.local_epochs, work.batch_size, row.shape[0])
+        step_size = work.step_size(round_index) if callable(work.step_size) else work.step_size
+        downlink = downlink._replace(own=own)
+        return local_pass(client, work.loss_fn, downlink, fetch, positions, step_size, real, work.local_optimizer)
 
     def root_delta(federation, key, round_index, start):
         root = federation.root_row
@@ -107,11 +121,11 @@ def make_round(
 
     def round_fn(federation: Federation, key: jax.Array, state: RunState, scratch: LocalResult | None = None):
         index = state.round
-        num_clients = federation.rows.shape[0]
-        eligible = algorithm.eligible(state.algorithm) if algorithm.eligible else None
-        ids = sampling.cohort(sampling.round_key(key, "cohort", index), num_clients, work.cohort_size, eligible)
+        ids, eligible = choose_cohort(algorithm, work.cohort_size, federation, key, state)
         malicious = federation.malicious[ids]
-        downlink = algorithm.broadcast(state.params, state.algorithm, ids)
+        # The method sees the cohort's rows only, so that it does not matter where those of the others lie.
+        memory = per_client.gather(state.algorithm, ids)
+        downlink = algorithm.broadcast(state.params, memory, ids)
 
         local = work.over_clients(
             functools.partial(client_pass, algorithm.client),
@@ -121,7 +135,9 @@ def make_round(
         )
         uplink = local.uplink
         if forge is not None:
-            uplink = forge(sampling.round_key(key, "attack", index), uplink, malicious, client_ids=ids, round=index)
+            known = {"last_update": state.last_update} if recalls else {}
+            attack_key = sampling.round_key(key, "attack", index)
+            uplink = forge(attack_key, uplink, malicious, client_ids=ids, round=index, **known)
 
         extras = {
             "client_ids": ids,
@@ -140,11 +156,22 @@ def make_round(
             uplink = split_coordinates(uplink, work.mesh)
         if "root_delta" in algorithm.needs:
             extras["root_delta"] = root_delta(federation, key, index, downlink.start)
-        params, after = algorithm.aggregate(state.params, uplink, state.algorithm, **extras)
+        params, after = algorithm.aggregate(state.params, uplink, memory, **extras)
+        after = per_client.scatter(state.algorithm, after, ids)
         present = {"valid": extras["valid"]} if eligible is not None else {}
         benign = ~malicious & present["valid"] if present else ~malicious
         train_loss = jnp.where(benign, local.loss, 0.0).sum() / benign.sum()
         metrics = {**after.metrics, "client_ids": ids, "malicious": malicious, "train_loss": train_loss, **present}
-        return *copies((RunState(params, after, index + 1), metrics), work.mesh), local
+        last_update = tree.subtract(params, state.params) if recalls else ()
+        return *placed((RunState(params, after, index + 1, last_update), metrics), work.mesh), local
 
     return round_fn
+
+
+def choose_cohort(
+    algorithm: Algorithm, cohort_size: int, federation: Federation, key: jax.Array, state: RunState
+) -> tuple[jax.Array, jax.Array | None]:
+    """The clients of the next round ``[S]``, and who is eligible ``[M]`` if the algorithm has a say in that."""
+    eligible = algorithm.eligible(state.algorithm) if algorithm.eligible else None
+    cohort_key = sampling.round_key(key, "cohort", state.round)
+    return sampling.cohort(cohort_key, federation.rows.shape[0], cohort_size, eligible), eligible

@@ -257,13 +257,13 @@ class TestFoolsGold:
         _, _, state = play(foolsgold, G, {"client_ids": jnp.asarray(ids)}, num_clients=12)
         expected = np.zeros((12, SIZE))
         expected[ids] = G
-        np.testing.assert_allclose(state.history["w"], expected)
+        np.testing.assert_allclose(state.history.rows["w"], expected)
         other = np.array([3, 4, 6, 8, 10, 2, 11, 9])
         H = np.copy(G)
         H[5] = np.nan
         _, metrics, state = play(foolsgold, H, {"client_ids": jnp.asarray(other)}, state, num_clients=12)
         expected[np.delete(other, 5)] += np.delete(G, 5, 0)
-        np.testing.assert_allclose(state.history["w"], expected, rtol=1e-6)
+        np.testing.assert_allclose(state.history.rows["w"], expected, rtol=1e-6)
         assert metrics["trust"][5] == 0
 
     def test_a_client_of_its_own_direction_counts_as_in_the_mean(self):

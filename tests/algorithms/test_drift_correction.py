@@ -147,7 +147,7 @@ def test_the_server_knows_the_mean_over_all_clients():
         (dc.drift, dc.client_drifts),
         (dc.control, dc.client_controls),
     ):
-        np.testing.assert_allclose(server["w"], np.mean(clients["w"], axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(server["w"], np.mean(clients.rows["w"], axis=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(dc.metrics["drift_norm"], np.linalg.norm(dc.drift["w"]), rtol=1e-6)
 
 
@@ -161,7 +161,7 @@ def test_feddc_keeps_the_control_variates_of_scaffold():
     _, expected = jax.jit(other.aggregate)(START, uplink, twin, client_ids=COHORTS[0])
     assert np.abs(after.control["w"] - state.control["w"]).max() > 0.01
     np.testing.assert_allclose(after.control["w"], expected.control["w"], rtol=1e-6)
-    np.testing.assert_allclose(after.client_controls["w"], expected.client_controls["w"], rtol=1e-6)
+    np.testing.assert_allclose(after.client_controls.rows["w"], expected.client_controls.rows["w"], rtol=1e-6)
     sent = -state.control["w"] - uplink.delta["w"] / (STEPS * STEP_SIZE)
     np.testing.assert_allclose(uplink.aux["w"], sent, rtol=1e-5, atol=1e-6)
 
@@ -172,8 +172,8 @@ def test_feddc_corrects_by_drift_and_control_variates():
     downlink = method.broadcast(START, state, jnp.array([client]))
     downlink = downlink._replace(own=jax.tree.map(lambda x: x[0], downlink.own))
     direction, _ = method.client.direction(gradient, w, (), downlink, jax.tree.map(lambda x: x[client], DATA))
-    pull = 0.5 * (w["w"] + state.client_drifts["w"][client] - START["w"])
-    correction = state.control["w"] - state.client_controls["w"][client]
+    pull = 0.5 * (w["w"] + state.client_drifts.rows["w"][client] - START["w"])
+    correction = state.control["w"] - state.client_controls.rows["w"][client]
     expected = DATA.x[client] @ (w["w"] - DATA.y[client]) + pull + correction
     np.testing.assert_allclose(direction["w"], expected, rtol=1e-5)
     assert np.abs(correction).max() > 0.01
@@ -202,7 +202,7 @@ def test_adabest_by_hand():
     ):
         uplink = Uplink({"w": jnp.array(g, jnp.float32)[:, None]})
         params, state = aggregate(params, uplink, state, client_ids=jnp.array(cohort), round=jnp.int32(t))
-        np.testing.assert_allclose(state.client_corrections["w"][:, 0], corrections, rtol=1e-6)
+        np.testing.assert_allclose(state.client_corrections.rows["w"][:, 0], corrections, rtol=1e-6)
         np.testing.assert_array_equal(state.last_rounds, last)
         np.testing.assert_allclose(params["w"], [theta], rtol=1e-6)
         np.testing.assert_allclose(state.correction["w"], [h], rtol=1e-6)

@@ -236,7 +236,7 @@ def test_tailored_coefficients_in_fedprox_and_scaffold():
         np.testing.assert_allclose(state.metrics["alpha"], formula(sent), rtol=1e-5, atol=1e-6)
         for client, alpha in ((1, 0.1), (int(IDS[0]), formula(sent)[0])):
             downlink = method.broadcast(PARAMS, state, jnp.array([client]))
-            pull = state.control["w"] - state.client_controls["w"][client] if aux else w["w"] - PARAMS["w"]
+            pull = state.control["w"] - state.client_controls.rows["w"][client] if aux else w["w"] - PARAMS["w"]
             np.testing.assert_allclose(
                 direction_of(method, downlink, w), 0.5 * (1 - alpha) * pull, rtol=1e-5, atol=1e-6
             )

@@ -7,7 +7,7 @@ import pytest
 from cases import ATTACKS, parametrize
 from reference import numpy_rules
 
-from fedjax_drag.attacks import label_flip, scale_noise, sign_flip
+from fedjax_drag.attacks import freeloader, label_flip, scale_noise, sign_flip
 from fedjax_drag.types import Batch, Uplink
 
 COHORT = 6
@@ -26,18 +26,26 @@ def uplink(seed=0, dtype=np.float32):
     )
 
 
+LAST = {"w": jnp.array([2.0, -1.0, 0.5, 3.0]), "b": jnp.array(-4.0)}
+"""Of the global parameters."""
+
+
 def bits(tree, rows):
     return [np.asarray(leaf)[rows].tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 def forge(case, message, key=0, malicious=MALICIOUS, ids=IDS, **knowledge):
-    return case.build().forge(jax.random.key(key), message, jnp.asarray(malicious), client_ids=ids, **knowledge)
+    """Told no more than it must be, and ``knowledge``."""
+    attack = case.build()
+    knowledge |= {"last_update": LAST} if "last_update" in attack.needs else {}
+    return attack.forge(jax.random.key(key), message, jnp.asarray(malicious), client_ids=ids, **knowledge)
 
 
 @parametrize(ATTACKS)
 def test_an_attack_acts_somewhere(case):
     attack = case.build()
     assert attack.forge is not None or attack.poison is not None
+    assert attack.needs <= {"last_update"}
 
 
 @parametrize(FORGING)
@@ -54,12 +62,15 @@ def test_benign_rows_keep_every_bit(case, dtype):
 
 
 @parametrize(FORGING)
-def test_malicious_rows_change_in_both_halves_or_none_if_nobody_is(case):
+def test_malicious_rows_change_in_the_halves_that_are_forged_or_none_if_nobody_is(case):
     message = uplink()
     forged = forge(case, message, round=jnp.int32(3), weather="rain")
-    for before, after in zip(jax.tree.leaves(message), jax.tree.leaves(forged), strict=True):
-        changed = np.asarray(before != after).reshape(COHORT, -1).all(axis=1)
-        np.testing.assert_array_equal(changed, MALICIOUS)
+    for half in Uplink._fields:
+        pairs = zip(jax.tree.leaves(getattr(message, half)), jax.tree.leaves(getattr(forged, half)), strict=True)
+        for before, after in pairs:
+            changed = np.asarray(before != after).reshape(COHORT, -1).all(axis=1)
+            np.testing.assert_array_equal(changed, MALICIOUS & (half in case.forges))
+            assert half in case.forges or bits(before, slice(None)) == bits(after, slice(None))
     honest = forge(case, message, malicious=np.zeros(COHORT, bool))
     assert bits(honest, slice(None)) == bits(message, slice(None))
 
@@ -134,6 +145,17 @@ def test_scale_noise_scales_a_whole_message_by_one_factor():
     np.testing.assert_allclose(ratios, np.tile(ratios[:, :1], ratios.shape[1]), rtol=1e-6)
     assert len(np.unique(ratios[MALICIOUS, 0])) == MALICIOUS.sum()
     np.testing.assert_array_equal(ratios[~MALICIOUS], 1)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_a_freeloader_sends_the_last_update_as_it_is(dtype):
+    forged = freeloader().forge(
+        jax.random.key(0), uplink(dtype=dtype), jnp.asarray(MALICIOUS), client_ids=IDS, last_update=LAST
+    )
+    for name, last in LAST.items():
+        sent = forged.delta[name][MALICIOUS]
+        assert sent.dtype == dtype
+        np.testing.assert_array_equal(sent, np.broadcast_to(last, sent.shape))
 
 
 def poisoned_labels(attack, y, positions, num_classes=10, key=0):

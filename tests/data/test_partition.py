@@ -12,6 +12,8 @@ PARTITIONS = {
     "iid": lambda fed, num_clients, seed: partition.iid(fed, num_clients, seed=seed),
     "dirichlet": lambda fed, num_clients, seed: partition.dirichlet(fed, num_clients, beta=1.0, seed=seed),
     "label_affinity": lambda fed, num_clients, seed: partition.label_affinity(fed, num_clients, q=0.5, seed=seed),
+    # With smaller fractions a client's labels may all be without examples, which is refused.
+    "label_groups": lambda fed, num_clients, seed: partition.label_groups(fed, num_clients, (1.0,), seed=seed),
 }
 
 
@@ -157,6 +159,67 @@ def test_label_affinity_that_leaves_a_client_with_nothing_is_refused():
         partition.label_affinity(fed, 2, 1.0)
 
 
+@st.composite
+def grouped(draw):
+    """Classes, clients and fractions that cover the classes; each class has an example for every client."""
+    num_classes = draw(st.integers(1, 12))
+    fractions = tuple(draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=4)))
+    # A client holds a class at least, so that as many clients as classes in every group are enough.
+    num_clients = len(fractions) * num_classes + draw(st.integers(0, 5))
+    return num_classes, num_clients, fractions, draw(st.integers(0, 2**32))
+
+
+@given(case=grouped())
+@settings(max_examples=40, deadline=None)
+def test_label_groups_gives_each_group_its_number_of_labels(case):
+    num_classes, num_clients, fractions, seed = case
+    fed = labelled(np.arange(num_classes * (num_clients + 3)) % num_classes)
+    split = partition.label_groups(fed, num_clients, fractions, seed)
+    assert_every_example_once(split)
+    counts = split.skew_report().counts
+    assert counts.shape == (num_clients, num_classes)
+    labels = (counts > 0).sum(axis=1)
+    groups = np.array_split(labels, group_starts(num_clients, len(fractions)))
+    for group, fraction in zip(groups, fractions, strict=True):
+        assert (group == max(1, round(fraction * num_classes))).all()
+    sizes = [len(group) for group in groups]
+    assert max(sizes) - min(sizes) <= 1
+    holders = (counts > 0).sum(axis=0)
+    assert holders.min() >= 1
+    assert holders.max() - holders.min() <= 1
+    for share, held in zip(counts.T, (counts > 0).T, strict=True):
+        assert share[held].max() - share[held].min() <= 1
+    np.testing.assert_array_equal(partition.label_groups(fed, num_clients, fractions, seed).rows, split.rows)
+
+
+def group_starts(num_clients, num_groups):
+    """Where the second and later groups begin: client m belongs to group ``floor(m G / M)``."""
+    return [-(-g * num_clients // num_groups) for g in range(1, num_groups)]
+
+
+def test_label_groups_as_in_its_table():
+    """Tenths of ten classes: a third of the clients sees one, a third two, the last five."""
+    fed = labelled(np.arange(3000) % 10)
+    split = partition.label_groups(fed, 20)
+    labels = (split.skew_report().counts > 0).sum(axis=1)
+    np.testing.assert_array_equal(labels, [1] * 7 + [2] * 7 + [5] * 6)
+    assert split.partition == "label_groups(fractions=(0.1, 0.2, 0.5), seed=0)"
+    other = partition.label_groups(fed, 20, seed=1)
+    assert not np.array_equal(other.skew_report().counts > 0, split.skew_report().counts > 0)
+
+
+def test_label_groups_that_cannot_be_are_refused():
+    fed = labelled(np.arange(100) % 10)
+    assert partition.label_groups(fed, 10, (0.1,)).counts.tolist() == [10] * 10
+    for build, message in (
+        (lambda: partition.label_groups(fed, 9, (0.1,)), r"num_clients=9: .* hold 9 labels, .* the 10 classes"),
+        (lambda: partition.label_groups(labelled([0] * 30 + [1]), 6, (0.5,)), "num_clients=6: some would have no"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            build()
+        assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("kind", PARTITIONS)
 def test_beginnings_of_rows_are_random_subsets(kind):
     """Neither the order of the file nor the class tells where in its row an example lies."""
@@ -192,6 +255,11 @@ def test_seeds_differ(kind):
         (lambda fed: partition.dirichlet(fed, 2, 0.1, max_tries=0), "max_tries=0"),
         (lambda fed: partition.label_affinity(fed, 2, 1.1), "q=1.1"),
         (lambda fed: partition.label_affinity(fed, 2, -0.1), "q=-0.1"),
+        (lambda fed: partition.label_groups(fed, 4, (0.5, 0.0)), r"fractions=0.0: must be in \(0, 1\]"),
+        (lambda fed: partition.label_groups(fed, 4, (1.1,)), "fractions=1.1"),
+        (lambda fed: partition.label_groups(fed, 4, (float("nan"),)), "fractions=nan"),
+        (lambda fed: partition.label_groups(fed, 2), "num_clients=2"),
+        (lambda fed: partition.label_groups(fed, 4, seed=-1), "seed=-1"),
     ],
 )
 def test_bad_arguments_are_named(build, message):
@@ -204,4 +272,6 @@ def test_partition_says_what_it_was():
     fed = labelled(np.arange(100) % 10)
     assert partition.dirichlet(fed, 3, 0.5, seed=2).partition == "dirichlet(beta=0.5, seed=2)"
     assert partition.dirichlet(fed, 3, 0.5, min_size=4).partition == "dirichlet(beta=0.5, seed=0, min_size=4)"
+    described = partition.label_groups(fed, 4, [0.25, 0.5], seed=3).partition
+    assert described == "label_groups(fractions=(0.25, 0.5), seed=3)"
     assert replace(partition.iid(fed, 3), name="x").partition == "iid(seed=0)"

@@ -79,7 +79,7 @@ def pairs_of_taco():
         yield Pair(label, taco, twins.taco, {**TACO, **changes}, federated=True, memory=memory, rtol=None)
 
 
-VARIATES = {"server": lambda s: s.control, "own": lambda s: s.client_controls}
+VARIATES = {"server": lambda s: s.control, "own": lambda s: s.client_controls.rows}
 ALPHA = {"alpha": lambda s: s.alpha}
 
 PAIRS = [
@@ -105,7 +105,7 @@ PAIRS = [
         federated=True,
         memory={
             "server": lambda s: s.correction,
-            "own": lambda s: s.client_corrections,
+            "own": lambda s: s.client_corrections.rows,
             "average": lambda s: s.average,
             "last": lambda s: s.last_rounds,
         },
@@ -116,7 +116,7 @@ PAIRS = [
         twins.feddyn,
         {"a": 0.5},
         federated=True,
-        memory={"server": lambda s: s.correction, "own": lambda s: s.client_corrections},
+        memory={"server": lambda s: s.correction, "own": lambda s: s.client_corrections.rows},
     ),
     Pair(
         "feddc",
@@ -125,8 +125,8 @@ PAIRS = [
         {"a": 0.3, "correction": 0.7},
         federated=True,
         memory={
-            "drifts": lambda s: s.client_drifts,
-            "controls": lambda s: s.client_controls,
+            "drifts": lambda s: s.client_drifts.rows,
+            "controls": lambda s: s.client_controls.rows,
             "drift": lambda s: s.drift,
             "control": lambda s: s.control,
         },

@@ -102,11 +102,16 @@ def check_autogm(played, lam=None):
     np.testing.assert_allclose(played.metrics["weight"][played.seen], expected.weight, atol=2e-5)
 
 
-def rfa(G, p):
-    """Three Weiszfeld steps, and the coefficients of the last."""
-    before = numpy_robust.weiszfeld(G, p, 1e-6, 2)
-    weight = p / np.maximum(np.linalg.norm(G - before, axis=1), 1e-6)
-    return numpy_robust.outcome(G, numpy_robust.weiszfeld(G, p, 1e-6, 3), weight / weight.sum())
+def check_rfa(played, examples=False):
+    """Three Weiszfeld steps, and the coefficients of the last as far as float32 tells where the second led."""
+    p = played.extra["num_examples"] if examples else np.ones(len(played.G))
+    before = numpy_robust.weiszfeld(played.G, p, 1e-6, 2)
+    distance = np.maximum(np.linalg.norm(played.G - before, axis=1), 1e-6)
+    expected = numpy_robust.outcome(played.G, numpy_robust.weiszfeld(played.G, p, 1e-6, 3), p / distance)
+    assert_close(played.update, expected.update)
+    weight = expected.weight / expected.weight.sum()
+    rounding = 4 * np.finfo(np.float32).eps * np.linalg.norm(before) / distance.min()
+    assert_weights(played.metrics, played.seen, expected._replace(weight=weight), rtol=1e-4 + rounding)
 
 
 PAIRS = {
@@ -153,8 +158,8 @@ PAIRS = {
     "bulyan-6": Pair(
         "bulyan", {"num_byzantine": 6}, check=functools.partial(check_bulyan, num_byzantine=6), smallest=27
     ),
-    "rfa": Pair("rfa", {}, lambda G, s, t, e: rfa(G, np.ones(len(G)))),
-    "rfa-examples": Pair("rfa", {"weighting": "examples"}, lambda G, s, t, e: rfa(G, e["num_examples"])),
+    "rfa": Pair("rfa", {}, check=check_rfa),
+    "rfa-examples": Pair("rfa", {"weighting": "examples"}, check=functools.partial(check_rfa, examples=True)),
     "raga": Pair("raga", {"tolerance": 1e-7, "max_iterations": 1000}, check=check_median),
     "raga-examples": Pair(
         "raga",

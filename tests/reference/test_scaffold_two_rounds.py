@@ -87,7 +87,7 @@ def test_two_rounds_by_hand():
         params, state = aggregate(method, params, uplink, state, client_ids=ids)
         np.testing.assert_allclose(params["w"], [theta], rtol=1e-6, atol=1e-7)
         np.testing.assert_allclose(state.control["w"], [server], rtol=1e-6, atol=1e-7)
-        np.testing.assert_allclose(state.client_controls["w"][:, 0], own, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(state.client_controls.rows["w"][:, 0], own, rtol=1e-6, atol=1e-7)
 
 
 M, SIZE = 6, 3
@@ -123,7 +123,7 @@ def test_agrees_with_its_twin(a, server_step_size, size):
         theta, twin = numpy_rules.scaffold_round(theta, twin, cohort, problem.gradient, **settings)
         np.testing.assert_allclose(params["w"], theta, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(state.control["w"], twin.server, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(state.client_controls["w"], twin.clients, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(state.client_controls.rows["w"], twin.clients, rtol=1e-5, atol=1e-5)
 
 
 def without(lost, uplink):
@@ -154,7 +154,7 @@ def test_a_rejected_client_leaves_no_trace():
             )
             np.testing.assert_allclose(params["w"], theta, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(state.control["w"], twin.server, rtol=1e-5, atol=1e-5)
-            np.testing.assert_allclose(state.client_controls["w"], twin.clients, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(state.client_controls.rows["w"], twin.clients, rtol=1e-5, atol=1e-5)
             assert int(state.metrics["num_rejected"]) == (0 if lost == "masked" else 1)
 
 
@@ -170,7 +170,7 @@ def test_a_round_without_messages_changes_nothing():
     after, unchanged = aggregate(method, params, broken, state, client_ids=ids)
     np.testing.assert_array_equal(after["w"], params["w"])
     np.testing.assert_array_equal(unchanged.control["w"], state.control["w"])
-    np.testing.assert_array_equal(unchanged.client_controls["w"], state.client_controls["w"])
+    np.testing.assert_array_equal(unchanged.client_controls.rows["w"], state.client_controls.rows["w"])
 
 
 def test_the_aggregator_takes_the_place_of_the_mean_of_deltas_only():

@@ -1,0 +1,27 @@
+"""Free riding on the others' work."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag.types import Attack
+
+
+def freeloader() -> Attack:
+    """Malicious clients do not train: they send back the last global update, in the first round nothing.
+
+    What they know is what the server told them: the parameters of this round and of the one before. ``aux`` stays
+    what an honest client would send; for TACO, whose clients report their number of steps, that takes no work.
+
+    References:
+      Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Section IV-A.
+    """
+
+    def forge(key, uplink, malicious, *, last_update, **_):
+        del key
+
+        def leaf(delta, last):
+            return jnp.where(malicious.reshape(-1, *[1] * last.ndim), last.astype(delta.dtype), delta)
+
+        return uplink._replace(delta=jax.tree.map(leaf, uplink.delta, last_update))
+
+    return Attack(forge=forge, needs=frozenset({"last_update"}))

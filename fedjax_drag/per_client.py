@@ -1,0 +1,101 @@
+"""State that a method keeps for every client, one row of parameter size each.
+
+Such state is the one thing whose memory grows with the federation and not with the cohort. Marked as
+:class:`PerClient`, it can be found inside any state: counted, divided among devices, or kept in host memory while a
+round sees nothing but its cohort's rows.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_drag import tree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PerClient:
+    """One row for each client of the federation, or of a cohort.
+
+    Attributes:
+      rows: pytree with a leading axis, ``[M, *p]``; ``[S, *p]`` if ``gathered``.
+      gathered: whether these are the rows of one cohort only, in its order. Static.
+    """
+
+    rows: Any
+    gathered: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    def take(self, client_ids: jax.Array) -> Any:
+        """The rows of the clients ``[S]``, ``[S, *p]``; all of them, whatever the ids, if already gathered."""
+        return self.rows if self.gathered else tree.take(self.rows, client_ids)
+
+    def put(self, client_ids: jax.Array, rows: Any, counted: jax.Array) -> "PerClient":
+        """With new ``rows`` ``[S, *p]`` for those of the clients ``[S]`` that are ``counted`` ``[S]``.
+
+        The others keep theirs bit for bit, whatever the new ones are.
+        """
+
+        def kept(new, old):
+            return jnp.where(counted.reshape(-1, *[1] * (old.ndim - 1)), new.astype(old.dtype), old)
+
+        return self.scatter(client_ids, jax.tree.map(kept, rows, self.take(client_ids)))
+
+    def gather(self, client_ids: jax.Array) -> "PerClient":
+        """The rows of one cohort ``[S]``."""
+        return PerClient(self.take(client_ids), gathered=True)
+
+    def scatter(self, client_ids: jax.Array, rows: Any) -> "PerClient":
+        """With the rows of one cohort ``[S]`` in their places; they are all there is if already gathered."""
+        if self.gathered:
+            return PerClient(rows, gathered=True)
+        return PerClient(jax.tree.map(lambda whole, part: whole.at[client_ids].set(part), self.rows, rows))
+
+
+def zeros(params: Any, num_clients: int, dtype: Callable[[Any], Any] = jnp.result_type) -> PerClient:
+    """A row of zeros like ``params`` for each client; every client must start from the same row.
+
+    Args:
+      params: a parameter pytree.
+      num_clients: M.
+      dtype: of a row's leaf, given that of ``params``.
+    """
+    return PerClient(jax.tree.map(lambda p: jnp.zeros((num_clients, *jnp.shape(p)), dtype(p)), params))
+
+
+def is_per_client(node: Any) -> bool:
+    """Whether a node of a state is :class:`PerClient`."""
+    return isinstance(node, PerClient)
+
+
+def convert(function: Callable[..., Any], state: Any, *rest: Any) -> Any:
+    """``state`` with ``function`` applied to every :class:`PerClient` in it; ``rest`` are states of the same form."""
+
+    def leaf(node, *others):
+        return function(node, *others) if is_per_client(node) else node
+
+    return jax.tree.map(leaf, state, *rest, is_leaf=is_per_client)
+
+
+def gather(state: Any, client_ids: jax.Array) -> Any:
+    """``state`` with nothing but one cohort's rows in every :class:`PerClient`."""
+    return convert(lambda node: node.gather(client_ids), state)
+
+
+def scatter(state: Any, cohort: Any, client_ids: jax.Array) -> Any:
+    """``cohort``, a state with one cohort's rows, with all other rows as in ``state``."""
+    return convert(lambda mine, whole: whole.scatter(client_ids, mine.rows), cohort, state)
+
+
+def found_in(state: Any) -> list[PerClient]:
+    """Every :class:`PerClient` in ``state``."""
+    return [node for node in jax.tree.leaves(state, is_leaf=is_per_client) if is_per_client(node)]
+
+
+def num_bytes(state: Any) -> int:
+    """Memory of all :class:`PerClient` in ``state`` (arrays or shapes), in bytes."""
+    leaves = jax.tree.leaves(found_in(state))
+    return sum(int(np.prod(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize for leaf in leaves)

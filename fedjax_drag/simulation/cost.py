@@ -1,0 +1,94 @@
+"""What a method asks of a client: gradients, further arithmetic, traffic, and time."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+
+_MOVES = frozenset(
+    "broadcast_in_dim convert_element_type copy copy_p dynamic_slice gather iota reshape slice squeeze "
+    "stop_gradient transpose".split()
+)
+"""Primitives that move or rename values and compute nothing."""
+
+_ENOUGH_SECONDS = 0.2
+_ENOUGH_REPEATS = 5
+
+
+class ClientCost(NamedTuple):
+    """What a method asks of one client.
+
+    Attributes:
+      gradients: gradient evaluations in a local step.
+      vector_operations: elementwise operations in a local step beyond that of SGD, in units of one operation on each
+        parameter: 1 is what an addition to the gradient costs. Counted in the program as it is written, before any
+        compilation.
+      bytes_down: what the server sends to a client in a round.
+      bytes_up: what a client sends back.
+    """
+
+    gradients: int
+    vector_operations: float
+    bytes_down: int
+    bytes_up: int
+
+
+def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Uplink) -> ClientCost:
+    """Counts from shapes alone; nothing is computed.
+
+    Args:
+      client: what the client runs.
+      downlink: what one client receives, arrays or shapes.
+      batch: a mini-batch, arrays or shapes.
+      uplink: what one client sends back, arrays or shapes.
+    """
+    parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(downlink.start))
+    carry = jax.eval_shape(client.begin, downlink)
+    calls: list[Params] = []
+
+    def direction(start, carry, downlink, batch, gradients):
+        def grad_fn(w, batch):
+            del batch
+            calls.append(w)
+            return gradients[len(calls) - 1] if gradients else jax.tree.map(jnp.zeros_like, w)
+
+        return client.direction(grad_fn, start, carry, downlink, batch)
+
+    jax.eval_shape(direction, downlink.start, carry, downlink, batch, [])
+    number = len(calls)
+    calls.clear()
+    traced = jax.make_jaxpr(direction)(downlink.start, carry, downlink, batch, [downlink.start] * number)
+    operations = _elementwise(traced.jaxpr) / max(parameters, 1)
+    return ClientCost(number, round(operations, 2), _num_bytes(downlink), _num_bytes(uplink))
+
+
+def _num_bytes(message: Any) -> int:
+    return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(message))
+
+
+def _elementwise(jaxpr: Any) -> int:
+    """Values computed by a program, a reduction counting as many as it reads."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [_elementwise(getattr(sub, "jaxpr", sub)) for sub in jax.core.jaxprs_in_params(equation.params)]
+        if inner:
+            total += max(inner) * equation.params.get("length", 1)
+        elif equation.primitive.name not in _MOVES:
+            sizes = [math.prod(x.aval.shape) for x in (*equation.invars, *equation.outvars) if hasattr(x, "aval")]
+            total += max(sizes)
+    return total
+
+
+def measure_seconds(program: Callable[..., Any], *arguments: Any) -> float:
+    """The shortest of a few runs of a compiled program, in seconds; the first, which warms up, counts as well."""
+    seconds: list[float] = []
+    while len(seconds) < 2 or (sum(seconds) < _ENOUGH_SECONDS and len(seconds) < _ENOUGH_REPEATS):
+        started = time.perf_counter()
+        jax.block_until_ready(program(*arguments))
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)

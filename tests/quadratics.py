@@ -1,0 +1,45 @@
+"""Clients with quadratic losses, and what they send: local passes for tests without an engine."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cases import NUM_CLIENTS, SIZE, assert_like, unflatten
+
+from fedjax_drag.types import Batch, Uplink
+
+STEPS, STEP_SIZE = 2, 0.1
+
+
+def gradient(w, batch):
+    """Of a quadratic with its minimum at ``batch.y``."""
+    return jax.tree.map(lambda p, y: batch.x.astype(p.dtype) * (p - y.astype(p.dtype)), w, batch.y)
+
+
+def batches(seed=0):
+    """One batch for each client of the federation."""
+    rng = np.random.default_rng(seed)
+    curvature = jnp.asarray(rng.uniform(0.5, 2, NUM_CLIENTS), jnp.float32)
+    return Batch(curvature, unflatten(rng.normal(size=(NUM_CLIENTS, SIZE))))
+
+
+def local_pass(rule, downlink, batch):
+    """What one client sends."""
+    w, carry = downlink.start, rule.begin(downlink)
+    for _ in range(STEPS):
+        direction, after = rule.direction(gradient, w, carry, downlink, batch)
+        assert jax.tree.structure(after) == jax.tree.structure(carry)
+        assert_like(direction, w)
+        carry = after
+        w = jax.tree.map(lambda p, d: p - STEP_SIZE * d, w, direction)
+    aux = rule.report(downlink, w, carry, jnp.float32(STEPS * STEP_SIZE))
+    return Uplink(jax.tree.map(jnp.subtract, w, downlink.start), aux)
+
+
+def uplink_of(method, params, state, ids, data):
+    """What the cohort sends, by ``vmap`` over ``own``."""
+    downlink = method.broadcast(params, state, ids)
+    axes = downlink._replace(start=None, shared=None, own=0)
+    rows = jax.tree.map(lambda x: x[ids], data)
+    return jax.vmap(functools.partial(local_pass, method.client), in_axes=(axes, 0))(downlink, rows)

@@ -1,0 +1,83 @@
+"""State that a method keeps for every client: on the device, divided among devices, or on the host."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag import per_client
+
+METHODS = {
+    "scaffold": lambda: fd.algorithms.scaffold(12),
+    "feddyn": lambda: fd.algorithms.feddyn(12, a=0.1),
+    "adabest": lambda: fd.algorithms.adabest(12, mu=0.02, beta=0.8),
+    "feddc": lambda: fd.algorithms.feddc(12),
+    "foolsgold": lambda: fd.algorithms.from_aggregator(fd.aggregators.foolsgold(12)),
+    "taco": lambda: fd.algorithms.taco(12, max_strikes=2),
+    "fedavg": lambda: fd.algorithms.from_aggregator(fd.aggregators.fedavg()),
+}
+
+
+def assert_same_bits(one, other):
+    for (path, a), b in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path), strict=True)
+
+
+OFTEN = ("feddc", "foolsgold", "taco")
+
+
+@pytest.mark.parametrize("method", [pytest.param(m, marks=[] if m in OFTEN else pytest.mark.slow) for m in METHODS])
+def test_on_the_host_every_bit_is_the_same(settings, method):
+    device = fd.simulate(METHODS[method](), **settings())
+    host = fd.simulate(METHODS[method](), client_state="host", **settings())
+    assert_same_bits(jax.tree.map(np.asarray, device.state), jax.tree.map(np.asarray, host.state))
+    assert_same_bits(device.history, host.history)
+    on_host = [type(leaf) for leaf in jax.tree.leaves(per_client.found_in(host.state))]
+    assert all(kind is np.ndarray for kind in on_host)
+    assert bool(on_host) == (method not in ("taco", "fedavg"))
+
+
+def test_a_run_goes_on_from_host_to_host_and_from_host_to_device(settings):
+    whole = fd.simulate(METHODS["scaffold"](), **settings(num_rounds=6))
+    half = fd.simulate(METHODS["scaffold"](), client_state="host", **settings(num_rounds=3))
+    before = jax.tree.map(np.array, half.state)
+    for place in ("host", "device"):
+        resumed = fd.simulate(METHODS["scaffold"](), client_state=place, initial=half.state, **settings(num_rounds=6))
+        assert_same_bits(jax.tree.map(np.asarray, resumed.state), jax.tree.map(np.asarray, whole.state))
+        assert_same_bits(jax.tree.map(np.asarray, half.state), before)  # what was given is not written to
+
+
+def test_over_two_devices_the_rows_are_divided(settings):
+    simulation = fd.simulation.prepare(METHODS["scaffold"](), mesh="cores", **settings(cohort_size=4))
+    start = simulation.initial_state()
+    rows = jax.tree.leaves(start.algorithm.client_controls)[0]
+    assert {shard.data.shape[0] for shard in rows.addressable_shards} == {6}
+    result = simulation.run()
+    rows = jax.tree.leaves(result.state.algorithm.client_controls)[0]
+    assert {shard.data.shape[0] for shard in rows.addressable_shards} == {6}
+    alone = fd.simulate(METHODS["scaffold"](), **settings(cohort_size=4))
+    for a, b in zip(jax.tree.leaves(alone.state), jax.tree.leaves(result.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    host = fd.simulate(METHODS["scaffold"](), mesh="cores", client_state="host", **settings(cohort_size=4))
+    assert_same_bits(jax.tree.map(np.asarray, result.state), jax.tree.map(np.asarray, host.state))
+
+
+def test_its_memory_is_known_before_the_run(settings):
+    simulation = fd.simulation.prepare(METHODS["feddc"](), **settings())
+    model = sum(leaf.nbytes for leaf in jax.tree.leaves(simulation.initial_state().params))
+    assert simulation.client_state_bytes == 2 * 12 * model
+    assert fd.simulation.prepare(METHODS["taco"](), **settings()).client_state_bytes == 0
+
+
+def test_the_place_must_exist(settings):
+    with pytest.raises(ValueError, match="client_state='disk': must be one of device, host"):
+        fd.simulation.prepare(METHODS["fedavg"](), client_state="disk", **settings())
+
+
+def test_sums_over_rounds_do_not_depend_on_the_stretches(settings):
+    """The mean loss since the last evaluation has the same bits however often the host looked in."""
+    method = METHODS["fedavg"]()
+    whole = fd.simulate(method, **settings(num_rounds=7, eval_every=7))
+    assert_same_bits(
+        whole.history, fd.simulate(method, **settings(num_rounds=7, eval_every=7, rounds_per_compile=2)).history
+    )
