@@ -4,6 +4,7 @@
     python scripts/benchmark.py cnn mlp --repeats 9 --json benchmark.json
     python scripts/benchmark.py --aggregators       # every aggregation rule alone, against one pass over the deltas
     python scripts/benchmark.py --aggregators drag median
+    python scripts/benchmark.py --clients           # what each method's correction costs a client
 
 Every row is measured in one process, the contestants in turn, and ratios are medians over the turns:
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import aggregator_benchmark
+import client_benchmark
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -203,11 +205,12 @@ def main(
     clients_per_chunk: Annotated[int | None, typer.Option(help="Clients that run at once under map.")] = None,
     cores: Annotated[bool, typer.Option(help="Make each core a device, and also shard the clients over them.")] = True,
     aggregators: Annotated[bool, typer.Option("--aggregators", help="Time the aggregation rules instead.")] = False,
+    clients: Annotated[bool, typer.Option("--clients", help="Time the local steps of the methods instead.")] = False,
     memory_gib: Annotated[float | None, typer.Option(help="Memory that --aggregators may use; default all.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
 ) -> None:
     """Times a federated round against the bare local steps and against PyTorch."""
-    if cores and not aggregators:
+    if cores and not (aggregators or clients):
         jax.config.update("jax_num_cpu_devices", os.cpu_count())
     options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
     rows: list[dict[str, Any]] = []
@@ -216,6 +219,9 @@ def main(
             rows = aggregator_benchmark.run(workloads or [], repeats, memory_gib)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
+    elif clients:
+        model, data = WORKLOADS["lenet"].model(), federated_data()
+        rows = client_benchmark.run(model, data, WORKLOADS["lenet"].batch_size, in_turn, repeats)
     else:
         for name in workloads or ["cnn", "mlp"]:
             if name not in WORKLOADS:

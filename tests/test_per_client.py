@@ -39,7 +39,7 @@ put = jax.jit(PerClient.put)
 @st.composite
 def rounds(draw):
     """A cohort, which of it count, and a seed."""
-    ids = draw(st.permutations(range(M)))[: draw(st.integers(1, M))]
+    ids = draw(st.permutations(range(M)))[: draw(st.sampled_from([1, 5, M]))]
     counted = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
     return np.array(ids, np.int32), np.array(counted), draw(st.integers(0, 99))
 

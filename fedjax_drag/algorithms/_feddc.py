@@ -55,7 +55,9 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. Metrics: those of
       ``aggregator``, and the scalar ``drift_norm`` ``||(1/M) sum_m h_m||``. Only ``mean g_m`` is ``aggregator``'s:
       the drifts sum up the deltas, and ``c`` the ``aux``, of all clients that are not rejected, so that a malicious
-      client can still move both. A client with a non-finite entry in either half is rejected whole.
+      client can still move both, by ``1/M`` of what it sends and without bound: by its delta this round's parameters
+      and all later ones, by its ``aux``, from the next round on, all clients' steps alike, which ``aggregator``
+      cannot tell. A client with a non-finite entry in either half is rejected whole.
 
     Raises:
       ValueError: if an argument is out of range.

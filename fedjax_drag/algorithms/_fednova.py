@@ -37,8 +37,10 @@ def fednova(
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``||a_m||_1`` (scalar). ``aggregator`` sees it
       in the normalised deltas, but nothing protects ``tau``: a malicious client that claims much work makes the
-      server's step longer, in the direction that ``aggregator`` found. One that claims less than none counts as idle.
-      Further metrics: ``work``, ``||a_m||_1`` of each client, and ``effective_work``, ``tau``.
+      server's step longer, without bound, in the direction that ``aggregator`` found. One that claims less than none
+      counts as idle; one so great that the others' normalised deltas overflow makes ``aggregator`` reject these. A
+      client with a non-finite entry in either half is rejected whole. Further metrics: ``work``, ``||a_m||_1`` of each
+      client, and ``effective_work``, ``tau``.
 
     Raises:
       ValueError: if an argument is out of range.

@@ -47,10 +47,11 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
         :func:`~fedjax_drag.aggregators.fedavg`.
 
     Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``grad f_m(theta)``. The server averages it over
-      the clients that are not rejected: only ``aggregator`` is robust, and a malicious client can still move ``m``,
-      and by it the steps of all others, by its ``aux``. A client with a non-finite entry in either half is rejected
-      whole. Further metric: ``momentum_norm``, ``||m||``.
+      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``grad f_m(theta)``. The round's parameters do
+      not depend on it, but ``m`` is moved by its plain mean over the clients that are not rejected: a malicious
+      client can move ``m`` without bound, and by it, from the next round on, all clients' steps alike, which
+      ``aggregator`` cannot tell. A client with a non-finite entry in either half is rejected whole. Further metric:
+      ``momentum_norm``, ``||m||``.
 
     Raises:
       ValueError: if an argument is out of range.

@@ -61,9 +61,10 @@ def scaffold(
         :func:`~fedjax_drag.algorithms.taco`: 0.1 at first, then that of its last participation.
 
     Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. The server averages it over
-      the clients that are not rejected: only ``aggregator`` is robust, and a malicious client can
-      still move ``c`` by its ``aux``. A client with a non-finite entry in either half is rejected whole.
+      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. The round's parameters do not
+      depend on it, but ``c`` is moved by ``1/M`` of it for each client that is not rejected: a malicious client can
+      move ``c`` without bound, and by it, from the next round on, all clients' steps alike, which ``aggregator``
+      cannot tell. A client with a non-finite entry in either half is rejected whole.
       Metrics are the rule's, and with ``tailored`` also ``alpha`` (new; 0 where a client does not count).
 
     Raises:

@@ -75,9 +75,11 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``eta v_{K-1}``, and ``eta`` where momentum is
-      carried. ``aggregator`` protects both halves of the message, since it sees their difference; but what
-      ``carry_momentum`` keeps is the mean over the clients that are not rejected, and a malicious client can
-      move it. A client with a non-finite entry in either half is rejected whole.
+      carried. ``aggregator`` protects the round's parameters from both halves of the message, since it sees their
+      difference; but what ``carry_momentum`` keeps is the plain mean of ``v_{K-1}`` over the clients that are not
+      rejected: a malicious client can move it without bound, by either part of its ``aux``, and by it all clients'
+      steps of the next round alike, which ``aggregator`` cannot tell. A client with a non-finite entry in either
+      half is rejected whole.
 
     Raises:
       ValueError: if an argument is out of range.

@@ -87,8 +87,9 @@ def taco(
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. Metrics, beside the rule's: ``alpha`` (new; 0 where a client
       does not count), ``strikes`` ``[S]``, ``num_expelled`` (of the federation), and ``weight``, the coefficient
-      of ``g_m`` itself. The message ``aux`` is ``(K, K eta)``; the server goes by the median of the clients that
-      count, which a minority cannot move out of the others' range. A client with a non-finite entry in
+      of ``g_m`` itself. The message ``aux`` is ``(K, K eta)``: neither parameters nor coefficients depend on it, and
+      for ``D`` the server goes by the median of the clients that count, which a minority cannot move out of the
+      others' range. A client with a non-finite entry in
       either half is rejected whole and keeps its coefficient. Where no coefficient is positive, as in a cohort of
       one, the weighted sum is zero.
 

@@ -47,8 +47,8 @@ def draw_epochs(
 
     def order(epoch):
         rank = jax.random.bits(jax.random.fold_in(key, epoch), (most,))
-        last = jnp.iinfo(rank.dtype).max
-        return jnp.argsort(jnp.where(jnp.arange(most) < num_examples, rank, last), stable=True)  # the client's first
+        own = jnp.arange(most) < num_examples
+        return jnp.lexsort((rank, ~own))  # the client's own come first
 
     orders = jax.vmap(order)(jnp.arange(whole + bool(fraction)))
     step = jnp.arange(num_steps)

@@ -141,6 +141,8 @@ def label_groups(
       Readings: the paper says neither how examples of a class are shared nor that every class is held.
     """
     _check(fed, num_clients, seed)
+    if not len(fractions):
+        raise ValueError(f"fractions={fractions!r}: must name at least one group")
     for fraction in fractions:
         checks.in_range("fractions", fraction, 0.0, 1.0, open_low=True)
     checks.count("num_clients", num_clients, max(1, len(fractions)))

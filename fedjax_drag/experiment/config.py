@@ -93,6 +93,8 @@ class Config:
       mesh: ``cores`` to shard the clients over one device for each CPU core, or None for a single device.
       rounds_per_compile: rounds in one compiled call, or None for the engine's choice.
       diagnostics: whether the rule's per-client diagnostics are recorded.
+      client_state: where the rows that a method keeps for every client lie, "device" or "host".
+      time_clients: whether a client's local step is timed before the first round.
       compare: None, or a mapping from a label to the keys that this variant changes.
     """
 
@@ -124,6 +126,8 @@ class Config:
     mesh: str | None = None
     rounds_per_compile: int | None = None
     diagnostics: bool = True
+    client_state: str = "device"
+    time_clients: bool = True
     compare: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -147,6 +151,7 @@ class Config:
                 checks.count(key, getattr(self, key), 1)
         checks.count("seed", self.seed, 0, 2**32 - 1)
         checks.one_of("nonfinite", self.nonfinite, ("reject", "propagate"))
+        checks.one_of("client_state", self.client_state, ("device", "host"))
         checks.one_of("clients_axis", self.clients_axis, ("auto", "vmap", "map"))
         if self.mesh is not None:
             checks.one_of("mesh", self.mesh, ("cores",))

@@ -81,9 +81,7 @@ def adagrad(
     return optax.adagrad(learning_rate, initial_accumulator_value, eps)
 
 
-def local_sgd(
-    momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
-) -> optax.GradientTransformation:
+def local_sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> optax.GradientTransformation:
     """Momentum and weight decay of the local steps, which start afresh in every round.
 
     ::
@@ -99,8 +97,8 @@ def local_sgd(
     """
     checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
     checks.in_range("weight_decay", weight_decay, 0.0)
-    parts = [optax.add_decayed_weights(weight_decay)] if weight_decay else []
-    return optax.chain(*parts, *([optax.trace(momentum, nesterov)] if momentum else []))
+    decay = optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity()
+    return optax.chain(decay, optax.trace(momentum, nesterov) if momentum else optax.identity())
 
 
 def linear_schedule(

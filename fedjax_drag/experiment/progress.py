@@ -40,6 +40,11 @@ class Progress:
         self._bar.update(round_number - self._bar.n)
         self._bar.refresh()
 
+    def note(self, text: str) -> None:
+        """Shows a line above the bar, where there is one."""
+        if not self._bar.disable:
+            self._bar.write(f"{self._label}: {text}", file=sys.stderr)
+
     def close(self) -> None:
         """Leaves the bar as it is."""
         self._bar.close()

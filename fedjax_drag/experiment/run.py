@@ -17,6 +17,7 @@ from fedjax_drag.experiment.config import Config, load, slug
 from fedjax_drag.experiment.progress import Progress, summary
 from fedjax_drag.experiment.results import History
 from fedjax_drag.simulation import Evaluation, Result, Simulation, prepare
+from fedjax_drag.simulation.metrics import client_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +192,8 @@ def _prepare(config: Config, federations: dict[str, FederatedDataset]) -> Simula
             mesh=config.mesh,
             rounds_per_compile=config.rounds_per_compile,
             diagnostics=config.diagnostics,
+            client_state=config.client_state,
+            time_clients=config.time_clients,
         )
     except TypeError as error:  # of the tracer: shapes or types that do not go together
         raise ValueError(str(error).splitlines()[0]) from error
@@ -200,6 +203,9 @@ def _execute(job: Job, resume: bool, quiet: bool | None) -> Result:
     recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume)
     start = 0 if recorder is None else recorder.start
     bar = Progress(job.label, job.config.rounds, start, quiet)
+    if job.simulation.client_state_bytes:
+        size = job.simulation.client_state_bytes / 2**20
+        bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")
     callbacks = [lambda event: bar.update(event.round, event.metrics)]
     if recorder is None:
         try:
@@ -260,10 +266,13 @@ class Recorder:
         history = self._earlier
         if result.history:
             history = results.join(self._earlier, result.history) if self._earlier else result.history
+        if result.seconds_per_step is not None and history:
+            history |= {"client_seconds": client_seconds(history, result.seconds_per_step)}
         seconds = result.seconds + result.compile_seconds
         figures = summary(history, seconds, result.compile_seconds) | self._session()
         done = int(history["round"][-1]) - self.start
         figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
+        figures |= {"client_cost": result.cost._asdict(), "seconds_per_local_step": result.seconds_per_step}
         results.write_json(self._folder / results.SUMMARY, figures | {"interrupted": False})
         return result._replace(history=history)
 

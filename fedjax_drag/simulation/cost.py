@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +10,11 @@ import jax.numpy as jnp
 
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 
-_MOVES = frozenset(
-    "broadcast_in_dim convert_element_type copy copy_p dynamic_slice gather iota reshape slice squeeze "
-    "stop_gradient transpose".split()
-)
+_MOVES = {"broadcast_in_dim", "convert_element_type", "copy", "dynamic_slice", "gather", "iota", "reshape", "slice"} | {
+    "squeeze",
+    "stop_gradient",
+    "transpose",
+}
 """Primitives that move or rename values and compute nothing."""
 
 _ENOUGH_SECONDS = 0.2
@@ -36,6 +37,16 @@ class ClientCost(NamedTuple):
     vector_operations: float
     bytes_down: int
     bytes_up: int
+
+    def of(self, work: Mapping[str, Any]) -> dict[str, Any]:
+        """What all clients did, given the numbers of ``local_steps`` and ``participants``."""
+        steps, messages = int(work["local_steps"]), int(work["participants"])
+        return {
+            "gradient_evaluations": steps * self.gradients,
+            "vector_operations": steps * self.vector_operations,
+            "bytes_down": messages * self.bytes_down,
+            "bytes_up": messages * self.bytes_up,
+        }
 
 
 def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Uplink) -> ClientCost:
@@ -75,13 +86,20 @@ def _elementwise(jaxpr: Any) -> int:
     """Values computed by a program, a reduction counting as many as it reads."""
     total = 0
     for equation in jaxpr.eqns:
-        inner = [_elementwise(getattr(sub, "jaxpr", sub)) for sub in jax.core.jaxprs_in_params(equation.params)]
+        inner = [_elementwise(sub) for sub in _programs_in(equation.params.values())]
         if inner:
             total += max(inner) * equation.params.get("length", 1)
         elif equation.primitive.name not in _MOVES:
             sizes = [math.prod(x.aval.shape) for x in (*equation.invars, *equation.outvars) if hasattr(x, "aval")]
             total += max(sizes)
     return total
+
+
+def _programs_in(parameters: Iterable[Any]) -> list[Any]:
+    """The programs inside an operation such as a loop or a conditional."""
+    flat = [part for value in parameters for part in (value if isinstance(value, tuple | list) else (value,))]
+    bare = [getattr(part, "jaxpr", part) for part in flat]
+    return [part for part in bare if hasattr(part, "eqns")]
 
 
 def measure_seconds(program: Callable[..., Any], *arguments: Any) -> float:

@@ -11,15 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 from jax.sharding import Mesh
 
-from fedjax_drag import checks, per_client, tree
+from fedjax_drag import checks, per_client
 from fedjax_drag.clients import sgd
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.simulation import host_state, sampling
+from fedjax_drag.simulation import host_state
+from fedjax_drag.simulation.cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.federation import Federation, choose_malicious, choose_root, to_device
 from fedjax_drag.simulation.mesh import everywhere, make_mapper, placement, resolve_mesh
-from fedjax_drag.simulation.metrics import Result, cross_entropy, make_evaluate, stack_history
+from fedjax_drag.simulation.metrics import Result, client_seconds, cross_entropy, stack_history
+from fedjax_drag.simulation.programs import SUMMED, TIMED_STEPS, Programs, cost_of, make_programs
 from fedjax_drag.simulation.round import RunState, Work, choose_cohort, make_round
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule
 
@@ -38,82 +41,6 @@ class Evaluation(NamedTuple):
     num_rounds: int
     metrics: dict[str, Any]
     state: RunState
-
-
-SUMMED = ("train_loss", "num_rejected")
-"""Metrics that a row of the history has from all rounds since the row before."""
-
-
-class Programs(NamedTuple):
-    """The run as pure functions.
-
-    Attributes:
-      init: ``(key) -> state``.
-      advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
-        metrics of the last of them, and the sums of :data:`SUMMED` ones continued from ``totals``.
-      evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
-    """
-
-    init: Callable[[jax.Array], RunState]
-    advance: Callable[..., tuple[RunState, dict[str, jax.Array]]]
-    evaluate: Callable[..., dict[str, jax.Array]]
-
-
-def make_programs(
-    algorithm: Algorithm,
-    attack: Attack | None,
-    work: Work,
-    apply: Callable[..., jax.Array],
-    init_params: Callable[[jax.Array], Any],
-    diagnostics: bool = True,
-) -> Programs:
-    """Builds the pure functions of a run.
-
-    Args:
-      algorithm: the method.
-      attack: what malicious clients do, or None.
-      work: what the clients do.
-      apply: ``(params, x) -> logits``.
-      init_params: ``(key) -> params``.
-      diagnostics: whether to report per-client metrics; what nobody reads is not computed.
-    """
-    round_fn = make_round(algorithm, attack, work)
-
-    def init(key):
-        params = init_params(sampling.stream(key, "init"))
-        recalls = attack is not None and "last_update" in attack.needs
-        last_update = tree.zeros_like(params) if recalls else ()
-        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update)
-
-    def advance(federation, key, state, totals, stop):
-        def reported_round(state, scratch=None):
-            after, metrics, scratch = round_fn(federation, key, state, scratch)
-            # Per-client metrics have no fixed shape in the state: they leave through the history alone.
-            after = tree.settle(after, state)
-            return after, {name: x for name, x in metrics.items() if diagnostics or not jnp.ndim(x)}, scratch
-
-        def one_round(_, carry):
-            state, _, totals, scratch = carry
-            state, metrics, scratch = reported_round(state, scratch)
-            return state, metrics, {name: total + metrics[name] for name, total in totals.items()}, scratch
-
-        metrics, scratch = jax.tree.map(_blank, jax.eval_shape(reported_round, state)[1:])
-        return jax.lax.fori_loop(state.round, stop, one_round, (state, metrics, totals, scratch))[:3]
-
-    measure = make_evaluate(apply, work.preprocess, work.mesh)
-
-    def evaluate(state, test):
-        metrics = measure(state.params, test)
-        if algorithm.output is None:
-            return metrics
-        handed_out = measure(algorithm.output(state.params, state.algorithm), test)
-        return metrics | {name.replace("test_", "output_"): value for name, value in handed_out.items()}
-
-    return Programs(init, advance, evaluate)
-
-
-def _blank(like: Any) -> jax.Array:
-    return jnp.zeros(like.shape, like.dtype)
 
 
 class Lowered(NamedTuple):
@@ -139,6 +66,7 @@ class Simulation:
       federation: data on the device.
       test: test examples on the device.
       key: from which all randomness is derived.
+      cohort_size: clients in a round.
       num_rounds: rounds of the run.
       eval_every: rounds between evaluations.
       rounds_per_compile: most rounds between two visits to the host.
@@ -146,11 +74,14 @@ class Simulation:
       lowered: the same, traced.
       totals: zeros, one for each metric that is summed.
       shardings: where the parts of the state lie that a round's program sees; None without a mesh.
+      cost: what the method asks of one client.
+      time_clients: whether :meth:`run` measures how long a local step takes.
     """
 
     federation: Federation
     test: Batch
     key: jax.Array
+    cohort_size: int
     num_rounds: int
     eval_every: int
     rounds_per_compile: int
@@ -158,6 +89,8 @@ class Simulation:
     lowered: Lowered
     totals: dict[str, np.ndarray]
     shardings: Any
+    cost: ClientCost
+    time_clients: bool
 
     @property
     def client_state_bytes(self) -> int:
@@ -180,6 +113,7 @@ class Simulation:
         started = time.perf_counter()
         compiled = Lowered(*(program and program.compile() for program in self.lowered))
         state = self.initial_state() if initial is None else self._checked(initial)
+        seconds_per_step = self._measured(state) if self.time_clients else None
         compile_seconds = time.perf_counter() - started
 
         started = time.perf_counter()
@@ -191,12 +125,23 @@ class Simulation:
             means = {"train_loss": totals["train_loss"] / np.float32(target - done)}
             done = target
             evaluated = compiled.evaluate(host_state.without_rows(state), self.test)
-            metrics = jax.device_get(metrics) | totals | means | jax.device_get(evaluated)
+            metrics = jax.device_get(metrics) | totals | means | self.cost.of(totals) | jax.device_get(evaluated)
             history.append({"round": done} | metrics)
             for callback in callbacks:
                 callback(Evaluation(done, self.num_rounds, history[-1], state))
         jax.block_until_ready(state)
-        return Result(state.params, stack_history(history), state, time.perf_counter() - started, compile_seconds)
+        columns = stack_history(history)
+        if seconds_per_step is not None:
+            columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
+        seconds = time.perf_counter() - started
+        return Result(state.params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step)
+
+    def _measured(self, state: RunState) -> float:
+        """Seconds that one client needs for a local step, by itself on this device."""
+        if self.lowered.draw is not None:
+            state = host_state.taken(state, np.arange(self.cohort_size), self.shardings)
+        program = jax.jit(self.programs.client).lower(self.federation, self.key, state).compile()
+        return measure_seconds(program, self.federation, self.key, state) / TIMED_STEPS
 
     def _advance(self, compiled: Lowered, state: RunState, done: int, target: int) -> tuple[RunState, Any, Any]:
         """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
@@ -265,6 +210,7 @@ def prepare(
     rounds_per_compile: int | None = None,
     diagnostics: bool = True,
     client_state: str = "device",
+    time_clients: bool = True,
 ) -> Simulation:
     """Checks every argument, places the data and traces the run, without computing anything.
 
@@ -356,8 +302,21 @@ def prepare(
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     lowered = Lowered(advance.lower(federation, key, seen, totals, np.int32(1)), evaluate.lower(small, test), draw)
-    every = rounds_per_compile or eval_every
-    return Simulation(federation, test, key, num_rounds, eval_every, every, programs, lowered, totals, shardings)
+    return Simulation(
+        federation,
+        test,
+        key,
+        cohort_size,
+        num_rounds,
+        eval_every,
+        rounds_per_compile or eval_every,
+        programs,
+        lowered,
+        totals,
+        shardings,
+        cost_of(algorithm, work, programs, federation, key, seen),
+        time_clients,
+    )
 
 
 def _shapes(state: Any, shardings: Any) -> Any:
@@ -385,10 +344,10 @@ def _check_work(local_steps: Any, local_epochs: Any, step_size: Any, num_rounds:
         checks.positive("step_size", step_size)
         return
     for index in (0, num_rounds - 1):
-        value = step_size(jnp.int32(index))
+        value: Any = step_size(jnp.int32(index))
         if jnp.shape(value):
             raise ValueError(f"step_size({index}) with shape {jnp.shape(value)}: must be a single number")
-        checks.positive(f"step_size({index})", value if isinstance(value, jax.core.Tracer) else float(value))
+        checks.positive(f"step_size({index})", value if isinstance(value, Tracer) else float(value))
 
 
 def _check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> None:
@@ -397,7 +356,7 @@ def _check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> N
     ones = jax.tree.map(jnp.ones_like, zeros)
     update, _ = local_optimizer.update(ones, local_optimizer.init(zeros), zeros)
     total = sum(leaf.sum() for leaf in jax.tree.leaves(update))
-    if not isinstance(total, jax.core.Tracer) and total < 0:
+    if not isinstance(total, Tracer) and total < 0:
         raise ValueError(
             "local_optimizer: turns directions round, as optax.sgd and others with a learning rate do; must leave "
             "that to step_size, such as optax.trace(0.9)"
@@ -470,6 +429,8 @@ def simulate(
         - client_state: where the rows lie that a method keeps for every client, such as SCAFFOLD's control variates:
           ``"device"``, or ``"host"``, from where only the cohort's rows travel, with the same results bit for bit.
           :attr:`Simulation.client_state_bytes` says what they need.
+        - time_clients: whether to measure, before the first round, how long a client needs for a local step; then the
+          history has ``client_seconds``, and ``time_to`` can be asked. It costs the compilation of one local pass.
         - diagnostics: whether the history keeps per-client metrics; default True.
 
     Returns:

@@ -17,10 +17,12 @@ class LocalResult(NamedTuple):
     Attributes:
       uplink: the client's message.
       loss: mean mini-batch loss over the pass (scalar).
+      steps: local steps taken, int32 scalar.
     """
 
     uplink: Uplink
     loss: jax.Array
+    steps: jax.Array
 
 
 def local_pass(
@@ -68,7 +70,7 @@ def local_pass(
     start = (downlink.start, client.begin(downlink), trail)
     if real is None:
         (w, memory, _), losses = jax.lax.scan(lambda carry, places: step(carry, places, None), start, positions)
-        num_steps, loss = positions.shape[0], losses.mean()
+        num_steps = positions.shape[0]
     else:
         # A loop to the client's own end: among clients that run at once those that are done keep what they have.
         def own_step(index, carry):
@@ -76,7 +78,8 @@ def local_pass(
             return after, carry[1] + loss.astype(carry[1].dtype)
 
         num_steps = real.any(1).sum()
-        (w, memory, _), total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
-        loss = total / num_steps
+        (w, memory, _), losses = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
     aux = client.report(downlink, w, memory, num_steps * jnp.asarray(step_size))
-    return LocalResult(Uplink(tree.subtract(w, downlink.start), aux), loss)
+    uplink = Uplink(tree.subtract(w, downlink.start), aux)
+    loss = losses.mean() if real is None else losses / num_steps
+    return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from fedjax_drag.simulation.cost import ClientCost
 from fedjax_drag.simulation.mesh import make_mapper
 from fedjax_drag.types import Batch, Params
 
@@ -66,9 +67,15 @@ class Result(NamedTuple):
         ``train_loss`` (mean over the rounds since the last evaluation), ``num_rejected`` (sum over them), and of the
         evaluated round the rule's own metrics, per client ``[E, S]``. Where the algorithm hands out another model
         than its parameters, ``output_accuracy`` and ``output_loss`` are that model's.
+        Of the clients, summed over the rounds since the last evaluation: ``participants``, ``local_steps``,
+        ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``, ``vector_operations``,
+        ``bytes_down`` and ``bytes_up``. ``client_seconds``, since the start of the run, is what the slowest clients
+        would have needed, each by itself on this device.
       state: the whole final state, from which a run can go on.
       seconds: running time without compilation, evaluations included.
-      compile_seconds: time spent compiling.
+      compile_seconds: time spent compiling and timing a client.
+      cost: what the method asks of one client, a :class:`~fedjax_drag.simulation.cost.ClientCost`.
+      seconds_per_step: measured time of a client's local step; None if it was not measured.
     """
 
     params: Params
@@ -76,13 +83,33 @@ class Result(NamedTuple):
     state: Any
     seconds: float
     compile_seconds: float
+    cost: ClientCost
+    seconds_per_step: float | None
 
     def rounds_to(self, accuracy: float) -> int | None:
         """First evaluated round whose test accuracy reaches ``accuracy`` (in [0, 1]), or None."""
+        return self._first("round", accuracy, int)
+
+    def time_to(self, accuracy: float) -> float | None:
+        """``client_seconds`` at the first evaluated round whose test accuracy reaches ``accuracy``, or None.
+
+        Raises:
+          ValueError: if the clients were not timed.
+        """
+        if "client_seconds" not in self.history:
+            raise ValueError("time_to: the clients of this run were not timed; set time_clients=True")
+        return self._first("client_seconds", accuracy, float)
+
+    def _first(self, name: str, accuracy: float, kind: Callable[[Any], Any]) -> Any:
         reached = np.flatnonzero(self.history["test_accuracy"] >= accuracy)
-        return int(self.history["round"][reached[0]]) if reached.size else None
+        return kind(self.history[name][reached[0]]) if reached.size else None
 
 
 def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """Turns one dict for each evaluation into a dict of arrays with a leading axis ``[E]``."""
     return {name: np.stack([np.asarray(entry[name]) for entry in entries]) for name in entries[0]} if entries else {}
+
+
+def client_seconds(history: Mapping[str, np.ndarray], seconds_per_step: float) -> np.ndarray:
+    """What the slowest client of every round would have needed so far, summed over the rounds ``[E]``."""
+    return np.cumsum(history["slowest_steps"], dtype=np.int64) * seconds_per_step

@@ -73,24 +73,14 @@ class Work:
     local_optimizer: optax.GradientTransformation | None = None
 
 
-def make_round(
-    algorithm: Algorithm, attack: Attack | None, work: Work
-) -> Callable[..., tuple[RunState, dict[str, jax.Array], LocalResult]]:
-    """Builds ``(federation, key, state, scratch=None) -> (state, metrics, scratch)`` for one round.
+def make_client_pass(attack: Attack | None, work: Work) -> Callable[..., LocalResult]:
+    """Builds ``(client, (federation, key, round, downlink), (id, row, count, malicious, own)) -> LocalResult``.
 
-    The scratch that a round returns holds the clients' results; given to the next round, their memory is used again.
-
-    Metrics are the algorithm's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]`` and ``train_loss``, the benign
-    clients' mean mini-batch loss (NaN if there are none); where the algorithm says who is eligible, also ``valid``
-    ``[S]``. Random draws depend on the key, the round, the client's id and who is eligible only.
+    It is the local pass of one client, whose message from the server is ``downlink`` with ``own``.
     """
     poison = attack.poison if attack else None
-    forge = attack.forge if attack else None
-    recalls = attack is not None and "last_update" in attack.needs
-    emd = requested(algorithm.needs)
-    dissimilarity = make_dissimilarity(emd, work.apply, work.preprocess, work.over_clients) if emd else None
 
-    def client_pass(client, shared, inputs) -> LocalResult:
+    def client_pass(client, shared, inputs):
         federation, key, round_index, downlink = shared
         client_id, row, count, malicious, own = inputs
 
@@ -113,6 +103,27 @@ def make_round(
         step_size = work.step_size(round_index) if callable(work.step_size) else work.step_size
         downlink = downlink._replace(own=own)
         return local_pass(client, work.loss_fn, downlink, fetch, positions, step_size, real, work.local_optimizer)
+
+    return client_pass
+
+
+def make_round(
+    algorithm: Algorithm, attack: Attack | None, work: Work
+) -> Callable[..., tuple[RunState, dict[str, jax.Array], LocalResult]]:
+    """Builds ``(federation, key, state, scratch=None) -> (state, metrics, scratch)`` for one round.
+
+    The scratch that a round returns holds the clients' results; given to the next round, their memory is used again.
+
+    Metrics are the algorithm's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]`` and ``train_loss``, the benign
+    clients' mean mini-batch loss (NaN if there are none); what the clients did as :func:`work_done` says; where the
+    algorithm says who is eligible, also ``valid`` ``[S]``. Random draws depend on the key, the round, the client's id
+    and who is eligible only.
+    """
+    client_pass = make_client_pass(attack, work)
+    forge = attack.forge if attack else None
+    recalls = attack is not None and "last_update" in attack.needs
+    emd = requested(algorithm.needs)
+    dissimilarity = make_dissimilarity(emd, work.apply, work.preprocess, work.over_clients) if emd else None
 
     def root_delta(federation, key, round_index, start):
         root = federation.root_row
@@ -162,10 +173,23 @@ def make_round(
         benign = ~malicious & present["valid"] if present else ~malicious
         train_loss = jnp.where(benign, local.loss, 0.0).sum() / benign.sum()
         metrics = {**after.metrics, "client_ids": ids, "malicious": malicious, "train_loss": train_loss, **present}
+        metrics |= work_done(local.steps, present.get("valid"))
         last_update = tree.subtract(params, state.params) if recalls else ()
         return *placed((RunState(params, after, index + 1, last_update), metrics), work.mesh), local
 
     return round_fn
+
+
+def work_done(steps: jax.Array, valid: jax.Array | None = None) -> dict[str, jax.Array]:
+    """What the clients of a round did, given the local steps ``[S]`` of each and who took part; int32 scalars.
+
+    ``participants``: how many they were; ``local_steps``: the steps of all; ``slowest_steps``: those of the one with
+    most, on whom a synchronous round waits.
+    """
+    if valid is not None:
+        steps = jnp.where(valid, steps, 0)
+    participants = jnp.asarray(steps.size if valid is None else valid.sum(), jnp.int32)
+    return {"participants": participants, "local_steps": steps.sum(), "slowest_steps": steps.max()}
 
 
 def choose_cohort(

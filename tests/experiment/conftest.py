@@ -19,6 +19,7 @@ TINY = {
     "local_steps": 1,
     "batch_size": 4,
     "step_size": 0.1,
+    "time_clients": False,
 }
 
 

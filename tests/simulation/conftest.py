@@ -35,6 +35,7 @@ def settings(digits):
             "batch_size": 4,
             "step_size": 0.1,
             "eval_every": 3,
+            "time_clients": False,
         }
         return base | changes
 

@@ -124,7 +124,10 @@ def test_history(settings, fedavg):
     assert result.rounds_to(1.01) is None
     assert all(0 < loss < 3 for loss in result.history["train_loss"])
     quiet = fd.simulate(fedavg, diagnostics=False, **settings())
-    assert {"round", "test_accuracy", "test_loss", "train_loss", "num_rejected"} == set(quiet.history)
+    of_clients = {"participants", "local_steps", "slowest_steps", "gradient_evaluations", "vector_operations"}
+    traffic = {"bytes_down", "bytes_up"}
+    figures = {"round", "test_accuracy", "test_loss", "train_loss", "num_rejected"}
+    assert figures | of_clients | traffic == set(quiet.history)
 
 
 def test_a_client_smaller_than_a_batch_trains_on_its_own_examples(settings, fedavg):

@@ -1,0 +1,83 @@
+"""Times the local steps of every method; run by ``scripts/benchmark.py --clients``.
+
+A contestant is 100 local steps of one client by itself, as the engine runs them; ratios are to those of FedAvg, measured
+in turn with it.
+"""
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+import fedjax_drag as fd
+from fedjax_drag.simulation.programs import TIMED_STEPS
+
+STEPS = 100
+COHORT = 4
+
+
+def methods(num_clients: int) -> dict[str, Any]:
+    """With the settings of Liu et al., TACO, where it has them."""
+    plain, a = fd.algorithms.from_aggregator, fd.algorithms
+    fedavg = fd.aggregators.fedavg()
+    return {
+        "fedavg": plain(fedavg),
+        "fedprox": plain(fedavg, client=fd.clients.fedprox(0.1)),
+        "scaffold": a.scaffold(num_clients),
+        "fedacg": a.fedacg(lam=0.85, beta=0.001),
+        "taco": a.taco(num_clients),
+        "adabest": a.adabest(num_clients),
+        "feddyn": a.feddyn(num_clients, a=0.1),
+        "feddc": a.feddc(num_clients),
+        "fednova": a.fednova(),
+        "stem": a.stem(),
+        "fedsam": plain(fedavg, client=fd.clients.fedsam(0.05)),
+        "mime": a.mime(),
+    }
+
+
+def run(
+    model: Any, data: Any, batch_size: int, in_turn: Callable[..., dict[str, list[float]]], repeats: int
+) -> list[dict[str, Any]]:
+    """Times all methods on one model.
+
+    Args:
+      model: a Flax module.
+      data: a partitioned data set.
+      batch_size: B.
+      in_turn: ``(contestants, repeats) -> milliseconds`` of each.
+      repeats: timed calls of each.
+    """
+    contestants, costs = {}, {}
+    for name, algorithm in methods(data.num_clients).items():
+        simulation = fd.simulation.prepare(
+            algorithm,
+            model=model,
+            data=data,
+            num_rounds=1,
+            cohort_size=COHORT,
+            local_steps=TIMED_STEPS,
+            batch_size=batch_size,
+            step_size=0.01,
+        )
+        state = simulation.initial_state()
+        program = jax.jit(simulation.programs.client).lower(simulation.federation, simulation.key, state).compile()
+        inputs = simulation.federation, simulation.key, state
+        contestants[name] = lambda program=program, inputs=inputs: [
+            program(*inputs) for _ in range(STEPS // TIMED_STEPS)
+        ]
+        costs[name] = simulation.cost
+    times = in_turn(contestants, repeats)
+    return [
+        {
+            "method": name,
+            "ms_per_100_steps": statistics.median(taken),
+            "ratio_to_fedavg": statistics.median(a / b for a, b in zip(taken, times["fedavg"], strict=True)),
+            "gradients": str(costs[name].gradients),
+            "vector_operations": str(costs[name].vector_operations),
+            "KiB_down": costs[name].bytes_down / 1024,
+            "KiB_up": costs[name].bytes_up / 1024,
+        }
+        for name, taken in times.items()
+    ]
