@@ -81,12 +81,13 @@ def engine_round(work: Workload, data: Any, rule: Callable[[], Any], options: di
         step_size=0.01,
         **options,
     )
-    advance = simulation.lowered[0].compile()
+    advance = simulation.lowered.advance.compile()
     state = simulation.initial_state()
 
     def rounds() -> None:
         nonlocal state
-        state, _ = advance(simulation.federation, simulation.key, state, np.int32(int(state.round) + ROUNDS))
+        stop = np.int32(int(state.round) + ROUNDS)
+        state, *_ = advance(simulation.federation, simulation.key, state, simulation.totals, stop)
         jax.block_until_ready(state)
 
     return rounds
@@ -121,8 +122,8 @@ def bare_steps(work: Workload, data: Any) -> Callable[[], None]:
     return rounds
 
 
-def in_turn(contestants: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds for a round of each contestant, ``repeats`` times in turn, after a warm-up call."""
+def in_turn(contestants: dict[str, Callable[[], Any]], repeats: int, parts: int = ROUNDS) -> dict[str, list[float]]:
+    """Milliseconds for one of a call's ``parts``, of each contestant, ``repeats`` times in turn, after a warm-up."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for run in contestants.values():
         run()
@@ -130,7 +131,7 @@ def in_turn(contestants: dict[str, Callable[[], Any]], repeats: int) -> dict[str
         for name, run in contestants.items():
             started = time.perf_counter()
             run()
-            times[name].append(1e3 * (time.perf_counter() - started) / ROUNDS)
+            times[name].append(1e3 * (time.perf_counter() - started) / parts)
     return times
 
 
@@ -221,7 +222,8 @@ def main(
             raise typer.BadParameter(str(error)) from error
     elif clients:
         model, data = WORKLOADS["lenet"].model(), federated_data()
-        rows = client_benchmark.run(model, data, WORKLOADS["lenet"].batch_size, in_turn, repeats)
+        contestants, costs = client_benchmark.contestants(model, data, WORKLOADS["lenet"].batch_size)
+        rows = client_benchmark.rows(in_turn(contestants, repeats, parts=1), costs)
     else:
         for name in workloads or ["cnn", "mlp"]:
             if name not in WORKLOADS:

@@ -1,7 +1,7 @@
 """Times the local steps of every method; run by ``scripts/benchmark.py --clients``.
 
-A contestant is 100 local steps of one client by itself, as the engine runs them; ratios are to those of FedAvg, measured
-in turn with it.
+A contestant is 100 local steps of one client by itself, as the engine runs them; ratios are to those of FedAvg,
+measured in turn.
 """
 
 import statistics
@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 import fedjax_drag as fd
+from fedjax_drag.simulation.cost import ClientCost
 from fedjax_drag.simulation.programs import TIMED_STEPS
 
 STEPS = 100
@@ -37,19 +38,15 @@ def methods(num_clients: int) -> dict[str, Any]:
     }
 
 
-def run(
-    model: Any, data: Any, batch_size: int, in_turn: Callable[..., dict[str, list[float]]], repeats: int
-) -> list[dict[str, Any]]:
-    """Times all methods on one model.
+def contestants(model: Any, data: Any, batch_size: int) -> tuple[dict[str, Callable[[], Any]], dict[str, ClientCost]]:
+    """Functions that take :data:`STEPS` local steps, and what they cost by the count, by method.
 
     Args:
       model: a Flax module.
       data: a partitioned data set.
       batch_size: B.
-      in_turn: ``(contestants, repeats) -> milliseconds`` of each.
-      repeats: timed calls of each.
     """
-    contestants, costs = {}, {}
+    functions, costs = {}, {}
     for name, algorithm in methods(data.num_clients).items():
         simulation = fd.simulation.prepare(
             algorithm,
@@ -61,14 +58,18 @@ def run(
             batch_size=batch_size,
             step_size=0.01,
         )
-        state = simulation.initial_state()
-        program = jax.jit(simulation.programs.client).lower(simulation.federation, simulation.key, state).compile()
-        inputs = simulation.federation, simulation.key, state
-        contestants[name] = lambda program=program, inputs=inputs: [
-            program(*inputs) for _ in range(STEPS // TIMED_STEPS)
-        ]
-        costs[name] = simulation.cost
-    times = in_turn(contestants, repeats)
+        inputs = simulation.federation, simulation.key, simulation.initial_state()
+        program = jax.jit(simulation.programs.client).lower(*inputs).compile()
+
+        def steps(program=program, inputs=inputs):
+            jax.block_until_ready([program(*inputs) for _ in range(STEPS // TIMED_STEPS)])
+
+        functions[name], costs[name] = steps, simulation.cost
+    return functions, costs
+
+
+def rows(times: dict[str, list[float]], costs: dict[str, ClientCost]) -> list[dict[str, Any]]:
+    """One row for each method, from its milliseconds."""
     return [
         {
             "method": name,

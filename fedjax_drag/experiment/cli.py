@@ -140,8 +140,8 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="aggregators, algorithms, clients, attacks, partitions, models, datasets, optimizers, local_optimizers or "
-            "schedules.",
+            help="aggregators, algorithms, clients, attacks, partitions, models, datasets, optimizers, "
+            "local_optimizers or schedules.",
             show_default=False,
         ),
     ],

@@ -357,6 +357,25 @@ def test_c_of_br_drag_can_be_a_schedule(schedule, values):
         np.testing.assert_allclose(metrics["divergence"], c * (1 - metrics["cosine"]), rtol=1e-5)
 
 
+def test_local_work_of_a_configuration():
+    schedule = {"name": "exponential_decay", "init_value": 0.1, "transition_steps": 10, "decay_rate": 0.9}
+    sgd = {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}
+    config = build.resolve(load({"step_size": schedule, "local_optimizer": sgd}))
+    assert config.step_size.arguments["staircase"] is False
+    step_size, optimizer = build.step_size(config), build.local_optimizer(config)
+    assert callable(step_size)
+    np.testing.assert_allclose(step_size(jnp.int32(20)), 0.081, rtol=1e-5)
+    assert optimizer is not None
+    updates, _ = optimizer.update(DELTAS, optimizer.init(DELTAS), DELTAS)
+    np.testing.assert_allclose(updates["w"], 1.01 * DELTAS["w"], rtol=1e-6)
+    plain = build.resolve(load({}))
+    assert (build.step_size(plain), build.local_optimizer(plain)) == (0.01, None)
+    with pytest.raises(ValueError, match=r"step_size\.name='linear': must be one of linear_schedule"):
+        build.resolve(load({"step_size": {"name": "linear"}}))
+    with pytest.raises(ValueError, match=r"local_optimizer\.momentum=1\.5: must be in \[0, 1\)"):
+        build.local_optimizer(build.resolve(load({"local_optimizer": {"name": "sgd", "momentum": 1.5}})))
+
+
 def test_partition_follows_the_seed_unless_it_has_its_own(tiny):
     def rows(*overrides):
         return build.federation(build.resolve(load(tiny, overrides))).rows.tolist()

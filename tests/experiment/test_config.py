@@ -78,6 +78,27 @@ def test_nested_components_survive_a_round_trip(tiny):
     assert Config.from_mapping(config.to_mapping()) == config
 
 
+def test_epochs_take_the_place_of_steps_and_steps_of_epochs(tiny):
+    assert [(c.local_steps, c.local_epochs) for c in (load(tiny), load(tiny, ["local_epochs=0.5"]))] == [
+        (1, None),
+        (None, 0.5),
+    ]
+    variants = load(tiny | {"local_steps": None, "local_epochs": 2, "compare": {"a": {"local_steps": 3}, "b": None}})
+    assert [(c.local_steps, c.local_epochs) for c in variants.variants().values()] == [(3, None), (None, 2.0)]
+    assert Config.from_mapping(variants.to_mapping()) == variants
+
+
+def test_step_size_is_a_number_or_a_schedule(tiny):
+    schedule = {"name": "exponential_decay", "init_value": 0.1, "transition_steps": 10, "decay_rate": 0.9}
+    config = load(tiny | {"step_size": schedule}, ["step_size.init_value=0.2"])
+    assert config.step_size == Component(
+        "exponential_decay", {k: v for k, v in (schedule | {"init_value": 0.2}).items() if k != "name"}
+    )
+    assert Config.from_mapping(config.to_mapping()) == config
+    assert flatten(config)["step_size.decay_rate"] == 0.9
+    assert load(config, ["step_size=0.5"]).step_size == 0.5
+
+
 def test_override_merges_with_defaults():
     assert load({}, ["partition.beta=0.5"]).partition.arguments == {"num_clients": 40, "beta": 0.5}
 
@@ -100,6 +121,12 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"root_size": "many"}, "root_size='many': must be an integer or null"),
         ({"clients_per_chunk": 0}, "clients_per_chunk=0: must be an integer >= 1"),
         ({"step_size": "fast"}, "step_size='fast': must be a number"),
+        ({"step_size": [1]}, "step_size=[1]: must be a number or a schedule, a mapping with a name and arguments"),
+        ({"step_size": {"init_value": 1}}, "step_size.name=None: must be the name of one"),
+        ({"local_steps": None}, "local_steps=None, local_epochs=None: must be exactly one of the two"),
+        ({"local_steps": 2, "local_epochs": 1}, "local_steps=2, local_epochs=1.0: must be exactly one of the two"),
+        ({"local_epochs": 0}, "local_epochs=0.0: must be in (0, inf)"),
+        ({"local_epochs": "all"}, "local_epochs='all': must be a number or null"),
         ({"step_size": float("nan")}, "step_size=nan: must be in (0, inf)"),
         ({"byzantine_fraction": 1.5}, "byzantine_fraction=1.5: must be in [0, 1]"),
         ({"diagnostics": "perhaps"}, "diagnostics='perhaps': must be true or false"),

@@ -15,6 +15,7 @@ from fedjax_drag.simulation.local import local_pass
 from fedjax_drag.simulation.metrics import cross_entropy
 from fedjax_drag.types import Batch, Downlink
 
+drawn = jax.jit(draw_epochs, static_argnames=("epochs", "batch_size", "most"))
 COUNTS = (2, 5, 11)
 ETA = 0.3
 
@@ -22,7 +23,7 @@ ETA = 0.3
 @pytest.mark.parametrize("epochs", [0.3, 1, 2.5])
 @pytest.mark.parametrize("n", [1, 3, 8, 11])
 def test_epochs_are_samples_without_replacement_cut_into_batches(n, epochs):
-    positions, real = map(np.asarray, draw_epochs(jax.random.key(n), n, epochs, 4, most=11))
+    positions, real = map(np.asarray, drawn(jax.random.key(n), n, epochs=epochs, batch_size=4, most=11))
     whole, part = int(epochs), int(np.floor(epochs % 1 * n + 0.5))
     sizes = [n] * whole + [part if whole else max(part, 1)]
     expected = [min(4, size - start) for size in sizes for start in range(0, size, 4)]
@@ -107,9 +108,9 @@ def test_a_client_among_larger_ones_does_what_it_does_alone(method):
     jax.tree.map(compare, tuple(result.uplink), messages)
 
 
-def numpy_pass(w, b, x, y, batches, step_size, momentum, weight_decay):
+def numpy_pass(start, x, y, batches, step_size, momentum, weight_decay):
     """SGD on softmax regression with the momentum and weight decay of the usual libraries."""
-    buffers, losses = (0.0, 0.0), []
+    (w, b), buffers, losses = start, (0.0, 0.0), []
     for chosen in batches:
         z = x[chosen] @ w + b
         p = np.exp(z - z.max(1, keepdims=True))
@@ -127,9 +128,9 @@ def twin(simulation, data, chosen_clients, start, index, step_size, momentum=0.0
     x = np.asarray(data.preprocess(data.train.x), np.float64).reshape(len(data.train.y), -1)
     for m, row, count in chosen_clients:
         key = jax.random.fold_in(sampling.round_key(simulation.key, "batches", index), m)
-        drawn = draw_epochs(key, count, 1.5, 16, most=len(row))
-        batches = [row[places[mask]] for places, mask in zip(*map(np.asarray, drawn), strict=True) if mask.any()]
-        yield numpy_pass(*start, x, data.train.y, batches, step_size, momentum, weight_decay)
+        positions, real = map(np.asarray, drawn(key, count, epochs=1.5, batch_size=16, most=len(row)))
+        batches = [row[places[mask]] for places, mask in zip(positions, real, strict=True) if mask.any()]
+        yield numpy_pass(start, x, data.train.y, batches, step_size, momentum, weight_decay)
 
 
 @pytest.mark.parametrize(
