@@ -36,6 +36,7 @@ from tqdm import tqdm
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_positions, gather
 from fedjax_drag.simulation.metrics import cross_entropy
+from fedjax_drag.simulation.programs import no_totals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,7 @@ def engine_round(work: Workload, data: Any, rule: Callable[[], Any], options: di
     def rounds() -> None:
         nonlocal state
         stop = np.int32(int(state.round) + ROUNDS)
-        state, *_ = advance(simulation.federation, simulation.key, state, simulation.totals, stop)
+        state, *_ = advance(simulation.federation, simulation.key, state, no_totals(), stop)
         jax.block_until_ready(state)
 
     return rounds

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_drag.experiment.results import CHECKPOINTS
 
@@ -73,7 +74,13 @@ class Checkpoints:
 def _flatten(state: Any) -> dict[str, Any]:
     """Leaves by name, random keys as their raw data: Orbax stores plain arrays of at least one entry."""
     paths = jax.tree_util.tree_flatten_with_path(state)[0]
-    return {_name(path): jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf) for path, leaf in paths}
+
+    def plain(leaf):
+        if isinstance(leaf, np.ndarray):  # state that is kept on the host stays there
+            return leaf
+        return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
+
+    return {_name(path): plain(leaf) for path, leaf in paths}
 
 
 def _name(path: Any) -> str:

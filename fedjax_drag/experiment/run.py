@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import jax
 import numpy as np
 
 from fedjax_drag.data import FederatedDataset
@@ -250,7 +249,7 @@ class Recorder:
         metrics = folder / results.METRICS
         if latest is not None:
             self._earlier = results.read_metrics(metrics, up_to=latest)
-            self.state = self._checkpoints.restore(latest, jax.eval_shape(simulation.initial_state))
+            self.state = self._checkpoints.restore(latest, simulation.shapes)
             results.cut_metrics(metrics, keep=len(self._earlier["round"]))
         self._rows: list[dict[str, Any]] = []
         self._stream: IO[str] = metrics.open("w" if latest is None else "a", encoding="utf-8")

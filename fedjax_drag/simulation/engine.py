@@ -22,8 +22,8 @@ from fedjax_drag.simulation.cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.federation import Federation, choose_malicious, choose_root, to_device
 from fedjax_drag.simulation.mesh import everywhere, make_mapper, placement, resolve_mesh
 from fedjax_drag.simulation.metrics import Result, client_seconds, cross_entropy, stack_history
-from fedjax_drag.simulation.programs import SUMMED, TIMED_STEPS, Programs, cost_of, make_programs
-from fedjax_drag.simulation.round import RunState, Work, choose_cohort, make_round
+from fedjax_drag.simulation.programs import TIMED_STEPS, Programs, cost_of, make_programs, no_totals
+from fedjax_drag.simulation.round import RunState, Work, choose_cohort
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule
 
 
@@ -72,7 +72,6 @@ class Simulation:
       rounds_per_compile: most rounds between two visits to the host.
       programs: the run as pure functions.
       lowered: the same, traced.
-      totals: zeros, one for each metric that is summed.
       shardings: where the parts of the state lie that a round's program sees; None without a mesh.
       cost: what the method asks of one client.
       time_clients: whether :meth:`run` measures how long a local step takes.
@@ -87,15 +86,19 @@ class Simulation:
     rounds_per_compile: int
     programs: Programs
     lowered: Lowered
-    totals: dict[str, np.ndarray]
     shardings: Any
     cost: ClientCost
     time_clients: bool
 
     @property
+    def shapes(self) -> RunState:
+        """Shapes and dtypes of a state."""
+        return jax.eval_shape(self.programs.init, self.key)
+
+    @property
     def client_state_bytes(self) -> int:
         """Memory of what the method keeps for every client of the federation."""
-        return per_client.num_bytes(jax.eval_shape(self.programs.init, self.key))
+        return per_client.num_bytes(self.shapes)
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
         """Compiles, then runs to the last round.
@@ -145,7 +148,7 @@ class Simulation:
 
     def _advance(self, compiled: Lowered, state: RunState, done: int, target: int) -> tuple[RunState, Any, Any]:
         """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
-        metrics, totals = {}, self.totals
+        metrics, totals = {}, no_totals()
         while done < target:
             if compiled.draw is None:
                 done = min(target, done + self.rounds_per_compile)
@@ -156,7 +159,8 @@ class Simulation:
             cohort = host_state.taken(state, client_ids, self.shardings)
             after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
             state = host_state.stored(state, after, client_ids)
-        return state, metrics, jax.device_get(totals)
+        totals = {name: total for name, total in jax.device_get(totals).items() if name in metrics}
+        return state, metrics, totals
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
@@ -167,7 +171,7 @@ class Simulation:
         return host_state.repeated(first(self.key), self.federation.rows.shape[0])
 
     def _checked(self, initial: RunState) -> RunState:
-        like = jax.eval_shape(self.programs.init, self.key)
+        like = self.shapes
         if jax.tree.structure(initial) != jax.tree.structure(like):
             raise ValueError("initial: is the state of another algorithm or model")
         for (path, leaf), expected in zip(jax.tree.leaves_with_path(initial), jax.tree.leaves(like), strict=True):
@@ -244,25 +248,7 @@ def prepare(
     uses_root = "root_delta" in algorithm.needs
     root_row = choose_root(data, malicious, root_size) if uses_root else np.zeros(0, np.int32)
 
-    def apply(params, x) -> Any:
-        return model.apply({"params": params}, x)
-
-    def init_params(key):
-        variables = model.init(key, jnp.zeros((1, *data.input_shape)))
-        if set(variables) != {"params"}:
-            extra = ", ".join(sorted(set(variables) - {"params"}))
-            raise ValueError(
-                f"model={type(model).__name__}: has collections beside 'params' ({extra}); running statistics have no "
-                "meaning across clients, use GroupNorm or LayerNorm"
-            )
-        return variables["params"]
-
-    def loss_fn(params, batch):
-        losses = cross_entropy(apply(params, batch.x), batch.y)
-        if batch.real is None:
-            return losses.mean()
-        return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
-
+    apply, init_params, loss_fn = _functions_of(model, data)
     work = Work(
         loss_fn,
         data.preprocess,
@@ -288,20 +274,16 @@ def prepare(
     if local_optimizer is not None:
         _check_sign(local_optimizer, state.params)
     _check_logits(jax.eval_shape(apply, state.params, jnp.zeros((1, *data.input_shape))), data.num_classes)
-    on_host = client_state == "host" and bool(per_client.found_in(state))
     small = _shapes(host_state.without_rows(state), shared)
     draw = None
-    if on_host:
+    if client_state == "host" and per_client.found_in(state):
         cohort = functools.partial(choose_cohort, algorithm, cohort_size)
         draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, small)
         state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((cohort_size,), jnp.int32))
     shardings = placement(state, mesh)
     seen = _shapes(state, shardings)
-    metrics = jax.eval_shape(make_round(algorithm, attack, work), federation, key, seen)[1]
-    totals = {name: np.zeros((), metrics[name].dtype) for name in SUMMED if name in metrics}
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
-    lowered = Lowered(advance.lower(federation, key, seen, totals, np.int32(1)), evaluate.lower(small, test), draw)
     return Simulation(
         federation,
         test,
@@ -311,12 +293,36 @@ def prepare(
         eval_every,
         rounds_per_compile or eval_every,
         programs,
-        lowered,
-        totals,
+        Lowered(advance.lower(federation, key, seen, no_totals(), np.int32(1)), evaluate.lower(small, test), draw),
         shardings,
         cost_of(algorithm, work, programs, federation, key, seen),
         time_clients,
     )
+
+
+def _functions_of(model: nn.Module, data: FederatedDataset) -> tuple[Callable[..., Any], ...]:
+    """``(params, x) -> logits``, ``(key) -> params`` and ``(params, batch) -> loss`` of a model."""
+
+    def apply(params, x) -> Any:
+        return model.apply({"params": params}, x)
+
+    def init_params(key):
+        variables = model.init(key, jnp.zeros((1, *data.input_shape)))
+        if set(variables) != {"params"}:
+            extra = ", ".join(sorted(set(variables) - {"params"}))
+            raise ValueError(
+                f"model={type(model).__name__}: has collections beside 'params' ({extra}); running statistics have no "
+                "meaning across clients, use GroupNorm or LayerNorm"
+            )
+        return variables["params"]
+
+    def loss_fn(params, batch):
+        losses = cross_entropy(apply(params, batch.x), batch.y)
+        if batch.real is None:
+            return losses.mean()
+        return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
+
+    return apply, init_params, loss_fn
 
 
 def _shapes(state: Any, shardings: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
@@ -17,8 +18,10 @@ from fedjax_drag.simulation.metrics import make_evaluate
 from fedjax_drag.simulation.round import RunState, Work, make_client_pass, make_round
 from fedjax_drag.types import Algorithm, Attack
 
-SUMMED = ("train_loss", "num_rejected", "participants", "local_steps", "slowest_steps")
-"""Metrics that a row of the history has from all rounds since the row before."""
+SUMMED = {"train_loss": np.float32} | dict.fromkeys(
+    ("num_rejected", "participants", "local_steps", "slowest_steps"), np.int32
+)
+"""Metrics, where a round has them, that a row of the history has from all rounds since the row before."""
 
 
 TIMED_STEPS = 10
@@ -78,7 +81,10 @@ def make_programs(
         def one_round(_, carry):
             state, _, totals, scratch = carry
             state, metrics, scratch = reported_round(state, scratch)
-            return state, metrics, {name: total + metrics[name] for name, total in totals.items()}, scratch
+            grown = {
+                name: totals[name] + metrics[name].astype(totals[name].dtype) for name in totals if name in metrics
+            }
+            return state, metrics, totals | grown, scratch
 
         metrics, scratch = jax.tree.map(_blank, jax.eval_shape(reported_round, state)[1:])
         return jax.lax.fori_loop(state.round, stop, one_round, (state, metrics, totals, scratch))[:3]
@@ -102,6 +108,11 @@ def make_programs(
         return client_pass(algorithm.client, shared, (ids[0], row, count, jnp.zeros((), bool), own))
 
     return Programs(init, advance, evaluate, client)
+
+
+def no_totals() -> dict[str, np.ndarray]:
+    """The sums of no rounds."""
+    return {name: np.zeros((), dtype) for name, dtype in SUMMED.items()}
 
 
 def _blank(like: Any) -> jax.Array:

@@ -138,9 +138,9 @@ def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, 
     assert summary["resumed_from_round"] == 4
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold"])
-def test_state_of_clients_is_resumed(tiny, tmp_path, algorithm):
-    config = load(tiny, [f"algorithm={algorithm}", "aggregator=median"])
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_state_of_clients_is_resumed(tiny, tmp_path, place):
+    config = load(tiny, ["algorithm=scaffold", "aggregator=median", f"client_state={place}"])
     whole = run(config)
     run(dataclasses.replace(config, rounds=4), out=tmp_path / "out")
     same(run(config, out=tmp_path / "out", resume=True).state, whole.state)

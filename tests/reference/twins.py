@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pytest
 from reference.numpy_rules import Outcome
 
 from fedjax_drag import aggregators
@@ -15,6 +16,12 @@ from fedjax_drag.tree import initial_state
 SIZE = 12
 FEDERATION = 50
 """Clients that there are; those of a round are drawn from them."""
+
+
+def seldom(*values: Any, unless: bool) -> Any:
+    """Values of a parametrised test that is among the slow ones ``unless`` something holds."""
+    return pytest.param(*values, marks=[] if unless else pytest.mark.slow)
+
 
 PER_CLIENT = ("client_ids", "num_examples", "dissimilarity")
 

@@ -137,8 +137,8 @@ def twin(simulation, data, chosen_clients, start, index, step_size, momentum=0.0
     "changes",
     [
         {"clients_axis": "map"},
-        {"clients_axis": "vmap"},
-        {"clients_axis": "map", "clients_per_chunk": 2},
+        pytest.param({"clients_axis": "vmap"}, marks=pytest.mark.slow),
+        pytest.param({"clients_axis": "map", "clients_per_chunk": 2}, marks=pytest.mark.slow),
         {"clients_axis": "map", "cohort_size": 4, "mesh": "cores"},
     ],
 )
