@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedjax_drag import aggregators, algorithms, attacks, clients, data, models, simulation, tree, types
+    from fedjax_drag import aggregators, algorithms, attacks, clients, data, losses, models, simulation, tree, types
     from fedjax_drag.experiment.run import run
     from fedjax_drag.experiment.sweep import sweep
     from fedjax_drag.simulation import simulate
@@ -17,6 +17,7 @@ __all__ = [
     "attacks",
     "clients",
     "data",
+    "losses",
     "models",
     "run",
     "simulate",

@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_positions, gather
-from fedjax_drag.simulation.metrics import cross_entropy
+from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.programs import no_totals
 
 
@@ -98,10 +98,11 @@ def bare_steps(work: Workload, data: Any) -> Callable[[], None]:
     """The local steps of a round on a single model, one after another."""
     model = work.model()
     train = jax.tree.map(jnp.asarray, data.train)
+    loss = cross_entropy()
     row, count = jnp.asarray(data.rows[0]), jnp.asarray(data.counts[0])
 
     def loss_fn(params, batch):
-        return cross_entropy(model.apply({"params": params}, batch.x), batch.y).mean()
+        return loss(model.apply({"params": params}, batch.x), batch.y).mean()
 
     @jax.jit
     def steps(params, key, train):

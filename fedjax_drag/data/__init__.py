@@ -1,9 +1,18 @@
 """Data: loading, splitting among clients, and the federated data set itself."""
 
-from fedjax_drag.data import partition
+from fedjax_drag.data import augmentation, partition
 from fedjax_drag.data.builtin import synthetic
 from fedjax_drag.data.dataset import FederatedDataset, from_arrays
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.data.sources import DATASETS, load
 
-__all__ = ["DATASETS", "FederatedDataset", "SkewReport", "from_arrays", "load", "partition", "synthetic"]
+__all__ = [
+    "DATASETS",
+    "FederatedDataset",
+    "SkewReport",
+    "augmentation",
+    "from_arrays",
+    "load",
+    "partition",
+    "synthetic",
+]

@@ -1,5 +1,6 @@
 """The federated data set: examples that lie in memory once, and clients that are rows of indices into them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ from fedjax_drag import checks
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.types import Batch
 
+TOKENS = (np.int8, np.int32)
+"""Types of inputs that are no quantities, such as characters by number."""
+
 
 @dataclass(frozen=True, eq=False)
 class FederatedDataset:
@@ -21,12 +25,16 @@ class FederatedDataset:
 
     Attributes:
       name: of the data set.
-      train: NumPy arrays: inputs ``[N, *input_shape]``, uint8 (images) or float32; labels ``[N]`` int32.
+      train: NumPy arrays: inputs ``[N, *input_shape]``, uint8 (images), float32, or int8 or int32 (tokens); labels
+        ``[N]`` int32.
       test: the same for the test examples.
       num_classes: labels are ``0 .. num_classes - 1``.
       input_shape: of one input; for images with a trailing channel axis.
-      mean: per entry of the last input axis, or one for all; of inputs scaled to [0, 1] if uint8.
+      mean: per entry of the last input axis, or one for all; of inputs scaled to [0, 1] if uint8. Not for tokens.
       std: as ``mean``; positive.
+      users: ``[N]`` int32, from 0: whose each training example is by nature, such as the writer's of an image; None
+        where nobody knows.
+      user_names: of the users; empty if they have none.
       rows: ``[M, L]`` int32; row m holds the indices into ``train`` of client m's examples in random
         order, then zeros. None before partitioning.
       counts: ``[M]`` int32, at least 1: how many entries of each row are real. None before partitioning.
@@ -40,6 +48,8 @@ class FederatedDataset:
     input_shape: tuple[int, ...]
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    users: np.ndarray | None = None
+    user_names: tuple[str, ...] = ()
     rows: np.ndarray | None = None
     counts: np.ndarray | None = None
     partition: str = ""
@@ -48,7 +58,11 @@ class FederatedDataset:
         checks.count("num_classes", self.num_classes, 1)
         for part in ("train", "test"):
             _check_examples(part, getattr(self, part), self.input_shape, self.num_classes)
+        if self.train.x.dtype != self.test.x.dtype:
+            raise ValueError(f"test: inputs of type {self.test.x.dtype} beside {self.train.x.dtype} of train")
         _check_statistics(self.mean, self.std, self.input_shape)
+        if self.users is not None:
+            _check_users(self.users, self.user_names, len(self.train.y))
         if (self.rows is None) != (self.counts is None):
             raise ValueError("rows, counts: must be given together")
         if self.rows is not None and self.counts is not None:
@@ -63,11 +77,14 @@ class FederatedDataset:
         """Turns stored inputs into a model's inputs; may be called inside a compiled program.
 
         Args:
-          x: ``[..., *input_shape]``, uint8 or floating.
+          x: ``[..., *input_shape]``, uint8, floating, int8 or int32.
 
         Returns:
-          float32 of the same shape: ``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` else.
+          The same shape, float32: ``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` for floating; tokens are
+          handed on as int32.
         """
+        if x.dtype in TOKENS:
+            return jnp.asarray(x, jnp.int32)
         scale = 255.0 if x.dtype == np.uint8 else 1.0
         return (jnp.asarray(x, jnp.float32) / scale - np.asarray(self.mean, np.float32)) / np.asarray(
             self.std, np.float32
@@ -97,11 +114,14 @@ def from_arrays(
     name: str = "arrays",
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    users: Any = None,
+    user_names: Sequence[str] = (),
 ) -> FederatedDataset:
     """Makes a data set of your own arrays; give it clients with :mod:`fedjax_drag.data.partition`.
 
     Args:
-      train_x: inputs ``[N, ...]``: uint8 for images (``[N, H, W]`` gets a channel axis), else floating.
+      train_x: inputs ``[N, ...]``: uint8 for images (``[N, H, W]`` gets a channel axis), int8 or int32 for tokens,
+        else floating.
       train_y: integer labels ``[N]``, from 0.
       test_x: test inputs, shaped like ``train_x`` but for their number.
       test_y: test labels.
@@ -110,6 +130,8 @@ def from_arrays(
       mean: subtracted from inputs (of uint8: after scaling to [0, 1]): one number, or one for each
         entry of the last input axis. Measured on the training inputs if not given.
       std: what they are then divided by. Measured if not given; a constant entry gets 1.
+      users: ``[N]`` integers from 0: whose each training example is, for :func:`~fedjax_drag.data.partition.natural`.
+      user_names: of the users.
 
     Returns:
       The data set, unpartitioned; floating inputs become float32.
@@ -132,7 +154,8 @@ def from_arrays(
         num_classes = int(max(train[1].max(), test[1].max())) + 1
     measured_mean, measured_std = _statistics(train[0]) if mean is None or std is None else ((), ())
     mean, std = (measured_mean if mean is None else mean), (measured_std if std is None else std)
-    return make(name, train, test, num_classes, mean, std)
+    users = None if users is None else np.asarray(users)
+    return make(name, train, test, num_classes, mean, std, users, tuple(user_names))
 
 
 def make(
@@ -140,25 +163,31 @@ def make(
     train: tuple[Any, Any],
     test: tuple[Any, Any],
     num_classes: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    mean: tuple[float, ...] = (0.0,),
+    std: tuple[float, ...] = (1.0,),
+    users: np.ndarray | None = None,
+    user_names: tuple[str, ...] = (),
 ) -> FederatedDataset:
     """An unpartitioned data set from pairs (inputs, labels) of arrays that have their final types."""
-    return FederatedDataset(name, Batch(*train), Batch(*test), num_classes, train[0].shape[1:], tuple(mean), tuple(std))
+    shape = train[0].shape[1:]
+    users = users.astype(np.int32) if users is not None and np.issubdtype(users.dtype, np.integer) else users
+    known = Batch(*train), Batch(*test), num_classes, shape, tuple(mean), tuple(std), users, user_names
+    return FederatedDataset(name, *known)
 
 
 def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and labels in the types and shapes that a data set holds."""
     x, y = np.asarray(x), np.asarray(y)
-    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
-        raise ValueError(f"{part}_x: of type {x.dtype}: must be uint8 (images, 0..255) or floating")
+    if x.dtype != np.uint8 and x.dtype not in TOKENS and not np.issubdtype(x.dtype, np.floating):
+        allowed = "uint8 (images, 0..255), floating, or int8 or int32 (tokens)"
+        raise ValueError(f"{part}_x: of type {x.dtype}: must be {allowed}")
     if not np.issubdtype(y.dtype, np.integer):
         raise ValueError(f"{part}_y: of type {y.dtype}: must be integers")
     if x.ndim < 2 or y.shape != x.shape[:1] or not len(y):
         raise ValueError(f"{part}_x, {part}_y: shapes {x.shape}, {y.shape}: must be [N, ...] and [N], N >= 1")
     if x.dtype == np.uint8 and x.ndim == 3:
         x = x[..., None]
-    if x.dtype != np.uint8:
+    if np.issubdtype(x.dtype, np.floating):
         with np.errstate(over="ignore"):  # a number too large for float32 is reported as not finite
             x = x.astype(np.float32, copy=False)
         if not np.isfinite(x).all():
@@ -169,7 +198,9 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per entry of the last axis, of inputs scaled to [0, 1] if uint8."""
+    """Mean and standard deviation per entry of the last axis, of inputs scaled to [0, 1] if uint8; not of tokens."""
+    if x.dtype in TOKENS:
+        return (0.0,), (1.0,)
     axes, scale = tuple(range(x.ndim - 1)), 255.0 if x.dtype == np.uint8 else 1.0
     mean, std = x.mean(axes, dtype=np.float64) / scale, x.std(axes, dtype=np.float64) / scale
     std[std <= 1e-6 * np.abs(mean)] = 1.0  # a constant, up to rounding
@@ -179,8 +210,8 @@ def _statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_classes: int) -> None:
     x, y = batch.x, batch.y
-    if x.dtype not in (np.uint8, np.float32) or y.dtype != np.int32:
-        raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: must be uint8 or float32, and int32")
+    if x.dtype not in (np.uint8, np.float32, *TOKENS) or y.dtype != np.int32:
+        raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: must be uint8, float32, int8 or int32, and int32")
     if x.shape[1:] != tuple(input_shape) or not input_shape:
         raise ValueError(f"{part}: inputs of shape {x.shape[1:]}: must be input_shape={input_shape}")
     if y.shape != x.shape[:1] or not len(y):
@@ -195,6 +226,14 @@ def _check_statistics(mean: tuple[float, ...], std: tuple[float, ...], input_sha
             raise ValueError(f"{name}: {len(value)} numbers: must be 1, or {input_shape[-1]} as the last input axis")
         for entry in value:
             checks.in_range(name, entry, 0.0 if name == "std" else -np.inf, open_low=True)
+
+
+def _check_users(users: np.ndarray, names: tuple[str, ...], num_examples: int) -> None:
+    if users.shape != (num_examples,) or users.dtype != np.int32:
+        raise ValueError(f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
+    last = len(names) - 1 if names else np.iinfo(np.int32).max
+    if users.min() < 0 or users.max() > last:
+        raise ValueError(f"users: from {users.min()} to {users.max()}: must be in [0, {last}]")
 
 
 def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> None:

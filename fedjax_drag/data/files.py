@@ -1,6 +1,5 @@
-"""Data sets kept as files on this machine: where they are looked for, and how they are verified."""
+"""Image data sets in IDX files: MNIST and its relatives."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,15 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_drag.data import idx
+from fedjax_drag.data import compressed, idx, locate
+from fedjax_drag.data.cache import Arrays, cached
 from fedjax_drag.data.dataset import FederatedDataset, make
-
-ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_DATA"
-_SYSTEM = Path("/usr/share/datasets")
 
 
 class IdxDataset(NamedTuple):
-    """A published image data set in four IDX files.
+    """A published data set of grey images in four IDX files.
 
     Attributes:
       name: its name here.
@@ -24,8 +21,12 @@ class IdxDataset(NamedTuple):
       num_classes: labels are 0 .. num_classes - 1.
       mean: of the training pixels, scaled to [0, 1].
       std: of the training pixels, scaled to [0, 1].
-      sha256: of the uncompressed content of each file, by its official name without ``.gz``.
+      sha256: of the uncompressed content of each file, by its official name without ``.gz``; a file without one is
+        not verified.
       advice: how to get it.
+      files: official names: training images and labels, test images and labels.
+      first_label: in the files; here it is 0.
+      transposed: whether rows and columns are exchanged in the files.
     """
 
     name: str
@@ -35,9 +36,15 @@ class IdxDataset(NamedTuple):
     std: float
     sha256: Mapping[str, str]
     advice: str
+    files: tuple[str, ...] = (
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    )
+    first_label: int = 0
+    transposed: bool = False
 
-
-_NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 MNIST = IdxDataset(
     "mnist",
@@ -88,42 +95,23 @@ def load_idx(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None = None
       FileNotFoundError: not there; the one line says where it was looked for and what to do.
       ValueError: a file is damaged or is not the published one; the one line names it.
     """
-    train_x, train_y, test_x, test_y = _locate(dataset, data_dir)
-    train = _read_pair(train_x, train_y, dataset)
-    test = _read_pair(test_x, test_y, dataset)
+    train, test = read_parts(dataset, data_dir)
     return make(dataset.name, train, test, dataset.num_classes, (dataset.mean,), (dataset.std,))
 
 
-def _locate(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
-    """The four files, of the first folder that has them all; a plain file comes before its ``.gz``."""
-    candidates = _candidates(dataset, data_dir)
-    incomplete = ""
-    for folder in candidates:
-        found = [next((p for p in (folder / n, folder / f"{n}.gz") if p.is_file()), None) for n in _NAMES]
-        paths = [path for path in found if path is not None]
-        if len(paths) == len(_NAMES):
-            return paths
-        if paths and not incomplete:
-            missing = ", ".join(name for name, path in zip(_NAMES, found, strict=True) if path is None)
-            incomplete = f"; {folder} lacks {missing} (plain or .gz)"
-    looked = ", ".join(str(folder) for folder in candidates)
-    where = f"data_dir or {ENVIRONMENT_VARIABLE} to the folder that holds {_NAMES[0]}.gz and the other three"
-    raise FileNotFoundError(f"{dataset.name}: not found in {looked}{incomplete}; {dataset.advice} set {where}")
+def read_parts(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Images and labels of each pair of files in ``dataset.files``; see :func:`load_idx`."""
+    paths = locate.find(dataset.name, dataset.files, dataset.folders, data_dir, dataset.advice)
+    parts = range(len(paths) // 2)
 
+    def read() -> Arrays:
+        arrays = {}
+        for part in parts:
+            arrays[f"x{part}"], arrays[f"y{part}"] = _read_pair(paths[2 * part], paths[2 * part + 1], dataset)
+        return arrays
 
-def _candidates(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
-    """Folders to look in, the best first.
-
-    A given ``data_dir`` is the only place: no other may silently stand in for it. Folders named after
-    the data set come before a place itself, because all data sets use the same file names.
-    """
-    variable = os.environ.get(ENVIRONMENT_VARIABLE, "")
-    place = data_dir if data_dir is not None else variable or None
-    system = [] if data_dir is not None else [_SYSTEM / dataset.name.replace("_", "-")]
-    if place is None:
-        return system
-    root = Path(place).expanduser()
-    return [*(root / folder for folder in dataset.folders), *system, root]
+    arrays = cached(dataset.name, paths, read, version=[1, dataset])
+    return [(arrays[f"x{part}"], arrays[f"y{part}"]) for part in parts]
 
 
 def _read_pair(images_path: Path, labels_path: Path, dataset: IdxDataset) -> tuple[np.ndarray, np.ndarray]:
@@ -136,25 +124,11 @@ def _read_pair(images_path: Path, labels_path: Path, dataset: IdxDataset) -> tup
         raise ValueError(
             f"{labels_path}: {len(labels)} labels, but {images_path.name} beside it has {len(images)} images"
         )
-    if labels.max() >= dataset.num_classes:
-        raise ValueError(f"{labels_path}: label {labels.max()} found: must be in [0, {dataset.num_classes - 1}]")
-    _verify(images_path, images, dataset)
-    _verify(labels_path, labels, dataset)
-    return images[..., None], labels.astype(np.int32)
-
-
-def _verify(path: Path, values: np.ndarray, dataset: IdxDataset) -> None:
-    """Compares the whole content, header included, with the published one.
-
-    The uncompressed content is what is hashed: the same bytes are distributed in gzip files that
-    differ in time stamp and compression.
-    """
-    header = bytes((0, 0, 8, values.ndim)) + np.array(values.shape, ">u4").tobytes()
-    digest = hashlib.sha256(header)
-    digest.update(np.ascontiguousarray(values).data)
-    published, found = dataset.sha256[path.name.removesuffix(".gz")], digest.hexdigest()
-    if found != published:
-        raise ValueError(
-            f"{path}: not the published file of {dataset.name}: SHA-256 of its content {found}: must be {published}; "
-            "get it again (for data of your own: fd.data.from_arrays)"
-        )
+    first, last = dataset.first_label, dataset.first_label + dataset.num_classes - 1
+    for label in (labels.min(), labels.max()):
+        if not first <= label <= last:
+            raise ValueError(f"{labels_path}: label {label} found: must be in [{first}, {last}]")
+    for path, values in ((images_path, images), (labels_path, labels)):
+        compressed.verify(dataset.name, path, dataset.sha256, idx.header(values.shape), values.data)
+    images = np.ascontiguousarray(images.transpose(0, 2, 1)) if dataset.transposed else images
+    return images[..., None], labels.astype(np.int32) - first

@@ -14,8 +14,8 @@ from typing import Any, Literal, Union
 
 import optax
 
-from fedjax_drag import aggregators, algorithms, attacks, checks, clients, data, models
-from fedjax_drag.data import FederatedDataset, partition
+from fedjax_drag import aggregators, algorithms, attacks, checks, clients, data, losses, models
+from fedjax_drag.data import FederatedDataset, augmentation, partition
 from fedjax_drag.experiment import optimizers
 from fedjax_drag.experiment.config import COMPONENTS, SCHEDULED, Component, Config, split, unknown_key
 from fedjax_drag.simulation.federation import count_malicious
@@ -104,6 +104,8 @@ SCHEDULES: Builders = {
     "cosine_decay_schedule": optimizers.cosine_decay_schedule,
     "exponential_decay": optimizers.exponential_decay,
 }
+LOSSES: Builders = {"cross_entropy": losses.cross_entropy}
+AUGMENTATIONS: Builders = {"crop_flip": augmentation.crop_flip}
 DATASETS: Builders = dict.fromkeys([name for name, _ in data.DATASETS], data.load) | {"synthetic": data.synthetic}
 
 TABLES: Mapping[str, Builders] = {
@@ -115,6 +117,8 @@ TABLES: Mapping[str, Builders] = {
     "client": CLIENTS,
     "root_client": CLIENTS,
     "local_optimizer": LOCAL_OPTIMIZERS,
+    "loss": LOSSES,
+    "augmentation": AUGMENTATIONS,
     "attack": ATTACKS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
@@ -141,6 +145,8 @@ SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "client": (),
     "root_client": (),
     "local_optimizer": (),
+    "loss": (),
+    "augmentation": (),
     "attack": ("num_classes", "num_clients"),
     "optimizer": (),
     "schedule": (),
@@ -261,14 +267,15 @@ def step_size(config: Config) -> float | optax.Schedule:
     return config.step_size
 
 
-def local_optimizer(config: Config) -> optax.GradientTransformation | None:
-    """What transforms the local directions of a resolved configuration, or None."""
-    return None if config.local_optimizer is None else _call("local_optimizer", config.local_optimizer, {})
+def part(config: Config, key: str) -> Any:
+    """What a resolved configuration chooses for a component that depends on nothing else, or None.
 
-
-def root_client(config: Config) -> ClientRule:
-    """What the server of a resolved configuration runs on its root data."""
-    return _call("root_client", config.root_client, {})
+    Args:
+      config: a single-run configuration.
+      key: ``"root_client"``, ``"local_optimizer"``, ``"loss"`` or ``"augmentation"``.
+    """
+    component = getattr(config, key)
+    return None if component is None else _call(key, component, {})
 
 
 def arguments(key: str, builder: Callable[..., Any]) -> dict[str, tuple[inspect.Parameter, Any]]:

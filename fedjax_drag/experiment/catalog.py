@@ -20,6 +20,8 @@ KINDS: Mapping[str, str] = {
     "optimizers": "optimizer",
     "local_optimizers": "local_optimizer",
     "schedules": "schedule",
+    "losses": "loss",
+    "augmentations": "augmentation",
 }
 """Kinds of things that can be listed, with the configuration key that chooses one, or the type of argument."""
 

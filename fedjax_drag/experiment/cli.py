@@ -2,34 +2,24 @@
 
 import shlex
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, NoReturn
 
 import typer
 
+from fedjax_drag.experiment import cli_data
+from fedjax_drag.experiment.cli_common import INTERRUPTED, laid_out, misuse, reported
+
 # Nothing else is imported here: JAX and matplotlib take seconds, and --help needs neither.
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-"""Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+app.add_typer(cli_data.app, name="data")
 
 
 def main() -> None:
     """Runs the command line and exits."""
     app(prog_name="fedjax-drag")
-
-
-def _laid_out(command: Command) -> Command:
-    r"""Makes each ``\b`` of a docstring the character after which help keeps the lines of a paragraph."""
-    command.__doc__ = (command.__doc__ or "").replace("\\b", "\b")
-    return command
 
 
 def _version(asked: bool) -> None:
@@ -41,7 +31,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-@_laid_out
+@laid_out
 def _app(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
@@ -58,11 +48,12 @@ def _app(
       fedjax-drag sweep configs/sweeps/robustness_matrix.yaml
       fedjax-drag plot runs/quickstart runs/c05 -o accuracy.png
       fedjax-drag list aggregators
+      fedjax-drag data status
     """
 
 
 @app.command()
-@_laid_out
+@laid_out
 def run(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.", show_default=False)],
     overrides: Annotated[
@@ -94,8 +85,8 @@ def run(
     Exit status: 0 done, 1 the run failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume
     goes on from there).
     """
-    with _reported(debug):
-        with _misuse():
+    with reported(debug):
+        with misuse():
             from fedjax_drag.experiment import config as configuration
             from fedjax_drag.experiment.run import execute, plan
 
@@ -112,7 +103,7 @@ def run(
 
 
 @app.command()
-@_laid_out
+@laid_out
 def sweep(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the sweep.", show_default=False)],
     overrides: Annotated[
@@ -155,8 +146,8 @@ def sweep(
     Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on
     from there).
     """
-    with _reported(debug):
-        with _misuse():
+    with reported(debug):
+        with misuse():
             from fedjax_drag.experiment import axes
             from fedjax_drag.experiment import config as configuration
             from fedjax_drag.experiment import sweep as sweeping
@@ -192,7 +183,7 @@ def _devices_for_cores() -> None:
 
 
 @app.command()
-@_laid_out
+@laid_out
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Results folders.", show_default=False)],
     output: Annotated[
@@ -209,8 +200,8 @@ def plot(
     Example:
       fedjax-drag plot runs/seed0 runs/seed1 runs/seed2 -o accuracy.svg
     """
-    with _reported(debug):
-        with _misuse():
+    with reported(debug):
+        with misuse():
             from fedjax_drag.experiment import plotting
 
             path = plotting.plot(runs, output)
@@ -218,14 +209,14 @@ def plot(
 
 
 @app.command("list")
-@_laid_out
+@laid_out
 def list_(
     kind: Annotated[
         str,
         typer.Argument(
             metavar="KIND",
             help="aggregators, algorithms, clients, attacks, partitions, models, datasets, optimizers, "
-            "local_optimizers or schedules.",
+            "local_optimizers, schedules, losses or augmentations.",
             show_default=False,
         ),
     ],
@@ -241,44 +232,12 @@ def list_(
       fedjax-drag list aggregators
       fedjax-drag list aggregators --markdown
     """
-    with _reported(debug):
-        with _misuse():
+    with reported(debug):
+        with misuse():
             from fedjax_drag.experiment import catalog
 
             text = catalog.table(kind) if markdown else catalog.describe(kind)
         typer.echo(text)
-
-
-class _MisuseError(Exception):
-    """What is wrong lies in what the user gave."""
-
-
-@contextmanager
-def _misuse() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, FileNotFoundError) as error:
-        raise _MisuseError(str(error)) from error
-
-
-@contextmanager
-def _reported(debug: bool) -> Iterator[None]:
-    """Turns an exception into one line on standard error and an exit status."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-    except (typer.Exit, typer.Abort):
-        raise
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        misused = isinstance(error, _MisuseError)
-        kind = "" if misused else f"the run failed: {type(error).__name__}: "
-        hint = "" if misused or debug else " (--debug shows where)"
-        first_line = next(iter(str(error).strip().splitlines()), "")
-        typer.echo(f"fedjax-drag: error: {kind}{first_line}{hint}", err=True)
-        raise typer.Exit(MISUSED if misused else FAILED) from None
 
 
 def _resume_command(arguments: Sequence[str]) -> str:

@@ -30,11 +30,13 @@ COMPONENTS = (
     "client",
     "root_client",
     "local_optimizer",
+    "loss",
+    "augmentation",
     "attack",
 )
 """Keys whose value is a component."""
 
-OPTIONAL = ("local_optimizer", "attack")
+OPTIONAL = ("local_optimizer", "augmentation", "attack")
 """Those of them that may be null."""
 
 SCHEDULED = ("step_size",)
@@ -90,6 +92,8 @@ class Config:
       batch_size: examples in a local step, B.
       step_size: local step size, a number or a schedule.
       local_optimizer: what transforms the directions of the local steps, or None.
+      loss: what the clients minimise.
+      augmentation: how training inputs are changed at random, or None.
       root_size: examples of the server's root data, for rules that need it, or None for 3,000 or a tenth of the
         benign clients' data where that is less.
       eval_every: rounds between evaluations on the test set.
@@ -126,6 +130,8 @@ class Config:
     batch_size: int = 10
     step_size: Any = 0.01
     local_optimizer: Component | None = None
+    loss: Component = dataclasses.field(default_factory=partial(Component, "cross_entropy"))
+    augmentation: Component | None = None
     root_size: int | None = None
     eval_every: int = 10
     seed: int = 0

@@ -3,5 +3,6 @@
 from fedjax_drag.models.cnn import cnn
 from fedjax_drag.models.lenet import lenet
 from fedjax_drag.models.mlp import mlp
+from fedjax_drag.models.resnet import resnet18
 
-__all__ = ["cnn", "lenet", "mlp"]
+__all__ = ["cnn", "lenet", "mlp", "resnet18"]

@@ -1,5 +1,6 @@
 """What a run refuses before anything is computed, other than numbers out of range."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -63,6 +64,14 @@ def resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
     if clients_axis != "auto":
         return clients_axis
     return "map" if clients_per_chunk is not None or jax.default_backend() == "cpu" else "vmap"
+
+
+def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
+    """Refuses a loss that is not one number for each example."""
+    logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
+    found = jax.eval_shape(loss, logits, labels)
+    if getattr(found, "shape", None) != (2,) or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise ValueError(f"loss: returns {found} for two examples; must be floating, [2], one number for each")
 
 
 def check_logits(logits: Any, num_classes: int) -> None:

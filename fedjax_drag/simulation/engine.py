@@ -16,12 +16,21 @@ from jax.sharding import Mesh
 from fedjax_drag import checks, per_client
 from fedjax_drag.clients import sgd
 from fedjax_drag.data import FederatedDataset
+from fedjax_drag.data.augmentation import Augmentation
+from fedjax_drag.losses import Loss, cross_entropy
 from fedjax_drag.simulation import host_state
-from fedjax_drag.simulation.arguments import check_attack, check_logits, check_sign, check_work, resolve_axis
+from fedjax_drag.simulation.arguments import (
+    check_attack,
+    check_logits,
+    check_loss,
+    check_sign,
+    check_work,
+    resolve_axis,
+)
 from fedjax_drag.simulation.cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.federation import Federation, choose_malicious, choose_root, count_malicious, to_device
 from fedjax_drag.simulation.mesh import everywhere, make_mapper, placement, resolve_mesh
-from fedjax_drag.simulation.metrics import Result, client_seconds, cross_entropy, stack_history
+from fedjax_drag.simulation.metrics import Result, client_seconds, stack_history
 from fedjax_drag.simulation.programs import TIMED_STEPS, Programs, cost_of, make_programs, no_totals
 from fedjax_drag.simulation.round import RunState, Work, choose_cohort
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule
@@ -201,6 +210,8 @@ def prepare(
     local_steps: int | None = None,
     local_epochs: float | None = None,
     local_optimizer: optax.GradientTransformation | None = None,
+    loss: Loss | None = None,
+    augmentation: Augmentation | None = None,
     attack: Attack | None = None,
     byzantine_fraction: float = 0.0,
     num_byzantine: int | None = None,
@@ -252,9 +263,13 @@ def prepare(
     root_row = choose_root(data, malicious, root_size) if uses_root else np.zeros(0, np.int32)
     check_attack(attack, uses_root)
 
-    apply, init_params, loss_fn = _functions_of(model, data)
+    example = jnp.zeros((1, *data.input_shape), jax.eval_shape(data.preprocess, data.train.x[:1]).dtype)
+    apply, init_params = _functions_of(model, example)
+    loss = loss or cross_entropy()
+    check_loss(loss, data.num_classes)
     work = Work(
-        loss_fn,
+        apply,
+        loss,
         data.preprocess,
         data.num_classes,
         cohort_size,
@@ -265,11 +280,11 @@ def prepare(
         mesh,
         reject_nonfinite=nonfinite == "reject",
         root_client=root_client or sgd(),
-        apply=apply,
         local_epochs=local_epochs,
         local_optimizer=local_optimizer,
+        augmentation=augmentation,
     )
-    programs = make_programs(algorithm, attack, work, apply, init_params, diagnostics)
+    programs = make_programs(algorithm, attack, work, init_params, diagnostics)
     shared = everywhere(mesh)
     test = Batch(jnp.asarray(data.test.x), jnp.asarray(data.test.y))
     placed_data = to_device(data, malicious, root_row, number if byzantine_of == "cohort" else None)
@@ -278,7 +293,7 @@ def prepare(
     state = jax.eval_shape(programs.init, key)
     if local_optimizer is not None:
         check_sign(local_optimizer, state.params)
-    check_logits(jax.eval_shape(apply, state.params, jnp.zeros((1, *data.input_shape))), data.num_classes)
+    check_logits(jax.eval_shape(apply, state.params, example), data.num_classes)
     small = _shapes(host_state.without_rows(state), shared)
     draw = None
     if client_state == "host" and per_client.found_in(state):
@@ -305,14 +320,14 @@ def prepare(
     )
 
 
-def _functions_of(model: nn.Module, data: FederatedDataset) -> tuple[Callable[..., Any], ...]:
-    """``(params, x) -> logits``, ``(key) -> params`` and ``(params, batch) -> loss`` of a model."""
+def _functions_of(model: nn.Module, example: jax.Array) -> tuple[Callable[..., Any], ...]:
+    """``(params, x) -> logits`` and ``(key) -> params`` of a model, for inputs such as ``example`` ``[1, ...]``."""
 
     def apply(params, x) -> Any:
         return model.apply({"params": params}, x)
 
     def init_params(key):
-        variables = model.init(key, jnp.zeros((1, *data.input_shape)))
+        variables = model.init(key, example)
         if set(variables) != {"params"}:
             extra = ", ".join(sorted(set(variables) - {"params"}))
             raise ValueError(
@@ -321,13 +336,7 @@ def _functions_of(model: nn.Module, data: FederatedDataset) -> tuple[Callable[..
             )
         return variables["params"]
 
-    def loss_fn(params, batch):
-        losses = cross_entropy(apply(params, batch.x), batch.y)
-        if batch.real is None:
-            return losses.mean()
-        return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
-
-    return apply, init_params, loss_fn
+    return apply, init_params
 
 
 def _shapes(state: Any, shardings: Any) -> Any:
@@ -376,6 +385,10 @@ def simulate(
           ``optax.sgd(0.1, 0.9)``, which would climb. The server's root pass uses it too. Methods that take every
           step to be ``step_size`` times the client rule's own direction are then approximate: SCAFFOLD and FedDC, which
           divide deltas by the sum of the step sizes, STEM, TACO and FedNova.
+        - loss: what is minimised, ``(logits [B, C], labels [B]) -> [B]``; default
+          :func:`~fedjax_drag.losses.cross_entropy`. It also gives ``test_loss``.
+        - augmentation: ``(key, x [B, ...]) -> x``, applied to every training batch after normalisation and before an
+          attack on the data, such as :func:`~fedjax_drag.data.augmentation.crop_flip`; default none.
         - attack: what malicious clients do; default None.
         - byzantine_fraction: share of malicious clients, in [0, 1]; default 0.
         - num_byzantine: their number, instead of ``byzantine_fraction``.

@@ -29,8 +29,8 @@ def local_pass(
     client: ClientRule,
     loss_fn: Callable[[Any, Batch], jax.Array],
     downlink: Downlink,
-    fetch: Callable[[jax.Array], Batch],
-    positions: jax.Array,
+    fetch: Callable[[Any], Batch],
+    drawn: Any,
     step_size: Any,
     real: jax.Array | None = None,
     optimizer: optax.GradientTransformation | None = None,
@@ -41,16 +41,16 @@ def local_pass(
       client: what the client computes.
       loss_fn: ``(params, batch) -> scalar``; of the batch's real examples.
       downlink: what the server sent to this client.
-      fetch: ``(positions [B]) -> batch`` of this client's data.
-      positions: ``[U, B]``, the mini-batches of the pass.
+      fetch: from a mini-batch as it was drawn to the examples of this client.
+      drawn: the mini-batches of the pass, such as places in the client's list ``[U, B]``; a pytree, leading ``[U]``.
       step_size: eta > 0.
-      real: ``[U, B]`` bool, which of the places count; default all. The pass ends before the first batch with none.
+      real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
       optimizer: what turns a direction into the one that is followed; starts afresh. Default the direction itself.
     """
 
-    def step(carry, places, counts):
+    def step(carry, one, counts):
         w, memory, trail = carry
-        batch = fetch(places)
+        batch = fetch(one)
         if counts is not None:
             batch = batch._replace(real=counts)
         loss, gradient = jax.value_and_grad(loss_fn)(w, batch)
@@ -69,12 +69,12 @@ def local_pass(
     trail = () if optimizer is None else optimizer.init(downlink.start)
     start = (downlink.start, client.begin(downlink), trail)
     if real is None:
-        (w, memory, _), losses = jax.lax.scan(lambda carry, places: step(carry, places, None), start, positions)
-        num_steps = positions.shape[0]
+        (w, memory, _), losses = jax.lax.scan(lambda carry, one: step(carry, one, None), start, drawn)
+        num_steps = jax.tree.leaves(drawn)[0].shape[0]
     else:
         # A loop to the client's own end: among clients that run at once those that are done keep what they have.
         def own_step(index, carry):
-            after, loss = step(carry[0], positions[index], real[index])
+            after, loss = step(carry[0], jax.tree.map(lambda x: x[index], drawn), real[index])
             return after, carry[1] + loss.astype(carry[1].dtype)
 
         num_steps = real.any(1).sum()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.cost import ClientCost
 from fedjax_drag.simulation.mesh import make_mapper
 from fedjax_drag.types import Batch, Params
@@ -17,6 +18,7 @@ _EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not fast
 
 def make_evaluate(
     apply: Callable[[Params, jax.Array], jax.Array],
+    loss: Loss,
     preprocess: Callable[[jax.Array], jax.Array],
     num_classes: int,
     goal: Callable[..., tuple[jax.Array, jax.Array]] | None = None,
@@ -26,6 +28,7 @@ def make_evaluate(
 
     Args:
       apply: ``(params, x) -> logits [B, C]``.
+      loss: ``(logits, labels) -> [B]``, whose mean is ``"test_loss"``.
       preprocess: from stored examples to model inputs.
       num_classes: C.
       goal: of an attack; the result then has ``"attack_success_rate"`` too, the share of the examples that count for
@@ -49,7 +52,7 @@ def make_evaluate(
             logits = apply(params, x)
             sums = {
                 "correct": (real & (logits.argmax(-1) == labels)).sum(),
-                "loss": jnp.where(real, cross_entropy(logits, labels), 0.0).sum(),
+                "loss": jnp.where(real, loss(logits, labels), 0.0).sum(),
             }
             if goal is not None:
                 x, wanted = goal(x, labels, num_classes)
@@ -65,13 +68,6 @@ def make_evaluate(
         return metrics
 
     return evaluate
-
-
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Softmax cross-entropy in nats, ``[B]``, from logits ``[B, C]`` and integer labels ``[B]``."""
-    shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
-    chosen = jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == labels[:, None], shifted, 0.0), -1)
-    return jnp.log(jnp.exp(shifted).sum(-1)) - chosen
 
 
 class Result(NamedTuple):

@@ -49,7 +49,6 @@ def make_programs(
     algorithm: Algorithm,
     attack: Attack | None,
     work: Work,
-    apply: Callable[..., jax.Array],
     init_params: Callable[[jax.Array], Any],
     diagnostics: bool = True,
 ) -> Programs:
@@ -59,7 +58,6 @@ def make_programs(
       algorithm: the method.
       attack: what malicious clients do, or None.
       work: what the clients do.
-      apply: ``(params, x) -> logits``.
       init_params: ``(key) -> params``.
       diagnostics: whether to report per-client metrics; what nobody reads is not computed.
     """
@@ -90,7 +88,7 @@ def make_programs(
         return jax.lax.fori_loop(state.round, stop, one_round, (state, metrics, totals, scratch))[:3]
 
     goal = attack.goal if attack else None
-    measure = make_evaluate(apply, work.preprocess, work.num_classes, goal, work.mesh)
+    measure = make_evaluate(work.apply, work.loss, work.preprocess, work.num_classes, goal, work.mesh)
 
     def evaluate(state, test):
         metrics = measure(state.params, test)

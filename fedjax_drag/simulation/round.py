@@ -11,7 +11,9 @@ import optax
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client, tree
+from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather
+from fedjax_drag.losses import Loss
 from fedjax_drag.simulation import sampling
 from fedjax_drag.simulation.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.federation import Federation
@@ -45,7 +47,8 @@ class Work:
     """What the clients of a round do.
 
     Attributes:
-      loss_fn: ``(params, batch) -> scalar``.
+      apply: ``(params, x) -> logits [B, C]``.
+      loss: ``(logits, labels) -> [B]``.
       preprocess: from stored examples to model inputs.
       num_classes: C.
       cohort_size: S.
@@ -56,12 +59,13 @@ class Work:
       mesh: devices that share the clients, or None.
       reject_nonfinite: whether a client whose message is not finite is left out.
       root_client: what the server runs on its root data.
-      apply: ``(params, x) -> logits``, for rules that look at predictions.
       local_epochs: passes over the client's own data.
       local_optimizer: what transforms the directions of a local pass, or None.
+      augmentation: what changes training inputs at random, or None.
     """
 
-    loss_fn: Callable[[Params, Batch], jax.Array]
+    apply: Callable[[Params, jax.Array], jax.Array]
+    loss: Loss
     preprocess: Callable[[jax.Array], jax.Array]
     num_classes: int
     cohort_size: int
@@ -72,9 +76,16 @@ class Work:
     mesh: Mesh | None
     reject_nonfinite: bool
     root_client: ClientRule
-    apply: Callable[[Params, jax.Array], jax.Array]
     local_epochs: float | None = None
     local_optimizer: optax.GradientTransformation | None = None
+    augmentation: Augmentation | None = None
+
+    def loss_fn(self, params: Params, batch: Batch) -> jax.Array:
+        """The mean loss of a batch's real examples, scalar."""
+        losses = self.loss(self.apply(params, batch.x), batch.y)
+        if batch.real is None:
+            return losses.mean()
+        return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
 
 
 def make_client_pass(attack: Attack | None, work: Work) -> Callable[..., LocalResult]:
@@ -91,8 +102,11 @@ def make_client_pass(attack: Attack | None, work: Work) -> Callable[..., LocalRe
         def named(name):
             return jax.random.fold_in(sampling.round_key(key, name, round_index), client_id)
 
-        def fetch(places):
+        def fetch(drawn):
+            places, augmentation_key = drawn
             batch = gather(federation.train, row, places, work.preprocess)
+            if work.augmentation is not None:
+                batch = batch._replace(x=work.augmentation(augmentation_key, batch.x))
             if poison is None:
                 return batch
             fixed = jax.random.fold_in(sampling.stream(key, "poison"), client_id)
@@ -104,9 +118,10 @@ def make_client_pass(attack: Attack | None, work: Work) -> Callable[..., LocalRe
         else:
             assert work.local_epochs is not None
             positions, real = draw_epochs(named("batches"), count, work.local_epochs, work.batch_size, row.shape[0])
+        keys = None if work.augmentation is None else jax.random.split(named("augmentation"), len(positions))
         step_size = work.step_size(round_index) if callable(work.step_size) else work.step_size
-        downlink = downlink._replace(own=own)
-        return local_pass(client, work.loss_fn, downlink, fetch, positions, step_size, real, work.local_optimizer)
+        downlink, drawn = downlink._replace(own=own), (positions, keys)
+        return local_pass(client, work.loss_fn, downlink, fetch, drawn, step_size, real, work.local_optimizer)
 
     return client_pass
 

@@ -9,14 +9,14 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.aggregators import br_drag, drag, fedavg, geometric_median, median, norm_clipping
 from fedjax_drag.clients import robust_sgd, sgd
-from fedjax_drag.simulation.metrics import cross_entropy
+from fedjax_drag.losses import cross_entropy
 from fedjax_drag.types import Batch, Downlink
 
 NUM_CLASSES = 4
 
 
 def loss(w, batch):
-    return cross_entropy(batch.x @ w["kernel"] + w["bias"], batch.y).mean()
+    return cross_entropy()(batch.x @ w["kernel"] + w["bias"], batch.y).mean()
 
 
 def start():

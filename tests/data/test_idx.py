@@ -1,5 +1,7 @@
 import gzip
+import lzma
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -15,13 +17,16 @@ def content(values):
     return bytes((0, 0, 8, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
 
 
-@pytest.fixture(params=["", ".gz"])
+PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+
+
+@pytest.fixture(params=PACK)
 def write(request, tmp_path):
     """Writes an IDX file of given bytes, plain or compressed."""
 
     def write(data):
         path = tmp_path / f"file{request.param}"
-        path.write_bytes(gzip.compress(data) if request.param else data)
+        path.write_bytes(PACK[request.param](data))
         return path
 
     return write
@@ -71,7 +76,16 @@ def test_wrong_kinds_are_refused(write):
 @pytest.mark.parametrize("shape", [(2**32 - 1,) * 3, (60_000, 2**16, 2**16), (2**31, 1, 1)])
 def test_sizes_in_the_header_are_not_trusted(write, shape):
     """Nothing is allocated for what the file cannot hold."""
-    refused(write(bytes((0, 0, 8, 3)) + struct.pack(">3I", *shape) + bytes(1000)), "more than the file can hold")
+    refused(write(bytes((0, 0, 8, 3)) + struct.pack(">3I", *shape) + bytes(1000)), "more than the .* bytes allowed")
+
+
+def test_memory_grows_with_the_bytes_that_are_there(write):
+    path = write(bytes((0, 0, 8, 3)) + struct.pack(">3I", 1 << 10, 1 << 10, 1 << 10) + bytes(1000))
+    tracemalloc.start()
+    refused(path, "truncated: header declares shape .*, but 1000 follow it")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20
 
 
 @given(data=st.data())

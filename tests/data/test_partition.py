@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_drag.data import from_arrays, load, partition
+from fedjax_drag.data.partition import _quantity_skew
 
 PARTITIONS = {
     "iid": lambda fed, num_clients, seed: partition.iid(fed, num_clients, seed=seed),
@@ -14,6 +15,11 @@ PARTITIONS = {
     "label_affinity": lambda fed, num_clients, seed: partition.label_affinity(fed, num_clients, q=0.5, seed=seed),
     # With smaller fractions a client's labels may all be without examples, which is refused.
     "label_groups": lambda fed, num_clients, seed: partition.label_groups(fed, num_clients, (1.0,), seed=seed),
+    "shards": lambda fed, num_clients, seed: partition.shards(fed, num_clients, seed=seed),
+    "quantity_skew": lambda fed, num_clients, seed: partition.quantity_skew(fed, num_clients, 1.0, seed=seed),
+    "dirichlet_quantity": lambda fed, num_clients, seed: partition.dirichlet_quantity(
+        fed, num_clients, 0.3, 1.0, seed=seed
+    ),
 }
 
 
@@ -220,6 +226,188 @@ def test_label_groups_that_cannot_be_are_refused():
         assert "\n" not in str(error.value)
 
 
+@given(num_examples=st.integers(1, 300), per_client=st.integers(1, 5), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_shards_are_even_runs_of_the_sorted_labels(num_examples, per_client, data):
+    num_clients = data.draw(st.integers(1, max(1, num_examples // per_client)))
+    per_client = min(per_client, num_examples)
+    labels = np.array(data.draw(st.lists(st.integers(0, 9), min_size=num_examples, max_size=num_examples)))
+    split = partition.shards(labelled(labels, 10), num_clients, per_client, seed=num_examples)
+    assert_every_example_once(split)
+    assert split.counts.max() - split.counts.min() <= per_client
+    counts = split.skew_report().counts
+    # Joined in some order, the shards are the sorted labels: at most one label goes on from a shard to the next.
+    assert (counts > 0).sum() <= np.unique(labels).size + num_clients * per_client
+
+
+def test_two_shards_each_as_in_the_first_paper():
+    """60,000 examples of ten classes, 200 shards of 300, two for each of 100 clients: at most two digits each."""
+    split = partition.shards(labelled(np.arange(60_000) % 10), 100)
+    assert set(split.counts) == {600}
+    counts = split.skew_report().counts
+    assert set(counts.ravel()) <= {0, 300, 600}
+    assert set((counts > 0).sum(axis=1)) == {1, 2}
+    assert split.partition == "shards(per_client=2, seed=0)"
+
+
+def test_shards_within_a_label_are_random_samples():
+    split = partition.shards(labelled(np.repeat([0, 1], 5000)), 4, per_client=1)
+    for indices in clients(split):  # 2,500 of one label's 5,000, in the order of the file
+        assert abs(np.mean(indices % 5000) - 2500) < 5 * 5000 / np.sqrt(12 * 2500)
+
+
+@given(
+    num_examples=st.integers(1, 2000),
+    sigma=st.one_of(st.just(0.0), st.floats(0.0, 4.0), st.just(100.0)),
+    min_size=st.integers(1, 10),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_quantity_skew_has_sizes_that_add_up(num_examples, sigma, min_size, data):
+    min_size = min(min_size, num_examples)
+    num_clients = data.draw(st.integers(1, num_examples // min_size))
+    fed = labelled(np.zeros(num_examples, int))
+    split = partition.quantity_skew(fed, num_clients, sigma, seed=num_examples, min_size=min_size)
+    assert_every_example_once(split)
+    assert split.counts.min() >= min_size
+    if sigma == 0:
+        assert split.counts.max() - split.counts.min() <= 1
+    if sigma == 100 and num_clients > 1:  # one takes nearly all
+        assert np.sort(split.counts)[-2] <= max(min_size, 0.5 * num_examples)
+
+
+def test_quantity_skew_is_log_normal_with_the_labels_of_the_whole():
+    num_clients, sigma = 400, 0.8
+    fed = labelled(np.repeat([0, 1, 2], [600_000, 300_000, 100_000]))
+    split = partition.quantity_skew(fed, num_clients, sigma, seed=1)
+    logs = np.log(split.counts)
+    np.testing.assert_allclose(logs.std(), sigma, atol=5 * sigma / np.sqrt(2 * num_clients))
+    skewness = np.mean((logs - logs.mean()) ** 3) / logs.std() ** 3
+    assert abs(skewness) < 5 * np.sqrt(6 / num_clients)
+    shares = split.skew_report().counts / split.counts[:, None]
+    error = np.sqrt(0.25 / split.counts)
+    assert (np.abs(shares - [0.6, 0.3, 0.1]) < 6 * error[:, None]).all()
+
+
+def test_a_smallest_size_changes_only_who_would_be_below_it():
+    fed = labelled(np.arange(100_000) % 10)
+    free = partition.quantity_skew(fed, 50, 1.5, seed=2).counts.astype(float)
+    held = partition.quantity_skew(fed, 50, 1.5, seed=2, min_size=500).counts
+    small = held == 500
+    assert 3 < small.sum() < 47
+    assert free[small].max() < free[~small].min()
+    ratio = held[~small] / free[~small]
+    np.testing.assert_allclose(ratio, ratio.mean(), rtol=2 / held[~small].min() + 2 / free[~small].min())
+
+
+@given(
+    beta=st.sampled_from([1e-6, 1e-3, 0.05, 0.5, 5.0, 1e6]),
+    sigma=st.floats(0.0, 3.0),
+    min_size=st.integers(1, 10),
+    num_clients=st.integers(1, 40),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=60, deadline=None)
+def test_dirichlet_quantity_keeps_sizes_and_examples(beta, sigma, min_size, num_clients, seed):
+    labels = np.repeat(np.arange(7), [0, 1, 5, 300, 100, 0, 94])  # some rare, some absent
+    fed = labelled(labels, 7)
+    split = partition.dirichlet_quantity(fed, num_clients, beta, sigma, seed=seed, min_size=min_size)
+    assert_every_example_once(split)
+    sizes = partition.quantity_skew(fed, num_clients, sigma, seed=seed, min_size=min_size).counts
+    np.testing.assert_array_equal(split.counts, sizes)
+    assert split.counts.min() >= min_size
+
+
+def test_dirichlet_quantity_at_the_ends_of_beta():
+    fed = labelled(np.repeat(np.arange(4), [4000, 8000, 2000, 6000]))
+    few = partition.dirichlet_quantity(fed, 50, 1e-3, 1.0).skew_report()
+    many = partition.dirichlet_quantity(fed, 50, 1e6, 1.0).skew_report()
+    # A table with given margins needs up to 50 + 4 - 1 entries, and as many again what the fit left undone.
+    assert (few.counts > 0).sum() < 2 * (50 + 4 - 1)
+    whole = np.outer(many.sizes, [0.2, 0.4, 0.1, 0.3])
+    assert np.abs(many.counts - whole).max() < 0.01 * whole.max() + 1
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0, 10.0])
+def test_dirichlet_quantity_has_the_moments_of_the_distribution(beta):
+    """With many clients and balanced classes the factors of the classes are nearly one."""
+    num_clients, num_classes, size = 400, 5, 500
+    fed = labelled(np.arange(num_clients * size) % num_classes)
+    mixes = partition.dirichlet_quantity(fed, num_clients, beta, 0.0, seed=4).skew_report().counts / size
+    variance = (num_classes - 1) / (num_classes**2 * (num_classes * beta + 1))
+    np.testing.assert_allclose(mixes.sum(axis=1), 1.0, rtol=1e-9)
+    np.testing.assert_allclose(((mixes - 1 / num_classes) ** 2).mean(), variance, rtol=0.15)
+
+
+@given(seed=st.integers(0, 999), num_classes=st.integers(1, 6), num_clients=st.integers(1, 6))
+@settings(max_examples=30, deadline=None)
+def test_the_fit_scales_rows_and_columns_alone_and_rounding_moves_little(seed, num_classes, num_clients):
+    rng = np.random.default_rng(seed)
+    per_class, sizes = (rng.multinomial(60_000, rng.dirichlet(np.full(k, 5.0))) for k in (num_classes, num_clients))
+    logs = rng.normal(size=(num_classes, num_clients))
+    fitted = _quantity_skew._fitted(logs, per_class, sizes)
+    np.testing.assert_allclose(fitted.sum(axis=1), per_class)
+    np.testing.assert_allclose(fitted.sum(axis=0), sizes, atol=0.1)
+    scaling = np.log(fitted) - logs  # log a_c + log b_m
+    scaling -= scaling[:1] + scaling[:, :1] - scaling[0, 0]
+    np.testing.assert_allclose(scaling, 0, atol=1e-8)
+    counts = _quantity_skew._rounded(fitted, per_class, sizes)
+    np.testing.assert_array_equal(counts.sum(axis=1), per_class)
+    np.testing.assert_array_equal(counts.sum(axis=0), sizes)
+    assert np.abs(counts - fitted).max() < 2
+
+
+def owned(users, names=()):
+    x, y = np.zeros((len(users), 1), np.float32), np.arange(len(users)) % 3
+    return from_arrays(x, y, x, y, mean=(0.0,), std=(1.0,), users=users, user_names=names)
+
+
+@given(users=st.lists(st.integers(0, 12), min_size=1, max_size=120), min_size=st.integers(1, 8), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_natural_makes_clients_of_users(users, min_size, data):
+    users = np.array(users)
+    large = [u for u in np.unique(users) if np.sum(users == u) >= min_size]
+    fed = owned(users)
+    if not large:
+        with pytest.raises(ValueError, match=r"0 users with at least \d+ of its|cannot have \d+ examples"):
+            partition.natural(fed, min_size=min_size)
+        return
+    split = partition.natural(fed, min_size=min_size)
+    assert [set(users[indices]) for indices in clients(split)] == [{u} for u in large]
+    np.testing.assert_array_equal(np.sort(np.concatenate(clients(split))), np.flatnonzero(np.isin(users, large)))
+    num_clients = data.draw(st.integers(1, len(large)))
+    some = partition.natural(fed, num_clients, min_size, seed=len(users))
+    chosen = [users[indices[0]] for indices in clients(some)]
+    assert len(chosen) == num_clients
+    assert sorted(set(chosen)) == chosen
+    for user, indices in zip(chosen, clients(some), strict=True):
+        np.testing.assert_array_equal(np.sort(indices), np.flatnonzero(users == user))
+    assert some.skew_report().counts.sum() == np.isin(users, chosen).sum()
+
+
+def test_natural_draws_users_by_its_seed_and_knows_large_numbers():
+    fed = owned(np.repeat(np.arange(100), 3))
+    one, same, other = (partition.natural(fed, 10, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.rows, same.rows)
+    assert not np.array_equal(np.sort(one.rows), np.sort(other.rows))
+    assert partition.natural(owned(np.array([5, 2**31 - 1, 5]))).counts.tolist() == [2, 1]
+    assert one.partition == "natural(num_clients=10, seed=0)"
+    assert partition.natural(fed, min_size=2, seed=1).partition == "natural(min_size=2, seed=1)"
+
+
+def test_natural_that_cannot_be_is_one_clear_line():
+    fed = owned(np.repeat([0, 1, 2], [10, 20, 30]), ("a", "b", "c"))
+    for build, message in (
+        (lambda: partition.natural(labelled(np.arange(9) % 3)), "arrays: has no natural users"),
+        (lambda: partition.natural(fed, 4), "num_clients=4: arrays has 3 users .* try fewer clients$"),
+        (lambda: partition.natural(fed, 3, min_size=11), "num_clients=3: .* 2 users .* or a smaller min_size$"),
+        (lambda: partition.natural(fed, min_size=31), "min_size=31: arrays has 0 users .* try a smaller min_size$"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            build()
+        assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("kind", PARTITIONS)
 def test_beginnings_of_rows_are_random_subsets(kind):
     """Neither the order of the file nor the class tells where in its row an example lies."""
@@ -260,6 +448,18 @@ def test_seeds_differ(kind):
         (lambda fed: partition.label_groups(fed, 4, (float("nan"),)), "fractions=nan"),
         (lambda fed: partition.label_groups(fed, 2), "num_clients=2"),
         (lambda fed: partition.label_groups(fed, 4, seed=-1), "seed=-1"),
+        (lambda fed: partition.shards(fed, 2, 0), "per_client=0"),
+        (lambda fed: partition.shards(fed, 20, 6), r"per_client=6: must be an integer in \[1, 5\]"),
+        (lambda fed: partition.shards(fed, 101), "num_clients=101"),
+        (lambda fed: partition.quantity_skew(fed, 2, -1.0), "sigma=-1.0"),
+        (lambda fed: partition.quantity_skew(fed, 2, float("nan")), "sigma=nan"),
+        (lambda fed: partition.quantity_skew(fed, 11, 1.0, min_size=10), "num_clients=11: .*10 examples each"),
+        (lambda fed: partition.dirichlet_quantity(fed, 2, 0.0, 1.0), "beta=0.0"),
+        (lambda fed: partition.dirichlet_quantity(fed, 2, 1.0, 101.0), "sigma=101.0"),
+        (lambda fed: partition.dirichlet_quantity(fed, 101, 1.0, 1.0), "num_clients=101"),
+        (lambda fed: partition.natural(fed, 0), "num_clients=0"),
+        (lambda fed: partition.natural(fed, min_size=0), "min_size=0"),
+        (lambda fed: partition.natural(fed, seed=1.5), "seed=1.5"),
     ],
 )
 def test_bad_arguments_are_named(build, message):
@@ -274,4 +474,7 @@ def test_partition_says_what_it_was():
     assert partition.dirichlet(fed, 3, 0.5, min_size=4).partition == "dirichlet(beta=0.5, seed=0, min_size=4)"
     described = partition.label_groups(fed, 4, [0.25, 0.5], seed=3).partition
     assert described == "label_groups(fractions=(0.25, 0.5), seed=3)"
+    assert partition.quantity_skew(fed, 3, 0.5, seed=1).partition == "quantity_skew(sigma=0.5, seed=1)"
+    described = partition.dirichlet_quantity(fed, 3, 0.5, 1.0, min_size=2).partition
+    assert described == "dirichlet_quantity(beta=0.5, sigma=1.0, seed=0, min_size=2)"
     assert replace(partition.iid(fed, 3), name="x").partition == "iid(seed=0)"

@@ -13,7 +13,7 @@ import yaml
 
 from fedjax_drag import aggregators, algorithms, attacks, clients, models
 from fedjax_drag.data import partition
-from fedjax_drag.experiment import build, catalog, results
+from fedjax_drag.experiment import axes, build, catalog, results
 from fedjax_drag.experiment.config import Component, load
 from fedjax_drag.types import Aggregator, Uplink
 
@@ -259,7 +259,7 @@ def test_a_reducer_is_not_told_about_malicious_clients():
     """It works on examples: its own default counts, written out."""
     config = load({"root_client": {"name": "robust_sgd", "reducer": "krum"}, "byzantine_fraction": 0.3})
     assert build.resolve(config).root_client.arguments == {"reducer": {"name": "krum", "num_byzantine": 0}}
-    assert build.root_client(build.resolve(config)).direction.__module__ == "fedjax_drag.clients._robust_sgd"
+    assert build.part(build.resolve(config), "root_client").direction.__module__ == "fedjax_drag.clients._robust_sgd"
 
 
 @pytest.mark.parametrize(
@@ -398,18 +398,18 @@ def test_local_work_of_a_configuration():
     sgd = {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}
     config = build.resolve(load({"step_size": schedule, "local_optimizer": sgd}))
     assert config.step_size.arguments["staircase"] is False
-    step_size, optimizer = build.step_size(config), build.local_optimizer(config)
+    step_size, optimizer = build.step_size(config), build.part(config, "local_optimizer")
     assert callable(step_size)
     np.testing.assert_allclose(step_size(jnp.int32(20)), 0.081, rtol=1e-5)
     assert optimizer is not None
     updates, _ = optimizer.update(DELTAS, optimizer.init(DELTAS), DELTAS)
     np.testing.assert_allclose(updates["w"], 1.01 * DELTAS["w"], rtol=1e-6)
     plain = build.resolve(load({}))
-    assert (build.step_size(plain), build.local_optimizer(plain)) == (0.01, None)
+    assert (build.step_size(plain), build.part(plain, "local_optimizer")) == (0.01, None)
     with pytest.raises(ValueError, match=r"step_size\.name='linear': must be one of linear_schedule"):
         build.resolve(load({"step_size": {"name": "linear"}}))
     with pytest.raises(ValueError, match=r"local_optimizer\.momentum=1\.5: must be in \[0, 1\)"):
-        build.local_optimizer(build.resolve(load({"local_optimizer": {"name": "sgd", "momentum": 1.5}})))
+        build.part(build.resolve(load({"local_optimizer": {"name": "sgd", "momentum": 1.5}})), "local_optimizer")
 
 
 def test_partition_follows_the_seed_unless_it_has_its_own(tiny):
@@ -456,12 +456,23 @@ def test_named_tuples_are_not_lists():
     assert build.phrase(Component) == ""
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("configs/*.yaml")), ids=lambda path: path.stem)
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", [str(path.relative_to(CONFIGS)) for path in sorted(CONFIGS.rglob("*.yaml"))])
 def test_shipped_configurations_are_valid_and_say_how_to_run_them(path):
-    config = load(path)
-    assert config.name == path.stem
-    for single in [config, *config.variants().values()]:
+    text = (CONFIGS / path).read_text()
+    header, command = text.partition("\nname:")[0], "run"
+    if "\naxes:" in text:
+        command, points = "sweep", axes.load(CONFIGS / path).points
+        configurations = [point.config for point in points]
+        assert len({point.folder for point in points}) == len(points)
+    else:
+        config = load(CONFIGS / path)
+        configurations = [config, *config.variants().values()]
+        assert config.name == Path(path).stem
+    for single in configurations:
         build.resolve(single)
-    header = path.read_text().partition("\nname:")[0]
-    assert f"fedjax-drag run configs/{path.name}" in header
-    assert "Expected:" in header
+    assert f"fedjax-drag {command} configs/{path}" in header
+    for word in ("Runtime:", "Expected:"):
+        assert word in header

@@ -1,9 +1,11 @@
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_drag import models
+from fedjax_drag.models.resnet import BasicBlock
 
 CASES = [
     (models.mlp(10), (28, 28, 1), 397_510),
@@ -15,7 +17,16 @@ CASES = [
     (models.cnn(10, variant="small"), (8, 8, 1), 3_658),
     (models.lenet(10), (28, 28, 1), 44_426),
     (models.lenet(10), (32, 32, 3), 62_006),
+    (models.resnet18(10), (32, 32, 3), 11_173_962),
+    (models.resnet18(100), (32, 32, 3), 11_220_132),
 ]
+
+MODELS = {
+    "cnn": models.cnn(2, "small"),
+    "lenet": models.lenet(2),
+    "mlp": models.mlp(2),
+    "resnet18": models.resnet18(2, width=8, groups=4),
+}
 
 
 @pytest.mark.parametrize(("model", "input_shape", "count"), CASES)
@@ -29,7 +40,7 @@ def test_shapes_and_parameter_count(model, input_shape, count):
     assert logits.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("model", [models.cnn(2, "small"), models.lenet(2), models.mlp(2)], ids=["cnn", "lenet", "mlp"])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_a_few_steps_fit_a_batch(model):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(8, 16, 16, 1)), jnp.float32)
@@ -56,6 +67,7 @@ def test_a_few_steps_fit_a_batch(model):
         (models.cnn(10, "cifar100"), (1, 7, 7, 3)),
         (models.lenet(10), (1, 15, 28, 1)),
         (models.lenet(10), (1, 784)),
+        (models.resnet18(10), (1, 784)),
     ],
 )
 def test_too_small_inputs(model, shape):
@@ -73,6 +85,7 @@ def test_too_small_inputs(model, shape):
         (lambda: models.cnn(2.5), r"num_classes=2\.5"),
         (lambda: models.cnn(10, variant="emnits"), "variant='emnits'.*'emnist'"),
         (lambda: models.lenet(True), "num_classes=True"),
+        (lambda: models.resnet18(10, width=48), "width=48: must be a multiple of groups=32"),
     ],
 )
 def test_wrong_arguments(build, message):
@@ -83,3 +96,36 @@ def test_wrong_arguments(build, message):
 def test_builders_are_equal_when_their_arguments_are():
     assert models.cnn(10) == models.cnn(10, variant="emnist")
     assert hash(models.mlp(10, hidden=[500])) == hash(models.mlp(10))
+
+
+@pytest.mark.parametrize("side", [8, 7])
+def test_a_basic_block_is_the_usual_one(side):
+    """Against the block of Flax's own layers, which would pad an odd image at both ends: it is padded beforehand."""
+
+    class Usual(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = jnp.pad(x, ((0, 0), (0, side % 2), (0, side % 2), (0, 0)))
+            y = nn.relu(nn.GroupNorm(4)(nn.Conv(16, (3, 3), (2, 2), use_bias=False)(x)))
+            y = nn.GroupNorm(4)(nn.Conv(16, (3, 3), use_bias=False)(y))
+            return nn.relu(nn.GroupNorm(4)(nn.Conv(16, (1, 1), (2, 2), use_bias=False)(x)) + y)
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, side, side, 8)), jnp.float32)
+    block = BasicBlock(16, halve=True, groups=4)
+    params = jax.jit(block.init)(jax.random.key(0), x)["params"]
+    names = {"_Conv_0": "Conv_0", "_Conv_1": "Conv_1", "Dense_0": "Conv_2"}
+    theirs = {names.get(name, name): dict(leaf) for name, leaf in params.items()}
+    theirs["Conv_2"]["kernel"] = theirs["Conv_2"]["kernel"][None, None]
+
+    def gradients(apply, params):
+        return jax.jit(jax.value_and_grad(lambda p, x: (apply({"params": p}, x) ** 2).sum(), (0, 1)))(params, x)
+
+    value, (own, own_x) = gradients(block.apply, params)
+    expected, (usual, usual_x) = gradients(Usual().apply, theirs)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(own_x, usual_x, rtol=1e-4, atol=1e-4)
+    for name, leaf in own.items():
+        for part, found in leaf.items():
+            np.testing.assert_allclose(
+                found, usual[names.get(name, name)][part].reshape(found.shape), rtol=1e-4, atol=1e-3
+            )

@@ -10,9 +10,9 @@ import fedjax_drag as fd
 from fedjax_drag import aggregators, algorithms, clients
 from fedjax_drag.data.batching import draw_epochs
 from fedjax_drag.experiment.optimizers import local_sgd
+from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation import sampling
 from fedjax_drag.simulation.local import local_pass
-from fedjax_drag.simulation.metrics import cross_entropy
 from fedjax_drag.types import Batch, Downlink
 
 drawn = jax.jit(draw_epochs, static_argnames=("epochs", "batch_size", "most"))
@@ -46,7 +46,7 @@ def test_epochs_differ_in_their_order_and_no_example_is_preferred():
 
 
 def loss_fn(w, batch):
-    losses = cross_entropy(batch.x @ w, batch.y)
+    losses = cross_entropy()(batch.x @ w, batch.y)
     if batch.real is None:
         return losses.mean()
     return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)

@@ -1,38 +1,16 @@
-"""Splitting the training examples among clients.
+"""Splits that give clients different labels; how many examples each gets is not asked for.
 
-Every partition gives each example to exactly one client, depends on nothing but its arguments and the
-seed, and shuffles each client's row, so that the beginning of a row is a random subset of that client's
-examples. An earlier partition is replaced. The label-skewed ones draw how many examples of each class a
-client gets before any example is assigned, so that drawing again is cheap.
+Where there is chance in how many examples of a class a client gets, that is drawn before any example is assigned, so
+that drawing again is cheap.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
-
-
-def iid(fed: FederatedDataset, num_clients: int, seed: int = 0) -> FederatedDataset:
-    """Splits at random and evenly: sizes differ by at most one.
-
-    Args:
-      fed: the data set.
-      num_clients: M, at most the number of training examples.
-      seed: >= 0.
-
-    Returns:
-      The data set with clients.
-
-    Raises:
-      ValueError: an argument out of range.
-    """
-    _check(fed, num_clients, seed)
-    owner = np.arange(len(fed.train.y)) % num_clients  # the rows are shuffled: which examples these are is random
-    rng = np.random.default_rng(seed)
-    return _with_clients(fed, rng.permutation(owner), num_clients, f"iid(seed={seed})", rng)
+from fedjax_drag.data.partition._assign import by_class, check, with_clients
 
 
 def dirichlet(
@@ -61,7 +39,7 @@ def dirichlet(
       ValueError: an argument out of range, ``num_clients * min_size`` above the number of training
         examples, or no draw that gave every client enough.
     """
-    _check(fed, num_clients, seed, min_size)
+    check(fed, num_clients, seed, min_size)
     checks.in_range("beta", beta, 1e-6, 1e6)
     checks.count("max_tries", max_tries, 1)
     per_class = np.bincount(fed.train.y, minlength=fed.num_classes)
@@ -74,7 +52,7 @@ def dirichlet(
 
     arguments = f"beta={beta}, seed={seed}" + (f", min_size={min_size}" if min_size != 1 else "")
     advice = "try a larger beta, fewer clients or a smaller min_size"
-    return _by_class(fed, num_clients, f"dirichlet({arguments})", draw, seed, min_size, max_tries, advice)
+    return by_class(fed, num_clients, f"dirichlet({arguments})", draw, seed, min_size, max_tries, advice)
 
 
 def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int = 0) -> FederatedDataset:
@@ -98,7 +76,7 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
     Raises:
       ValueError: an argument out of range, or no draw that gave every client an example.
     """
-    _check(fed, num_clients, seed)
+    check(fed, num_clients, seed)
     checks.in_range("q", q, 0.0, 1.0)
     num_groups = min(num_clients, fed.num_classes)
     group = np.arange(num_clients) % num_groups
@@ -111,7 +89,7 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
         return rng.multinomial(per_class, probability)
 
     advice = "try fewer clients or a q further from 0 and 1"
-    return _by_class(fed, num_clients, f"label_affinity(q={q}, seed={seed})", draw, seed, 1, 1000, advice)
+    return by_class(fed, num_clients, f"label_affinity(q={q}, seed={seed})", draw, seed, 1, 1000, advice)
 
 
 def label_groups(
@@ -140,7 +118,7 @@ def label_groups(
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Table II.
       Readings: the paper says neither how examples of a class are shared nor that every class is held.
     """
-    _check(fed, num_clients, seed)
+    check(fed, num_clients, seed)
     if not len(fractions):
         raise ValueError(f"fractions={fractions!r}: must name at least one group")
     for fraction in fractions:
@@ -166,68 +144,36 @@ def label_groups(
     if np.bincount(owner, minlength=num_clients).min() == 0:
         raise ValueError(f"num_clients={num_clients}: some would have no example of {fed.name}; try fewer clients")
     shares = ", ".join(f"{fraction:g}" for fraction in fractions)
-    return _with_clients(fed, owner, num_clients, f"label_groups(fractions=({shares}), seed={seed})", rng)
+    return with_clients(fed, owner, num_clients, f"label_groups(fractions=({shares}), seed={seed})", rng)
 
 
-def _check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1) -> None:
-    """Checks what all partitions have in common."""
-    checks.count("num_clients", num_clients, 1)
-    checks.count("seed", seed)
-    checks.count("min_size", min_size, 1)
-    available = len(fed.train.y)
-    if num_clients * min_size > available:
-        wanted = f"{min_size} examples each" if min_size > 1 else "an example each"
-        raise ValueError(
-            f"num_clients={num_clients}: cannot have {wanted}: {fed.name} has {available} training examples; "
-            f"must be at most {available // min_size}"
-        )
+def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: int = 0) -> FederatedDataset:
+    """Sorts the examples by label, cuts them into shards and deals each client a few (McMahan et al., 2017).
 
-
-def _by_class(
-    fed: FederatedDataset,
-    num_clients: int,
-    description: str,
-    draw: Callable[[np.random.Generator], np.ndarray],
-    seed: int,
-    min_size: int,
-    max_tries: int,
-    advice: str,
-) -> FederatedDataset:
-    """Assigns examples at random, given how many of each class a client gets.
+    There are ``num_clients * per_client`` shards, of sizes that differ by at most one; examples of one label are in
+    random order. Where a shard lies within a label, as it does when the shards of a balanced data set are a multiple
+    of its classes, a client has at most ``per_client`` labels.
 
     Args:
       fed: the data set.
       num_clients: M.
-      description: of the partition.
-      draw: ``(rng) -> [C, M]`` counts, each row adding up to the number of examples of that class.
-      seed: of the draws and the assignment.
-      min_size: drawn again until every client has as many examples.
-      max_tries: draws at most.
-      advice: what to do if that is not enough.
+      per_client: shards of each client, >= 1; there must be an example for every shard.
+      seed: >= 0.
+
+    Returns:
+      The data set with clients, whose sizes differ by at most ``per_client``.
+
+    Raises:
+      ValueError: an argument out of range.
     """
+    check(fed, num_clients, seed)
+    available = len(fed.train.y)
+    checks.count("per_client", per_client, 1, available // num_clients)
     rng = np.random.default_rng(seed)
-    for _ in range(max_tries):
-        counts = draw(rng)
-        if counts.sum(axis=0).min() >= min_size:
-            break
-    else:
-        raise ValueError(
-            f"{description}: none of {max_tries} draws gave each of num_clients={num_clients} clients at least "
-            f"{min_size} of the {len(fed.train.y)} examples; {advice}"
-        )
-    owner = np.empty(len(fed.train.y), np.int64)
-    for label, of_class in enumerate(counts):
-        owner[rng.permutation(np.flatnonzero(fed.train.y == label))] = np.repeat(np.arange(num_clients), of_class)
-    return _with_clients(fed, owner, num_clients, description, rng)
-
-
-def _with_clients(
-    fed: FederatedDataset, owner: np.ndarray, num_clients: int, description: str, rng: np.random.Generator
-) -> FederatedDataset:
-    """Makes the rows of shuffled indices from ``owner`` ``[N]``, the client of each training example."""
-    order = rng.permutation(len(owner))
-    order = order[np.argsort(owner[order], kind="stable")]  # by client, and random within
-    counts = np.bincount(owner, minlength=num_clients).astype(np.int32)
-    rows = np.zeros((num_clients, counts.max()), np.int32)
-    rows[np.arange(counts.max()) < counts[:, None]] = order
-    return replace(fed, rows=rows, counts=counts, partition=description)
+    order = rng.permutation(available)
+    order = order[np.argsort(fed.train.y[order], kind="stable")]  # by label, and random within
+    num_shards = num_clients * per_client
+    client_of_shard = rng.permutation(num_shards) // per_client
+    owner = np.empty(available, np.int64)
+    owner[order] = client_of_shard[np.arange(available) * num_shards // available]
+    return with_clients(fed, owner, num_clients, f"shards(per_client={per_client}, seed={seed})", rng)

@@ -1,0 +1,50 @@
+"""Random changes of the training inputs that leave their labels true, drawn inside the compiled program.
+
+An augmentation is ``(key, x [B, *input_shape]) -> x`` on a model's inputs, after normalisation; every batch of a
+local pass has a key of its own.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks
+
+Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def crop_flip(padding: int = 4, flip: bool = True) -> Augmentation:
+    """Shifts every image by up to ``padding`` pixels in both directions and mirrors half of them left to right.
+
+    The shift crops an image of the original size out of one padded with zeros, which after normalisation are the mean
+    colour.
+
+    Args:
+      padding: P >= 0; shifts are uniform in [-P, P].
+      flip: whether to mirror.
+
+    Returns:
+      ``(key, images [B, H, W, C]) -> images``, of floating type.
+
+    Raises:
+      ValueError: if an argument is out of range; while the run is built, if the inputs are not images.
+
+    References:
+      He et al., Deep residual learning for image recognition, CVPR 2016, Section 4.2.
+    """
+    checks.count("padding", padding)
+
+    def augment(key, x):
+        if x.ndim != 4:
+            raise ValueError(f"augmentation: crop_flip needs images [B, H, W, C], not inputs of shape {x.shape}")
+        shift_key, flip_key = jax.random.split(key)
+        corners = jax.random.randint(shift_key, (x.shape[0], 2), 0, 2 * padding + 1)
+        padded = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+        x = jax.vmap(lambda image, c: jax.lax.dynamic_slice(image, (c[0], c[1], 0), x.shape[1:]))(padded, corners)
+        if not flip:
+            return x
+        mirrored = jax.random.bernoulli(flip_key, shape=(x.shape[0], 1, 1, 1))
+        return jnp.where(mirrored, x[:, :, ::-1], x)
+
+    return augment

@@ -1,0 +1,114 @@
+"""Decoded arrays kept on disk, so that unpacking and parsing are paid once."""
+
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_CACHE"
+_MANIFEST = "manifest.json"
+_CHUNK = 1 << 20
+
+Arrays = dict[str, np.ndarray]
+
+
+def cached(name: str, sources: Sequence[Path], read: Callable[[], Arrays], version: Any = 1) -> Arrays:
+    """What ``read`` returns, from the cache if it has been read before.
+
+    The cache is the user's cache folder of this platform, or the folder in the environment variable
+    ``FEDJAX_DRAG_CACHE``; if that is set and empty, nothing is kept. It may be deleted at any time. One that is
+    damaged, of something else, or cannot be written is no error: the arrays are then read anew.
+
+    Args:
+      name: of the data set; a file name.
+      sources: the files that ``read`` reads; what was kept counts while their path, size and time of change stay.
+      read: ``() -> arrays by name``; names are identifiers, arrays hold plain numbers.
+      version: whatever else decides the result, as JSON: a number, a text, or lists and dicts of them.
+
+    Returns:
+      The arrays, C-contiguous; to be read only.
+    """
+    folder = _folder()
+    place, key = (None, "") if folder is None else _address(folder, name, sources, version)
+    arrays = _recall(place, key) if place else None
+    if arrays is None:
+        arrays = {entry: np.asarray(values, order="C") for entry, values in read().items()}
+        if place:
+            _keep(place, key, arrays)
+    return arrays
+
+
+def _address(folder: Path, name: str, sources: Sequence[Path], version: Any) -> tuple[Path, str]:
+    """Where the arrays are kept, and what must be written there for them to count.
+
+    The place does not depend on the state of the files: when they change, what was kept of them is replaced.
+    """
+    identity = json.dumps([name, version, [os.path.realpath(path) for path in sources]], sort_keys=True)
+    states = [os.stat(path) for path in sources]
+    key = json.dumps([identity, [[state.st_size, state.st_mtime_ns] for state in states]])
+    return folder / f"{name}-{zlib.crc32(identity.encode()):08x}", key
+
+
+def _folder() -> Path | None:
+    """Where everything is kept; None if nothing is to be."""
+    chosen = os.environ.get(ENVIRONMENT_VARIABLE)
+    if chosen is not None:
+        return Path(os.path.expanduser(chosen)) if chosen else None
+    import platformdirs  # here, because few need it
+
+    return platformdirs.user_cache_path("fedjax_drag")
+
+
+def _recall(place: Path, key: str) -> Arrays | None:
+    """The arrays kept at ``place``, or None unless they are whole and belong to ``key``."""
+    try:
+        manifest = json.loads((place / _MANIFEST).read_text())
+        if manifest["key"] != key:
+            return None
+        return {entry: _load(place / f"{entry}.npy", checksum) for entry, checksum in manifest["arrays"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # whatever is wrong with it
+        return None
+
+
+def _load(path: Path, checksum: int) -> np.ndarray:
+    """An array, its file verified before anything in it is believed."""
+    if _checksum(path) != checksum:
+        raise ValueError(f"{path}: damaged")
+    return np.load(path, allow_pickle=False)
+
+
+def _keep(place: Path, key: str, arrays: Arrays) -> None:
+    """Writes to a temporary folder, then renames it: another process sees all or nothing."""
+    temporary = None
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=".temporary-"))
+        new, old = temporary / "new", temporary / "old"
+        new.mkdir()
+        for entry, values in arrays.items():
+            np.save(new / f"{entry}.npy", values, allow_pickle=False)
+        checksums = {entry: _checksum(new / f"{entry}.npy") for entry in arrays}
+        (new / _MANIFEST).write_text(json.dumps({"key": key, "arrays": checksums}))
+        if os.path.lexists(place):  # a folder can only be renamed to a place that is free
+            place.rename(old)
+        new.rename(place)
+    except OSError:  # no space, no permission, or another process was faster: done without
+        pass
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32 of a file: it is to find damage, not malice, and the fastest there is everywhere."""
+    checksum = 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum

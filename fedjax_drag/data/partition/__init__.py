@@ -1,0 +1,22 @@
+"""Splitting the training examples among clients.
+
+Every partition gives each example to exactly one client (:func:`natural` may leave users out), depends on nothing but
+its arguments and the seed, and shuffles each client's row, so that the beginning of a row is a random subset of that
+client's examples. An earlier partition is replaced.
+"""
+
+from fedjax_drag.data.partition._iid import iid
+from fedjax_drag.data.partition._label_skew import dirichlet, label_affinity, label_groups, shards
+from fedjax_drag.data.partition._natural import natural
+from fedjax_drag.data.partition._quantity_skew import dirichlet_quantity, quantity_skew
+
+__all__ = [
+    "dirichlet",
+    "dirichlet_quantity",
+    "iid",
+    "label_affinity",
+    "label_groups",
+    "natural",
+    "quantity_skew",
+    "shards",
+]

@@ -1,0 +1,74 @@
+"""What the partitions share: checks, and rows of indices from the owner of each example."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.data.dataset import FederatedDataset
+
+
+def check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1) -> None:
+    """Checks what all partitions have in common."""
+    checks.count("num_clients", num_clients, 1)
+    checks.count("seed", seed)
+    checks.count("min_size", min_size, 1)
+    available = len(fed.train.y)
+    if num_clients * min_size > available:
+        wanted = f"{min_size} examples each" if min_size > 1 else "an example each"
+        raise ValueError(
+            f"num_clients={num_clients}: cannot have {wanted}: {fed.name} has {available} training examples; "
+            f"must be at most {available // min_size}"
+        )
+
+
+def by_class(
+    fed: FederatedDataset,
+    num_clients: int,
+    description: str,
+    draw: Callable[[np.random.Generator], np.ndarray],
+    seed: int,
+    min_size: int,
+    max_tries: int,
+    advice: str,
+) -> FederatedDataset:
+    """Assigns examples at random, given how many of each class a client gets.
+
+    Args:
+      fed: the data set.
+      num_clients: M.
+      description: of the partition.
+      draw: ``(rng) -> [C, M]`` counts, each row adding up to the number of examples of that class.
+      seed: of the draws and the assignment.
+      min_size: drawn again until every client has as many examples.
+      max_tries: draws at most.
+      advice: what to do if that is not enough.
+    """
+    rng = np.random.default_rng(seed)
+    for _ in range(max_tries):
+        counts = draw(rng)
+        if counts.sum(axis=0).min() >= min_size:
+            break
+    else:
+        raise ValueError(
+            f"{description}: none of {max_tries} draws gave each of num_clients={num_clients} clients at least "
+            f"{min_size} of the {len(fed.train.y)} examples; {advice}"
+        )
+    owner = np.empty(len(fed.train.y), np.int64)
+    for label, of_class in enumerate(counts):
+        owner[rng.permutation(np.flatnonzero(fed.train.y == label))] = np.repeat(np.arange(num_clients), of_class)
+    return with_clients(fed, owner, num_clients, description, rng)
+
+
+def with_clients(
+    fed: FederatedDataset, owner: np.ndarray, num_clients: int, description: str, rng: np.random.Generator
+) -> FederatedDataset:
+    """Makes the rows of shuffled indices from ``owner`` ``[N]``, the client of each training example, -1 for none."""
+    order = rng.permutation(len(owner))
+    order = order[owner[order] >= 0]
+    order = order[np.argsort(owner[order], kind="stable")]  # by client, and random within
+    counts = np.bincount(owner[order], minlength=num_clients).astype(np.int32)
+    rows = np.zeros((num_clients, counts.max()), np.int32)
+    rows[np.arange(counts.max()) < counts[:, None]] = order
+    return replace(fed, rows=rows, counts=counts, partition=description)

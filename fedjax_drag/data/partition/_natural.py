@@ -1,0 +1,49 @@
+"""The split that the data came with."""
+
+import numpy as np
+
+from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.partition._assign import check, with_clients
+
+
+def natural(
+    fed: FederatedDataset, num_clients: int | None = None, min_size: int = 1, seed: int = 0
+) -> FederatedDataset:
+    """Makes a client of each natural user, such as the writer of an image or the role that speaks a line.
+
+    Users with fewer than ``min_size`` examples, and those not drawn if ``num_clients`` asks for fewer, are left out;
+    **their training examples belong to no client**. The test examples stay all.
+
+    Args:
+      fed: a data set with ``users``.
+      num_clients: M, users drawn at random without replacement; all that are large enough if not given.
+      min_size: examples that a user must have, >= 1.
+      seed: of the draw and of the order of a client's examples, >= 0.
+
+    Returns:
+      The data set with clients, in the order of the users.
+
+    Raises:
+      ValueError: an argument out of range, a data set without users, or fewer users than are asked for.
+    """
+    check(fed, 1 if num_clients is None else num_clients, seed, min_size)
+    if fed.users is None:
+        raise ValueError(f"{fed.name}: has no natural users to make clients of; use dirichlet or another partition")
+    users, index, sizes = np.unique(fed.users, return_inverse=True, return_counts=True)
+    large = np.flatnonzero(sizes >= min_size)
+    if len(large) < (num_clients or 1):
+        asked, fewer = (
+            (f"min_size={min_size}", "") if num_clients is None else (f"num_clients={num_clients}", "fewer clients")
+        )
+        smaller = "a smaller min_size" if len(large) < len(users) else ""
+        raise ValueError(
+            f"{asked}: {fed.name} has {len(large)} users with at least {min_size} of its training examples; "
+            f"try {' or '.join(filter(None, (fewer, smaller)))}"
+        )
+    rng = np.random.default_rng(seed)
+    chosen = large if num_clients is None else np.sort(rng.choice(large, num_clients, replace=False))
+    client = np.full(len(users), -1)
+    client[chosen] = np.arange(len(chosen))
+    limits = {"num_clients": num_clients or 0, "min_size": min_size if min_size > 1 else 0, "seed": seed}
+    given = ", ".join(f"{name}={value}" for name, value in limits.items() if value or name == "seed")
+    return with_clients(fed, client[index], len(chosen), f"natural({given})", rng)

@@ -1,0 +1,151 @@
+"""Splits in which some clients have far more examples than others."""
+
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.partition._assign import by_class, check, with_clients
+
+_SWEEPS = 300
+"""Of the fit of a table to its margins: rounding settles what they leave."""
+
+_CLOSE = 0.1
+"""Examples by which the fitted size of a client may be off before it is rounded."""
+
+_NEGLIGIBLE = 1e-3
+"""A remainder too small to give a client an example of a class that its mix is without."""
+
+
+def quantity_skew(
+    fed: FederatedDataset, num_clients: int, sigma: float, seed: int = 0, min_size: int = 1
+) -> FederatedDataset:
+    """Splits at random into clients of log-normal sizes, each with about the label mix of the whole.
+
+    Sizes are proportional to ``exp(sigma z)``, z standard normal, rounded so that they add up. A client that would
+    fall below ``min_size`` gets as many, and the others share what is left in the same proportions.
+
+    Args:
+      fed: the data set.
+      num_clients: M.
+      sigma: of the logarithm of the sizes, in [0, 100]; 0 makes sizes differ by at most one.
+      seed: >= 0.
+      min_size: examples that every client has at least, >= 1.
+
+    Returns:
+      The data set with clients.
+
+    Raises:
+      ValueError: an argument out of range, or ``num_clients * min_size`` above the number of training examples.
+    """
+    check(fed, num_clients, seed, min_size)
+    checks.in_range("sigma", sigma, 0.0, 100.0)
+    rng = np.random.default_rng(seed)
+    sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
+    owner = rng.permutation(np.repeat(np.arange(num_clients), sizes))
+    return with_clients(fed, owner, num_clients, f"quantity_skew({_arguments(sigma, seed, min_size)})", rng)
+
+
+def dirichlet_quantity(
+    fed: FederatedDataset, num_clients: int, beta: float, sigma: float, seed: int = 0, min_size: int = 1
+) -> FederatedDataset:
+    """Splits into clients of log-normal sizes and Dirichlet label mixes, together.
+
+    The sizes are those of :func:`quantity_skew`. Each client draws a label mix ``p_m ~ Dir(beta, ..., beta)``. As the
+    examples of every class must go around exactly once, the mixes are not free: of all tables of examples by class and
+    client with the given class and client sizes, the one closest in relative entropy to the draws is used. Iterative
+    proportional fitting (Deming and Stephan, 1940), which scales classes and clients in turn, converges to it; in it
+    the mix of client m is proportional to ``b_c p_mc``, with factors ``b_c`` of the classes that are the same for all
+    clients. With many clients and balanced classes these are nearly equal, and the mixes those drawn. The fit stops
+    when it is within a tenth of an example, or after 300 sweeps, which only tables of very small ``beta`` need; the
+    table is rounded down, and single examples added where the remainders are largest until all are distributed. So
+    there is always a result, and no draw is repeated.
+
+    Args:
+      fed: the data set.
+      num_clients: M.
+      beta: concentration of the label mixes, in [1e-6, 1e6]: small means few classes per client, large the mix of the
+        whole.
+      sigma: of the logarithm of the sizes, in [0, 100]; 0 makes sizes differ by at most one.
+      seed: >= 0.
+      min_size: examples that every client has at least, >= 1.
+
+    Returns:
+      The data set with clients.
+
+    Raises:
+      ValueError: an argument out of range, or ``num_clients * min_size`` above the number of training examples.
+    """
+    check(fed, num_clients, seed, min_size)
+    checks.in_range("beta", beta, 1e-6, 1e6)
+    checks.in_range("sigma", sigma, 0.0, 100.0)
+    per_class = np.bincount(fed.train.y, minlength=fed.num_classes)
+    present = per_class > 0
+
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
+        shape = (np.count_nonzero(present), num_clients)
+        # The fit divides out what makes Gamma variables Dirichlet ones. For a small beta they are below every
+        # floating point number, hence the logarithm: Gamma(beta) is distributed as Gamma(beta + 1) U^(1 / beta).
+        logs = np.log(rng.standard_gamma(beta + 1, shape)) - rng.standard_exponential(shape) / beta
+        counts = np.zeros((fed.num_classes, num_clients), np.int64)
+        counts[present] = _rounded(_fitted(logs, per_class[present], sizes), per_class[present], sizes)
+        return counts
+
+    description = f"dirichlet_quantity(beta={beta}, {_arguments(sigma, seed, min_size)})"
+    return by_class(fed, num_clients, description, draw, seed, min_size, max_tries=1, advice="")
+
+
+def _arguments(sigma: float, seed: int, min_size: int) -> str:
+    return f"sigma={sigma}, seed={seed}" + (f", min_size={min_size}" if min_size != 1 else "")
+
+
+def _log_normal_sizes(
+    num_examples: int, num_clients: int, sigma: float, min_size: int, rng: np.random.Generator
+) -> np.ndarray:
+    """``[M]`` integers >= ``min_size`` that add up to ``num_examples``."""
+    logs = sigma * rng.standard_normal(num_clients)
+    weights = np.exp(logs - logs.max())
+    # With the k largest clients above min_size and all others at it, the scale follows from the sum; k is the largest
+    # number for which the k-th is indeed not below.
+    descending, k = np.sort(weights)[::-1], np.arange(1, num_clients + 1)
+    scale = (num_examples - min_size * (num_clients - k)) / np.cumsum(descending)
+    above = np.flatnonzero(scale * descending >= min_size)
+    exact = np.maximum(min_size, weights * scale[above[-1] if len(above) else 0])
+    sizes = np.floor(exact).astype(np.int64)
+    sizes[np.argsort(sizes - exact, kind="stable")[: num_examples - sizes.sum()]] += 1
+    return sizes
+
+
+def _fitted(logs: np.ndarray, per_class: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Scales the rows and columns of ``exp(logs)`` ``[C, M]`` to sums ``per_class`` and ``sizes``, nearly."""
+    for _ in range(_SWEEPS):
+        logs = logs + np.log(per_class)[:, None] - _log_sum(logs, 1)
+        log_columns = _log_sum(logs, 0)
+        if np.abs(np.exp(log_columns) - sizes).max() < _CLOSE:
+            break
+        logs = logs + np.log(sizes) - log_columns
+    return np.exp(logs)
+
+
+def _log_sum(logs: np.ndarray, axis: int) -> np.ndarray:
+    largest = logs.max(axis, keepdims=True)
+    return largest + np.log(np.exp(logs - largest).sum(axis, keepdims=True))
+
+
+def _rounded(expected: np.ndarray, per_class: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Integers near ``expected`` ``[C, M]`` with row sums ``per_class`` and column sums ``sizes`` (equal totals)."""
+    expected = expected * np.minimum(1.0, per_class / expected.sum(axis=1))[:, None]
+    expected = expected * np.minimum(1.0, sizes / np.maximum(expected.sum(axis=0), 1e-300))
+    counts = np.floor(expected).astype(np.int64)
+    of_class, of_client = (per_class - counts.sum(axis=1)).tolist(), (sizes - counts.sum(axis=0)).tolist()
+    remainder = expected - counts
+    order = np.argsort(-remainder, axis=None, kind="stable")
+    likely = order[: np.count_nonzero(remainder > _NEGLIGIBLE)]
+    for places, most in ((likely, 1), (order, np.inf)):  # one a place; then all that is still left
+        for label, client in np.stack(np.unravel_index(places, expected.shape), axis=1).tolist():
+            more = min(most, of_class[label], of_client[client])
+            if more:
+                counts[label, client] += more
+                of_class[label] -= more
+                of_client[client] -= more
+    return counts

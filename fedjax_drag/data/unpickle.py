@@ -1,0 +1,131 @@
+"""Reads pickles of plain data and arrays, and can build nothing else.
+
+An ordinary unpickler calls whatever a file names. This one knows the few names that pickled arrays need, and gives each
+a meaning of its own that checks every claim of the file; NumPy's own pickling code is not reached.
+"""
+
+import io
+import math
+import pickle
+import pickletools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_MOST_TUPLES = 10_000
+"""Tuples in a file at most: tuples within tuples are hashed by recursion, which could exhaust the stack."""
+
+
+def loads(path: Path, content: bytes) -> dict[str, Any]:
+    """Unpickles a dictionary of numbers, strings, bytes, containers of them, and arrays.
+
+    Args:
+      path: where the content is from, for messages.
+      content: the pickle, of any protocol; the strings of one that Python 2 wrote are bytes.
+
+    Returns:
+      Its entries; an array among them is a read-only NumPy array of numbers.
+
+    Raises:
+      ValueError: it is damaged or holds anything else; the one line names the file.
+    """
+    try:
+        _check(content)
+        entries = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        return {_text(key): value.values if isinstance(value, _Array) else value for key, value in entries.items()}
+    except Exception as error:  # the library says that it may raise anything
+        problem = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path}: not a pickle of plain data and arrays: {problem}; get it again") from error
+
+
+def _check(content: bytes) -> None:
+    """Refuses what would make the unpickler take memory or stack for which the file does not account."""
+    tuples, end = 0, 0
+    for opcode, argument, position in pickletools.genops(content):  # raises where a length exceeds the file
+        tuples += opcode.name.startswith("TUPLE")
+        end = (position or 0) + 1
+        if tuples > _MOST_TUPLES:
+            raise ValueError(f"more than {_MOST_TUPLES:,} tuples")
+        if "PUT" in opcode.name and isinstance(argument, int) and argument > len(content):
+            raise ValueError(f"memo entry {argument} in {len(content)} bytes")
+    if end != len(content):
+        raise ValueError(f"{len(content) - end} bytes left over")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+class _Dtype:
+    """Stands for the type of an array while a pickle is read."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, name: str):
+        if not re.fullmatch(r"b1|[iu][1248]|f[248]", name):
+            raise ValueError(f"an array of type {name[:40]!r}")
+        self.dtype = np.dtype(name)
+
+    def __setstate__(self, state: tuple[Any, ...]):
+        order = _text(state[1])
+        if order not in ("<", ">", "|"):
+            raise ValueError(f"byte order {order[:40]!r}")
+        self.dtype = self.dtype.newbyteorder(order)
+
+
+class _Array:
+    """Stands for an array, which comes first and is told later what is in it."""
+
+    __slots__ = ("values",)
+
+    def __setstate__(self, state: tuple[Any, ...]):
+        _, shape, dtype, fortran, data = state
+        self.fill(data, dtype, shape, "F" if fortran else "C")
+
+    def fill(self, data: bytes | bytearray, dtype: _Dtype, shape: tuple[int, ...], order: str) -> "_Array":
+        """Takes the numbers in ``data``, which must be exactly as many as ``shape`` says."""
+        if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):
+            raise ValueError("an array that is not of bytes")
+        size = math.prod(size if type(size) is int and size >= 0 else -1 for size in shape)
+        if size * dtype.dtype.itemsize != len(data):
+            raise ValueError(f"{len(data)} bytes for an array of another size")
+        self.values = np.frombuffer(bytes(data), dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
+        return self
+
+
+class _Unpickler(pickle.Unpickler):
+    """Answers a name with a method of its own, bound: a pickle can call that but not change it."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        match module, name:
+            case "numpy", "ndarray":
+                return "ndarray"  # which is only handed to _reconstruct
+            case "numpy", "dtype":
+                return self._dtype
+            case (("numpy.core.multiarray" | "numpy._core.multiarray"), "_reconstruct"):
+                return self._reconstruct
+            case (("numpy.core.multiarray" | "numpy._core.multiarray"), "scalar"):
+                return self._scalar
+            case (("numpy.core.numeric" | "numpy._core.numeric"), "_frombuffer"):
+                return self._frombuffer
+            case ("_codecs", "encode") | ("__builtin__", "bytes"):
+                return self._encode
+        raise ValueError(f"it names {module}.{name}"[:200])
+
+    def _dtype(self, name: str | bytes, align: bool = False, copy: bool = False) -> _Dtype:
+        return _Dtype(_text(name))
+
+    def _reconstruct(self, kind: str, shape: tuple[int, ...], typecode: str | bytes) -> _Array:
+        return _Array()
+
+    def _scalar(self, dtype: _Dtype, data: bytes) -> Any:
+        return _Array().fill(data, dtype, (), "C").values[()]
+
+    def _frombuffer(self, data: bytes | bytearray, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
+        return _Array().fill(data, dtype, shape, order)
+
+    def _encode(self, text: str = "", encoding: str = "") -> bytes:
+        """How Python 3 writes bytes, and none, that Python 2 could read."""
+        return text.encode("latin-1")

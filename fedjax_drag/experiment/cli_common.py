@@ -1,0 +1,52 @@
+"""What the commands have in common: how help is laid out, and how errors are told."""
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import typer
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+"""Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def laid_out(command: Command) -> Command:
+    r"""Makes each ``\b`` of a docstring the character after which help keeps the lines of a paragraph."""
+    command.__doc__ = (command.__doc__ or "").replace("\\b", "\b")
+    return command
+
+
+class MisuseError(Exception):
+    """What is wrong lies in what the user gave."""
+
+
+@contextmanager
+def misuse() -> Iterator[None]:
+    """Marks errors inside as the user's."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        raise MisuseError(str(error)) from error
+
+
+@contextmanager
+def reported(debug: bool) -> Iterator[None]:
+    """Turns an exception into one line on standard error and an exit status."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        misused = isinstance(error, MisuseError)
+        kind = "" if misused else f"the run failed: {type(error).__name__}: "
+        hint = "" if misused or debug else " (--debug shows where)"
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        typer.echo(f"fedjax-drag: error: {kind}{first_line}{hint}", err=True)
+        raise typer.Exit(MISUSED if misused else FAILED) from None

@@ -1,0 +1,40 @@
+"""Losses that clients minimise: functions of logits ``[B, C]`` and integer labels ``[B]`` to ``[B]``."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks
+
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+"""``(logits [B, C], labels [B]) -> [B]``, differentiable in the logits."""
+
+
+def cross_entropy(label_smoothing: float = 0.0) -> Loss:
+    """Softmax cross-entropy in nats, against labels that may be smoothed.
+
+    With ``label_smoothing`` e the target is ``1 - e + e / C`` for the label and ``e / C`` for every other class.
+
+    Args:
+      label_smoothing: e, in [0, 1].
+
+    Returns:
+      ``(logits [B, C], labels [B]) -> [B]``.
+
+    Raises:
+      ValueError: if ``label_smoothing`` is out of range.
+
+    References:
+      Szegedy et al., Rethinking the Inception architecture for computer vision, CVPR 2016, Section 7 (smoothing).
+    """
+    checks.in_range("label_smoothing", label_smoothing, 0.0, 1.0)
+
+    def loss(logits, labels):
+        shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+        chosen = jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == labels[:, None], shifted, 0.0), -1)
+        if not checks.is_concrete(label_smoothing) or label_smoothing:
+            chosen = chosen + label_smoothing * (shifted.mean(-1) - chosen)
+        return jnp.log(jnp.exp(shifted).sum(-1)) - chosen
+
+    return loss

@@ -1,0 +1,123 @@
+"""What is minimised, and on what: the loss, changes of the inputs at random, inputs that are no numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+import fedjax_drag as fd
+from fedjax_drag.data import from_arrays
+from fedjax_drag.data.augmentation import crop_flip
+from fedjax_drag.losses import cross_entropy
+
+LOGITS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32) * 3
+LABELS = np.array([0, 1, 2, 3, 4, 4], np.int32)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_cross_entropy(smoothing):
+    targets = optax.smooth_labels(jax.nn.one_hot(LABELS, 5), smoothing)
+    expected = optax.softmax_cross_entropy(LOGITS, targets)
+    np.testing.assert_allclose(cross_entropy(smoothing)(LOGITS, LABELS), expected, rtol=1e-5, atol=1e-6)
+    traced = jax.jit(lambda smoothing: cross_entropy(smoothing)(jnp.asarray(LOGITS), LABELS))(smoothing)
+    np.testing.assert_allclose(traced, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_cross_entropy_of_huge_logits():
+    value, slope = jax.value_and_grad(lambda z: cross_entropy()(z, LABELS).sum())(jnp.asarray(LOGITS) * 1e4)
+    assert np.isfinite(value)
+    np.testing.assert_allclose(slope.sum(1), 0, atol=1e-6)
+
+
+def test_wrong_smoothing():
+    with pytest.raises(ValueError, match=r"label_smoothing=1\.5"):
+        cross_entropy(1.5)
+
+
+def test_the_loss_is_what_is_minimised_and_reported(settings, fedavg):
+    common = settings(num_rounds=1, eval_every=1)
+    given = fd.simulate(fedavg, loss=cross_entropy(), **common)
+    default = fd.simulate(fedavg, **common)
+    halved = fd.simulate(fedavg, loss=lambda logits, labels: 0.5 * cross_entropy()(logits, labels), **common)
+    longer = fd.simulate(fedavg, **common | {"step_size": 0.5 * common["step_size"]})
+    assert jax.tree.all(jax.tree.map(np.array_equal, given.params, default.params))
+    for name, leaf in halved.params["Dense_0"].items():
+        np.testing.assert_allclose(leaf, longer.params["Dense_0"][name], rtol=1e-5, atol=1e-6)
+    for name in ("test_loss", "train_loss"):
+        np.testing.assert_allclose(2 * halved.history[name], longer.history[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [lambda z, y: cross_entropy()(z, y).mean(), lambda z, y: y, lambda z, y: z])
+def test_a_loss_that_is_not_one_number_for_each_example(settings, fedavg, loss):
+    with pytest.raises(ValueError, match=r"^loss: returns .* must be floating, \[2\]"):
+        fd.simulation.prepare(fedavg, loss=loss, **settings())
+
+
+def test_crop_flip_gives_every_shift_of_every_image_and_its_mirror_image():
+    images = np.random.default_rng(1).normal(size=(2, 4, 4, 3)).astype(np.float32)
+    many = np.repeat(images, 1000, 0)
+    changed = np.asarray(jax.jit(crop_flip(padding=1))(jax.random.key(0), many)).reshape(2, 1000, -1)
+    for image, found in zip(images, changed, strict=True):
+        padded = np.pad(image, ((1, 1), (1, 1), (0, 0)))
+        shifts = [padded[i : i + 4, j : j + 4] for i in range(3) for j in range(3)]
+        allowed = np.stack([*shifts, *(shift[:, ::-1] for shift in shifts)]).reshape(18, -1)
+        counts = (found[:, None] == allowed).all(-1).sum(0)
+        assert counts.sum() == 1000  # nothing else is made
+        assert counts.min() > 25  # 56 are expected, 7 their standard deviation
+
+
+def test_crop_without_flip_or_shift_changes_nothing():
+    images = np.random.default_rng(1).normal(size=(5, 4, 4, 1)).astype(np.float32)
+    np.testing.assert_array_equal(crop_flip(0, flip=False)(jax.random.key(0), jnp.asarray(images)), images)
+    with pytest.raises(ValueError, match="padding=-1"):
+        crop_flip(-1)
+
+
+def test_an_augmentation_is_applied_to_every_batch_with_a_key_of_its_own(settings, fedavg):
+    plain = settings(num_rounds=2, eval_every=2)
+    idle = fd.simulate(fedavg, augmentation=lambda key, x: x, **plain)
+    assert jax.tree.all(jax.tree.map(np.array_equal, idle.params, fd.simulate(fedavg, **plain).params))
+
+    def noise(key, x):
+        return x + jax.random.normal(key, x.shape)
+
+    runs = [
+        fd.simulate(fedavg, augmentation=noise, **plain | changes).params
+        for changes in ({}, {"clients_per_chunk": 2}, {"eval_every": 1}, {"seed": 1})
+    ]
+    kernels = [run["Dense_0"]["kernel"] for run in runs]
+    np.testing.assert_allclose(kernels[0], kernels[1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(kernels[0], kernels[2])
+    assert not np.allclose(kernels[0], kernels[3])
+    assert not np.allclose(kernels[0], idle.params["Dense_0"]["kernel"])
+
+
+def test_crop_flip_needs_images(settings, fedavg):
+    flat = from_arrays(np.ones((20, 3)), np.arange(20) % 10, np.ones((4, 3)), np.arange(4) % 10, 10)
+    data = fd.data.partition.iid(flat, 12)
+    with pytest.raises(ValueError, match=r"crop_flip needs images"):
+        fd.simulation.prepare(fedavg, augmentation=crop_flip(), **settings(data=data))
+
+
+class Bag(nn.Module):
+    """Counts characters and is linear in the counts."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, tokens):
+        assert tokens.dtype == jnp.int32
+        return nn.Dense(self.num_classes)(nn.Embed(4, 8)(tokens).mean(1))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32])
+def test_tokens_reach_the_model_as_integers(settings, fedavg, dtype):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 240)
+    x = (rng.integers(0, 2, (240, 6)) + 2 * y[:, None]).astype(dtype)
+    data = fd.data.partition.iid(from_arrays(x[:200], y[:200], x[200:], y[200:]), 12)
+    assert data.train.x.dtype == dtype
+    result = fd.simulate(fedavg, **settings(data=data, model=Bag(2), num_rounds=20, eval_every=20, step_size=1.0))
+    assert result.history["test_accuracy"][-1] == 1
