@@ -3,6 +3,7 @@
 from fedjax_drag.data import augmentation, partition
 from fedjax_drag.data.builtin import synthetic
 from fedjax_drag.data.dataset import FederatedDataset, from_arrays
+from fedjax_drag.data.shakespeare import load_shakespeare
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.data.sources import DATASETS, load
 
@@ -13,6 +14,7 @@ __all__ = [
     "augmentation",
     "from_arrays",
     "load",
+    "load_shakespeare",
     "partition",
     "synthetic",
 ]

@@ -85,8 +85,13 @@ def columns(dataset: AdultDataset = ADULT, data_dir: str | os.PathLike[str] | No
     return tuple(_arrays(dataset, data_dir)["columns"].tolist())
 
 
+def find(dataset: AdultDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """Its two files; FileNotFoundError as in :func:`load_adult`."""
+    return locate.find(dataset.name, tuple(dataset.sha256), dataset.folders, data_dir, dataset.advice)
+
+
 def _arrays(dataset: AdultDataset, data_dir: str | os.PathLike[str] | None) -> Arrays:
-    paths = locate.find(dataset.name, tuple(dataset.sha256), dataset.folders, data_dir, dataset.advice)
+    paths = find(dataset, data_dir)
     return cached(dataset.name, paths, lambda: _encode(*(_read(dataset, path) for path in paths)), version=[1, dataset])
 
 
@@ -119,6 +124,9 @@ def _row(cells: list[str]) -> tuple[list[int], list[str], int]:
     for column in NUMERIC:
         if not (row[column].isdecimal() and len(row[column]) < 10):
             raise ValueError(f"{column} {row[column][:40]!r}: must be a whole number of at most 9 digits")
+    for column in CATEGORICAL:
+        if not 0 < len(row[column]) < 100:
+            raise ValueError(f"{column} {row[column][:40]!r}: must be a word of 1 to 99 characters")
     if label not in _LABELS:
         raise ValueError(f"label {label[:40]!r}: must be one of {', '.join(_LABELS)}")
     return [int(row[c]) for c in NUMERIC], [row[c] for c in CATEGORICAL], _LABELS.index(label)

@@ -112,7 +112,7 @@ def load_cifar(
     """
     if coarse and len(dataset.keys) == 1:
         raise ValueError(f"coarse={coarse!r}: must be False: {dataset.name} has no coarse labels")
-    paths = _locate(dataset, data_dir)
+    paths = find(dataset, data_dir)
     arrays = cached(dataset.name, paths, lambda: _read(dataset, paths), version=[1, dataset])
     column = 0 if coarse else -1
     train, test = ((arrays[f"{part}_x"], arrays[f"{part}_y"][column]) for part in ("train", "test"))
@@ -120,7 +120,7 @@ def load_cifar(
     return make(name, train, test, dataset.num_classes[column], dataset.mean, dataset.std)
 
 
-def _locate(dataset: CifarDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
+def find(dataset: CifarDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
     """The files of the binary version or, if it is not there, of the Python version."""
     try:
         return locate.find(dataset.name, dataset.binary, dataset.folders, data_dir, dataset.advice)

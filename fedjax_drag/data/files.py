@@ -99,9 +99,14 @@ def load_idx(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None = None
     return make(dataset.name, train, test, dataset.num_classes, (dataset.mean,), (dataset.std,))
 
 
+def find(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """Its files in the order of ``dataset.files``; FileNotFoundError as in :func:`load_idx`."""
+    return locate.find(dataset.name, dataset.files, dataset.folders, data_dir, dataset.advice)
+
+
 def read_parts(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None) -> list[tuple[np.ndarray, np.ndarray]]:
     """Images and labels of each pair of files in ``dataset.files``; see :func:`load_idx`."""
-    paths = locate.find(dataset.name, dataset.files, dataset.folders, data_dir, dataset.advice)
+    paths = find(dataset, data_dir)
     parts = range(len(paths) // 2)
 
     def read() -> Arrays:

@@ -48,13 +48,6 @@ class LeafDataset(NamedTuple):
     advice: str
 
 
-class LeafFiles(NamedTuple):
-    """The files of the two parts, each in the order of their names."""
-
-    train: list[Path]
-    test: list[Path]
-
-
 def tokens(text: str) -> np.ndarray:
     """Places in :data:`ALPHABET` ``[len(text)]``, int8; -1 for other characters."""
     codes = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), "<u4")
@@ -160,24 +153,22 @@ def load_leaf(dataset: LeafDataset, data_dir: str | os.PathLike[str] | None = No
       FileNotFoundError: not there.
       ValueError: a file does not hold what it should; the one line names it.
     """
-    files = find(dataset, data_dir)
-    if files is None:
-        looked = ", ".join(str(folder) for folder in locate.candidates(dataset.name, dataset.subfolders, data_dir))
-        raise FileNotFoundError(
-            f"{dataset.name}: no train/*.json and test/*.json (plain, .gz or .xz) found in {looked}, nor in data below "
-            f"them; {dataset.advice} set data_dir or {locate.ENVIRONMENT_VARIABLE} to the folder above train and test"
-        )
-    return load_files(dataset, files)
+    return load_files(dataset, find(dataset, data_dir))
 
 
-def find(dataset: LeafDataset, data_dir: str | os.PathLike[str] | None) -> LeafFiles | None:
-    """The files of the first folder that has both parts, or None."""
-    for folder in locate.candidates(dataset.name, dataset.subfolders, data_dir):
+def find(dataset: LeafDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """The files of both parts, of the first folder that has both; FileNotFoundError as in :func:`load_leaf`."""
+    folders = locate.candidates(dataset.name, dataset.subfolders, data_dir)
+    for folder in folders:
         for place in (folder, folder / "data"):
-            files = LeafFiles(_json_files(place / "train"), _json_files(place / "test"))
-            if files.train and files.test:
-                return files
-    return None
+            train, test = (_json_files(place / part) for part in ("train", "test"))
+            if train and test:
+                return train + test
+    looked = ", ".join(str(folder) for folder in folders)
+    raise FileNotFoundError(
+        f"{dataset.name}: no train/*.json and test/*.json (plain, .gz or .xz) found in {looked}, nor in data below "
+        f"them; {dataset.advice} set data_dir or {locate.ENVIRONMENT_VARIABLE} to the folder above train and test"
+    )
 
 
 def _json_files(folder: Path) -> list[Path]:
@@ -187,18 +178,19 @@ def _json_files(folder: Path) -> list[Path]:
     return [path for path in variants if path is not None]
 
 
-def load_files(dataset: LeafDataset, files: LeafFiles) -> FederatedDataset:
+def load_files(dataset: LeafDataset, paths: Sequence[Path]) -> FederatedDataset:
     """Reads what :func:`find` has found; see :func:`load_leaf`."""
 
     def read() -> dict[str, np.ndarray]:
-        train, test = _read_part(dataset, files.train), _read_part(dataset, files.test)
+        parts = ([path for path in paths if path.parent.name == part] for part in ("train", "test"))
+        train, test = (_read_part(dataset, part) for part in parts)
         train_x, test_x = _of_one_type(train.x, test.x)
         users = np.repeat(np.arange(len(train.users)), train.sizes)
         names = np.frombuffer(json.dumps(train.users).encode(), np.uint8)
         labels = {"train_y": train.y, "test_y": test.y}
         return {"train_x": train_x, "test_x": test_x, **labels, "users": users, "names": names}
 
-    return from_known(dataset, cached(dataset.name, [*files.train, *files.test], read, version="leaf 1"))
+    return from_known(dataset, cached(dataset.name, paths, read, version="leaf 1"))
 
 
 def from_known(dataset: LeafDataset, known: dict[str, np.ndarray]) -> FederatedDataset:

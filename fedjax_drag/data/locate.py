@@ -42,8 +42,8 @@ def find(
             missing = ", ".join(file for file, path in zip(wanted, found, strict=True) if path is None)
             incomplete = f"; {folder} lacks {missing} (plain, .gz or .xz)"
     looked = ", ".join(str(folder) for folder in folders)
-    others = f" and the other {len(wanted) - 1}" if len(wanted) > 1 else ""
-    where = f"data_dir or {ENVIRONMENT_VARIABLE} to the folder that holds {wanted[0]}{others} (plain, .gz or .xz)"
+    files = " and ".join(wanted) if len(wanted) < 3 else f"{wanted[0]} and the other {len(wanted) - 1}"
+    where = f"data_dir or {ENVIRONMENT_VARIABLE} to the folder that holds {files} (plain, .gz or .xz)"
     raise FileNotFoundError(f"{name}: not found in {looked}{incomplete}; {advice} set {where}")
 
 

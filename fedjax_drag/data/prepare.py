@@ -28,9 +28,9 @@ def prepare(
     """Prepares a data set as TFDS does, in the format that :func:`fedjax_drag.data.tfds.load` reads.
 
     What comes of the original files is what TFDS makes after its download: name, version, features, examples and their
-    order, so ``tensorflow_datasets.load(name)`` finds it; only the class names of CIFAR and the split ``extra`` of SVHN
-    are not there. Needs the extra ``tfds``, and TensorFlow for a download only. TFDS shows its own progress; what is
-    interrupted leaves nothing that counts as prepared.
+    order, so ``tensorflow_datasets.data_source(name)`` finds it; only the class names of CIFAR and the split ``extra``
+    of SVHN are not there. Needs the extra ``tfds``, and TensorFlow for a download only. TFDS shows its own progress;
+    what is interrupted leaves nothing that counts as prepared.
 
     Args:
       name: one of ``tfds.DATASETS``.

@@ -19,6 +19,7 @@ import tarfile
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -71,15 +72,12 @@ def load_shakespeare(
       ValueError: an argument out of range, or given for LEAF's files, which are already cut; a file that is damaged or
         without roles.
     """
-    given = None if data_dir is None else Path(os.path.expanduser(data_dir))
-    path = given if given is not None and given.is_file() else None
-    files = leaf.find(leaf.SHAKESPEARE, data_dir) if path is None else None
-    if files is not None:
+    paths = find(data_dir)
+    if compressed.official_name(paths[0]).endswith(".json"):
         for name, value in (("window", window), ("stride", stride), ("test_fraction", test_fraction)):
             if value is not None:
-                raise ValueError(f"{name}={value!r}: {files.train[0]} is already cut into windows; leave it out")
-        return leaf.load_files(leaf.SHAKESPEARE, files)
-    path = path or _find_text(data_dir)
+                raise ValueError(f"{name}={value!r}: {paths[0]} is already cut into windows; leave it out")
+        return leaf.load_files(leaf.SHAKESPEARE, paths)
     window, stride = 80 if window is None else window, 10 if stride is None else stride
     test_fraction = 0.2 if test_fraction is None else test_fraction
     checks.count("window", window, 1)
@@ -87,18 +85,23 @@ def load_shakespeare(
     checks.in_range("test_fraction", test_fraction, 0.0, 1.0, open_low=True, open_high=True)
 
     def read() -> dict[str, np.ndarray]:
-        return _examples(path, window, stride, test_fraction)
+        return _examples(paths[0], window, stride, test_fraction)
 
-    known = cached("shakespeare", [path], read, version=["text 1", window, stride, test_fraction])
+    known = cached("shakespeare", paths, read, version=["text 1", window, stride, test_fraction])
     return leaf.from_known(leaf.SHAKESPEARE, known)
 
 
-def _find_text(data_dir: str | os.PathLike[str] | None) -> Path:
+def find(data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """LEAF's files, or the one archive or text; FileNotFoundError as in :func:`load_shakespeare`."""
+    if data_dir is not None and os.path.isfile(os.path.expanduser(data_dir)):
+        return [Path(os.path.expanduser(data_dir))]
+    with suppress(FileNotFoundError):
+        return leaf.find(leaf.SHAKESPEARE, data_dir)
     folders = locate.candidates("shakespeare", leaf.SHAKESPEARE.subfolders, data_dir)
     for name in (ARCHIVE, *TEXTS):
         for path in (locate.variant(folder, name) for folder in folders):
             if path is not None:
-                return path
+                return [path]
     raise FileNotFoundError(
         f"shakespeare: found none of LEAF's train/*.json and test/*.json, {ARCHIVE}.gz and {', '.join(TEXTS)} in "
         f"{', '.join(map(str, folders))}; get one and set data_dir or {locate.ENVIRONMENT_VARIABLE} to its folder"

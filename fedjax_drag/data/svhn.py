@@ -61,7 +61,7 @@ def load_svhn(dataset: SvhnDataset = SVHN, data_dir: str | os.PathLike[str] | No
       FileNotFoundError: not there; the one line says where it was looked for and what to do.
       ValueError: a file is damaged or is not the published one; the one line names it.
     """
-    paths = locate.find(dataset.name, tuple(dataset.checksums), dataset.folders, data_dir, dataset.advice)
+    paths = find(dataset, data_dir)
 
     def read() -> Arrays:
         arrays = {}
@@ -74,12 +74,15 @@ def load_svhn(dataset: SvhnDataset = SVHN, data_dir: str | os.PathLike[str] | No
     return make(dataset.name, train, test, 10, dataset.mean, dataset.std)
 
 
+def find(dataset: SvhnDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """Its two files; FileNotFoundError as in :func:`load_svhn`."""
+    return locate.find(dataset.name, tuple(dataset.checksums), dataset.folders, data_dir, dataset.advice)
+
+
 def _read(dataset: SvhnDataset, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images ``[N, 32, 32, 3]`` and labels ``[N]``; the file is verified before the library parses it."""
-    content = compressed.read(path, limit=_MOST)
-    compressed.verify(dataset.name, path, dataset.checksums, content)
-    entries = _parse(path, content)
-    x, y = (np.asarray(entries.get(key)) for key in ("X", "y"))
+    """Images ``[N, 32, 32, 3]`` and labels ``[N]`` of a file."""
+    variables = _parse(dataset, path)
+    x, y = (np.asarray(variables.get(name)) for name in ("X", "y"))
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or not x.shape[3]:
         raise ValueError(f"{path}: X is {x.dtype} of shape {x.shape}: must be uint8 [32, 32, 3, N]; get it again")
     if y.shape != (x.shape[3], 1) or y.dtype.kind not in "uif" or not np.isin(y, range(1, 11)).all():
@@ -87,10 +90,12 @@ def _read(dataset: SvhnDataset, path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(x.transpose(3, 0, 1, 2)), y[:, 0].astype(np.int32) % 10
 
 
-def _parse(path: Path, content: bytes) -> dict[str, np.ndarray]:
-    """The variables X and y of a MATLAB file."""
+def _parse(dataset: SvhnDataset, path: Path) -> dict[str, np.ndarray]:
+    """The variables X and y; the file is verified before the library parses it."""
     from scipy.io import loadmat  # here, because it is slow to import
 
+    content = compressed.read(path, limit=_MOST)
+    compressed.verify(dataset.name, path, dataset.checksums, content)
     try:
         return loadmat(io.BytesIO(content), variable_names=("X", "y"))
     except Exception as error:  # of a damaged file the library may raise anything

@@ -124,7 +124,8 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Federated
             f"(the folder of its original files), or set data_dir or {ENVIRONMENT_VARIABLE} to TFDS's folder"
         )
     sources = sorted(path for path in folder.iterdir() if path.is_file())
-    arrays = cached(f"{name}-tfds", sources, lambda: _read(name, folder), version=1)
+    version = [1, dataset.sizes, dataset.num_classes, dataset.first_label, dataset.transposed]
+    arrays = cached(f"{name}-tfds", sources, lambda: _read(name, folder), version)
     train, test = ((arrays[f"{split}_x"], arrays[f"{split}_y"]) for split in ("train", "test"))
     return make(name, train, test, dataset.num_classes, dataset.mean, dataset.std)
 
@@ -174,8 +175,8 @@ def refuse_other_formats(name: str, data_dir: str | os.PathLike[str] | None) -> 
             raise ValueError(f"{folder / _INFO}: not what TFDS writes; delete {folder} and prepare it again")
         if FORMAT not in formats:
             raise ValueError(
-                f"{folder}: prepared as {', '.join(sorted(formats))}, which only TensorFlow reads; with it, run: "
-                f"tfds convert_format --dataset_version_dir={folder} --out_file_format={FORMAT}"
+                f"{folder}: prepared as {', '.join(sorted(formats))}, which cannot be read without TensorFlow; prepare "
+                f"it in another folder: fedjax-drag data prepare {name} --from DIR --data-dir OTHER"
             )
 
 

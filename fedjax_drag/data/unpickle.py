@@ -88,8 +88,8 @@ class _Array:
         """Takes the numbers in ``data``, which must be exactly as many as ``shape`` says."""
         if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):
             raise ValueError("an array that is not of bytes")
-        size = math.prod(size if type(size) is int and size >= 0 else -1 for size in shape)
-        if size * dtype.dtype.itemsize != len(data):
+        sizes = all(type(size) is int and size >= 0 for size in shape)
+        if not sizes or math.prod(shape) * dtype.dtype.itemsize != len(data):
             raise ValueError(f"{len(data)} bytes for an array of another size")
         self.values = np.frombuffer(bytes(data), dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
         return self

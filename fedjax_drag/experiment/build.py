@@ -90,8 +90,18 @@ PARTITIONS: Builders = {
     "dirichlet": partition.dirichlet,
     "label_affinity": partition.label_affinity,
     "label_groups": partition.label_groups,
+    "shards": partition.shards,
+    "quantity_skew": partition.quantity_skew,
+    "dirichlet_quantity": partition.dirichlet_quantity,
+    "natural": partition.natural,
 }
-MODELS: Builders = {"mlp": models.mlp, "cnn": models.cnn, "lenet": models.lenet}
+MODELS: Builders = {
+    "mlp": models.mlp,
+    "cnn": models.cnn,
+    "lenet": models.lenet,
+    "resnet18": models.resnet18,
+    "lstm": models.lstm,
+}
 OPTIMIZERS: Builders = {
     "sgd": optimizers.sgd,
     "adam": optimizers.adam,
@@ -106,7 +116,10 @@ SCHEDULES: Builders = {
 }
 LOSSES: Builders = {"cross_entropy": losses.cross_entropy}
 AUGMENTATIONS: Builders = {"crop_flip": augmentation.crop_flip}
-DATASETS: Builders = dict.fromkeys([name for name, _ in data.DATASETS], data.load) | {"synthetic": data.synthetic}
+DATASETS: Builders = dict.fromkeys([name for name, _ in data.DATASETS], data.load) | {
+    "synthetic": data.synthetic,
+    "shakespeare": data.load_shakespeare,
+}
 
 TABLES: Mapping[str, Builders] = {
     "data": DATASETS,

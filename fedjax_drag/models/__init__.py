@@ -2,7 +2,8 @@
 
 from fedjax_drag.models.cnn import cnn
 from fedjax_drag.models.lenet import lenet
+from fedjax_drag.models.lstm import lstm
 from fedjax_drag.models.mlp import mlp
 from fedjax_drag.models.resnet import resnet18
 
-__all__ = ["cnn", "lenet", "mlp", "resnet18"]
+__all__ = ["cnn", "lenet", "lstm", "mlp", "resnet18"]

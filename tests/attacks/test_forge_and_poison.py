@@ -55,6 +55,11 @@ def forge(case, message, key=0, malicious=MALICIOUS, ids=IDS, changes=MappingPro
 compiled = jax.jit(forge, static_argnums=0, static_argnames="weather")
 
 
+def is_variation(case):
+    """Whether another case has the same builder, whose parts this one shares."""
+    return "-" in case.label
+
+
 @parametrize(ATTACKS)
 def test_an_attack_acts_somewhere(case):
     attack = case.build()
@@ -62,7 +67,7 @@ def test_an_attack_acts_somewhere(case):
     assert attack.needs <= set(KNOWLEDGE)
 
 
-@parametrize(FORGING)
+@parametrize(FORGING, slow=is_variation)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
 def test_benign_rows_keep_every_bit(case, dtype):
     """Negative zero, the smallest numbers and what is not finite included."""
@@ -74,7 +79,7 @@ def test_benign_rows_keep_every_bit(case, dtype):
     assert jax.tree.map(lambda x: (x.shape, x.dtype), forged) == jax.tree.map(lambda x: (x.shape, x.dtype), message)
 
 
-@parametrize(FORGING)
+@parametrize(FORGING, slow=is_variation)
 def test_malicious_rows_change_in_the_halves_that_are_forged_or_none_if_nobody_is(case):
     message = uplink()
     forged = compiled(case, message, round=jnp.int32(3), weather="rain")
@@ -88,12 +93,12 @@ def test_malicious_rows_change_in_the_halves_that_are_forged_or_none_if_nobody_i
     assert bits(honest, slice(None)) == bits(message, slice(None))
 
 
-@parametrize(FORGING)
+@parametrize(FORGING, slow=is_variation)
 def test_same_key_same_bits(case):
     assert bits(compiled(case, uplink()), slice(None)) == bits(compiled(case, uplink()), slice(None))
 
 
-@parametrize(FORGING)
+@parametrize(FORGING, slow=is_variation)
 def test_what_a_client_sends_depends_on_its_id_and_not_on_its_place(case):
     order = np.array([3, 5, 0, 4, 2, 1])
     message = uplink()
@@ -106,7 +111,7 @@ def test_what_a_client_sends_depends_on_its_id_and_not_on_its_place(case):
         assert bits(permuted, slice(None)) == bits(expected, slice(None))
 
 
-@parametrize([case for case in FORGING if case.sweeps])
+@parametrize([case for case in FORGING if case.sweeps], slow=is_variation)
 def test_vmap_over_a_hyperparameter_equals_a_loop(case):
     for name, values in case.sweeps.items():
 

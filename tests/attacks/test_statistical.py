@@ -44,11 +44,23 @@ FORGERS = {
 
 ENTRIES = [(name, "full") for name in FORGERS]
 ENTRIES += [(name, "partial") for name in ("alie", "ipm", "min_max-std", "min_sum-sign")]
-every_forger = pytest.mark.parametrize(
-    ("name", "knowledge"),
-    # In one process, which compiles the attack once.
-    [pytest.param(*entry, id="-".join(entry), marks=pytest.mark.xdist_group("-".join(entry))) for entry in ENTRIES],
-)
+FIRST = [("alie", "full"), ("ipm", "full"), ("mimic", "full"), ("min_max-std", "full"), ("min_sum-sign", "partial")]
+
+
+def forgers(first):
+    """Runs a test for every entry, for those that are not among ``first`` with the slow tests."""
+    return pytest.mark.parametrize(
+        ("name", "knowledge"),
+        # In one process, which compiles the attack once.
+        [
+            pytest.param(
+                *entry,
+                id="-".join(entry),
+                marks=[pytest.mark.xdist_group("-".join(entry))] + (entry not in first) * [pytest.mark.slow],
+            )
+            for entry in ENTRIES
+        ],
+    )
 
 
 def message(G):
@@ -103,7 +115,7 @@ def seen(G, malicious, knowledge):
     return np.asarray(G[malicious if knowledge == "partial" else ~malicious], np.float64)
 
 
-@every_forger
+@forgers(ENTRIES)
 def test_agrees_with_its_twin_and_is_one_program_for_every_number_of_malicious_clients(name, knowledge):
     attack, twin = forger(name, knowledge), FORGERS[name][2]
     for number in range(2, COHORT - 1):
@@ -118,7 +130,7 @@ def test_agrees_with_its_twin_and_is_one_program_for_every_number_of_malicious_c
     assert attack.programs == 1
 
 
-@every_forger
+@forgers(FIRST)
 def test_nothing_is_known_but_what_is_said(name, knowledge):
     """Messages that the attacker does not see may be anything, also not finite."""
     attack, malicious = forger(name, knowledge), mask(0, 4)
@@ -132,7 +144,7 @@ def test_nothing_is_known_but_what_is_said(name, knowledge):
     assert (attack(changed, malicious)[malicious] != expected).any()
 
 
-@every_forger
+@forgers(FIRST)
 def test_a_row_that_is_not_finite_is_left_out(name, knowledge):
     attack, malicious = forger(name, knowledge), mask(0, 4)
     G = messages(0)
@@ -147,7 +159,7 @@ def test_a_row_that_is_not_finite_is_left_out(name, knowledge):
         np.testing.assert_allclose(sent, np.tile(expected, (4, 1)), rtol=3e-4, atol=1e-3)
 
 
-@every_forger
+@forgers(FIRST)
 def test_huge_and_tiny_messages_are_forged_as_others_are(name, knowledge):
     """By powers of two, which lose no digit, to norms of 1e30 and 1e-30."""
     attack, malicious = forger(name, knowledge), mask(0, 4)
@@ -157,7 +169,7 @@ def test_huge_and_tiny_messages_are_forged_as_others_are(name, knowledge):
         np.testing.assert_allclose(attack(G * np.float32(factor), malicious) / factor, expected, rtol=1e-5, atol=1e-6)
 
 
-@every_forger
+@forgers(FIRST)
 def test_one_known_client_or_equal_ones_leave_nothing_to_push(name, knowledge):
     """One client known, all known clients equal, all of them zero: the mean, -epsilon of it for ``ipm``."""
     attack = forger(name, knowledge)
@@ -170,7 +182,7 @@ def test_one_known_client_or_equal_ones_leave_nothing_to_push(name, knowledge):
         np.testing.assert_allclose(sent, np.tile(expected, (len(sent), 1)), rtol=1e-5, atol=1e-6)
 
 
-@every_forger
+@forgers(FIRST)
 def test_one_enormous_client_does_not_overflow(name, knowledge):
     attack, malicious = forger(name, knowledge), mask(0, 4)
     for client in range(COHORT):
@@ -179,7 +191,7 @@ def test_one_enormous_client_does_not_overflow(name, knowledge):
         assert np.isfinite(attack(G, malicious)).all()
 
 
-@every_forger
+@forgers(FIRST)
 def test_without_anybody_to_look_at_or_to_forge_all_stay_honest(name, knowledge):
     attack, G = forger(name, knowledge), messages(0)
     everybody = np.ones(COHORT, bool)

@@ -60,5 +60,7 @@ def test_what_is_missing_is_one_line(tmp_path, monkeypatch):
     places = f"{tmp_path}/sub, {tmp_path}/other/sub, /usr/share/datasets/a-set, {tmp_path}"
     assert str(error.value) == (
         f"a_set: not found in {places}; {tmp_path} lacks one (plain, .gz or .xz); get it and set data_dir or "
-        "FEDJAX_DRAG_DATA to the folder that holds one and the other 1 (plain, .gz or .xz)"
+        "FEDJAX_DRAG_DATA to the folder that holds one and two (plain, .gz or .xz)"
     )
+    with pytest.raises(FileNotFoundError, match=r"holds one and the other 2 \(plain"):
+        locate.find("a_set", ("one", "two", "three"), (), tmp_path, "get it and")

@@ -1,4 +1,3 @@
-import inspect
 import os
 import subprocess
 import sys
@@ -6,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedjax_drag.data import DATASETS, load, synthetic
+from fedjax_drag.data import DATASETS, load, sources, synthetic, tfds
 
 
 def test_digits():
@@ -51,21 +50,62 @@ def test_synthetic_takes_arguments():
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(ValueError, match=r"name='fashion-mnist': must be one of .*; did you mean 'fashion_mnist'\?"):
         load("fashion-mnist")
-    with pytest.raises(ValueError, match="source='network': must be one of auto, files"):
+    with pytest.raises(ValueError, match="source='network': must be one of auto, files, tfds"):
         load("digits", source="network")
+    with pytest.raises(ValueError, match=r"name='adult': must be one of .*mnist"):
+        load("adult", source="tfds")
 
 
 def test_every_known_data_set_has_a_description():
-    assert [name for name, _ in DATASETS] == ["digits", "synthetic", "fashion_mnist", "mnist"]
+    names = [name for name, _ in DATASETS]
+    promised = "digits synthetic mnist fashion_mnist emnist_balanced femnist svhn cifar10 cifar100 adult shakespeare"
+    assert set(promised.split()) <= set(names)
+    assert len(set(names)) == len(names)
     assert all(text and "\n" not in text for _, text in DATASETS)
-    assert all(name in inspect.getdoc(load) for name, _ in DATASETS)
+    assert set(tfds.DATASETS) <= set(names)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in DATASETS if name not in ("digits", "synthetic")])
+def test_what_is_not_there_is_said_in_one_line(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    assert sources.where(name, tmp_path) == ""
+    with pytest.raises(FileNotFoundError) as error:
+        load(name, data_dir=tmp_path)
+    message = str(error.value)
+    assert "\n" not in message
+    assert name.removesuffix("_coarse") in message
+    assert str(tmp_path) in message
+    assert (f"fedjax-drag data prepare {name}" in message) == (name in tfds.DATASETS)
+    if name in tfds.DATASETS:
+        with pytest.raises(FileNotFoundError, match=r"^\w+: not prepared in [^\n]*$"):
+            load(name, source="tfds")
+
+
+def test_the_place_of_what_is_there(tmp_path):
+    assert sources.where("digits") == sources.where("synthetic", tmp_path) == "always"
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        for kind in ("images-idx3-ubyte", "labels-idx1-ubyte.gz"):
+            (folder / f"{part}-{kind}").touch()
+    assert sources.where("fashion_mnist", tmp_path) == str(folder)
+    (tmp_path / "tinyshakespeare.txt").touch()
+    assert sources.where("shakespeare", tmp_path) == str(tmp_path / "tinyshakespeare.txt")
+
+
+def test_a_damaged_file_is_told_and_not_replaced_by_another_source(tmp_path):
+    for part in ("train", "t10k"):
+        for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):
+            (tmp_path / f"{part}-{kind}").write_bytes(b"none such")
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte: not an IDX file"):
+        load("mnist", data_dir=tmp_path)
 
 
 def test_data_need_no_device_and_no_slow_import():
     code = """
 import sys
 from fedjax_drag import data
-slow = {"sklearn", "matplotlib"} & set(sys.modules)
+slow = {"sklearn", "matplotlib", "scipy", "platformdirs", "tensorflow_datasets"} & set(sys.modules)
 assert not slow, slow
 fed = data.partition.iid(data.load("digits"), 3)
 str(fed.skew_report())

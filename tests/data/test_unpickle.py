@@ -86,7 +86,7 @@ def test_nothing_is_called(tmp_path, protocol):
         (Call(os.system, f"touch {made}"), "it names (posix|nt).system"),
         (Call(open, str(made), "w"), "it names (_io|io|__builtin__|builtins).open"),
         (Call(eval, f"open({str(made)!r}, 'w')"), "it names (__builtin__|builtins).eval"),
-        (Call(subprocess.Popen, ["touch", str(made)]), "it names subprocess.Popen"),
+        (Call(subprocess.Popen, ["touch", str(made)]), "it names (subprocess|commands).Popen"),
         (Call(getattr, Path, "cwd"), "it names (__builtin__|builtins).getattr"),
         (Call(np.load, str(made)), "it names numpy.load"),
         (Call(np.fromfile, str(made)), "it names numpy"),
@@ -117,7 +117,7 @@ def test_claims_are_not_trusted():
     shape = pickle.dumps((2, 12), 2)[2:-3]
     assert shape in good
     for claimed in ((2, 13), (2**62, 2**62), (-2, -12), (24.0, 1), (True, 24), ()):
-        refused(good.replace(shape, pickle.dumps(claimed, 2)[2:-1]))
+        refused(good.replace(shape, pickle.dumps(claimed, 2)[2:-1]), "24 bytes for an array of another size")
     refused(b"(dS'x'\nr\xff\xff\xff\x7fI1\ns.", "memo entry 2147483647")  # would take gigabytes
     refused(b"p1000000000\n.", "memo entry|")
     refused(b"\x8e" + struct.pack("<Q", 1 << 40) + b"x.", "expected 1099511627776 bytes")
@@ -144,7 +144,7 @@ def test_damage_is_refused_or_is_other_plain_data(data):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
         loaded = unpickle.loads(PATH, bytes(content))
-    except ValueError as error:
-        assert "\n" not in str(error)
+    except ValueError:
+        refused(bytes(content))
     else:
-        assert isinstance(loaded, dict)
+        assert all(isinstance(key, str) for key in loaded)

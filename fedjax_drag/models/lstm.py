@@ -1,0 +1,171 @@
+"""Character-level LSTM: embedding, stacked LSTM layers, logits of the next character.
+
+The recurrence of a layer is one scan over time that holds nothing but what must be sequential: the input's part of all
+gates at all times is one matrix product before it, and in the backward pass so is the gradient of the recurrent kernel,
+after it. Automatic differentiation would add up that gradient, as large as the kernel, in every step. Reverse mode
+nests to any order; forward mode is not offered.
+
+Milliseconds of CPU time for forward and backward pass of the default model on 80 characters (one core, least of
+several; of five clients in turn 87 each with batch 10, under ``vmap`` 127):
+
+| batch | this | the same scan, automatic gradient | ``flax.linen.RNN`` | both layers in one scan, automatic |
+| --- | --- | --- | --- | --- |
+| 10 | 92 | 147 | 177 | 187 |
+| 64 | 630 | 736 | 678 | 632 |
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_drag import checks
+
+
+@jax.custom_vjp
+def recurrence(kernel: jax.Array, projected: jax.Array) -> jax.Array:
+    """Hidden states of an LSTM layer that begins with zeros (Hochreiter and Schmidhuber, 1997; Gers et al., 2000).
+
+    With the gates ``(i, f, o, g)`` side by side in the last axis: ``z_t = projected_t + h_{t-1} kernel``,
+    ``c_t = sigmoid(f_t) c_{t-1} + sigmoid(i_t) tanh(g_t)`` and ``h_t = sigmoid(o_t) tanh(c_t)``.
+
+    Args:
+      kernel: ``[H, 4 H]``.
+      projected: the input's part of the gates, bias included, ``[L, B, 4 H]``.
+
+    Returns:
+      ``h`` ``[L, B, H]``.
+    """
+    return _forward(kernel, projected)[0]
+
+
+def _forward(kernel: jax.Array, projected: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    hidden = kernel.shape[0]
+
+    def step(carry, projected):
+        h, c = carry
+        z = projected + h @ kernel
+        gates, new = jax.nn.sigmoid(z[:, : 3 * hidden]), jnp.tanh(z[:, 3 * hidden :])
+        i, f, o = jnp.split(gates, 3, axis=1)
+        c = f * c + i * new
+        h = o * jnp.tanh(c)
+        return (h, c), (h, c, gates, new)
+
+    zeros = jnp.zeros((projected.shape[1], hidden), projected.dtype)
+    _, (h, c, gates, new) = lax.scan(step, (zeros, zeros), projected)
+    return h, (kernel, h, c, gates, new)
+
+
+def _backward(saved: tuple[jax.Array, ...], dh: jax.Array) -> tuple[jax.Array, jax.Array]:
+    kernel, h, c, gates, new = saved
+    transposed = kernel.T
+
+    def step(carry, now):
+        dh_later, dc = carry
+        dh, c, c_before, gates, new = now
+        i, f, o = jnp.split(gates, 3, axis=1)
+        squashed = jnp.tanh(c)
+        dh = dh + dh_later
+        dc = dc + dh * o * (1 - squashed**2)
+        parts = (
+            dc * new * i * (1 - i),
+            dc * c_before * f * (1 - f),
+            dh * squashed * o * (1 - o),
+            dc * i * (1 - new**2),
+        )
+        dz = jnp.concatenate(parts, axis=1)
+        return (dz @ transposed, dc * f), dz
+
+    zeros = jnp.zeros_like(dh[0])
+    _, dz = lax.scan(step, (zeros, zeros), (dh, c, _before(c), gates, new), reverse=True)
+    return jnp.einsum("lbh,lbz->hz", _before(h), dz), dz
+
+
+def _before(states: jax.Array) -> jax.Array:
+    """The states one step earlier; zeros at the beginning."""
+    return jnp.concatenate([jnp.zeros_like(states[:1]), states[:-1]])
+
+
+recurrence.defvjp(_forward, _backward)
+
+
+def _orthogonal_gates(key: jax.Array, shape: tuple[int, int], dtype=jnp.float32) -> jax.Array:
+    square = (shape[0], shape[0])
+    return jnp.concatenate([nn.initializers.orthogonal()(k, square, dtype) for k in jax.random.split(key, 4)], axis=1)
+
+
+def _forget_nothing(key: jax.Array, shape: tuple[int], dtype=jnp.float32) -> jax.Array:
+    hidden = shape[0] // 4
+    return jnp.zeros(shape, dtype).at[hidden : 2 * hidden].set(1)
+
+
+class LSTMLayer(nn.Module):
+    """An LSTM layer.
+
+    Attributes:
+      hidden: H, the width of its state.
+    """
+
+    hidden: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps a sequence ``[L, B, inputs]`` to the hidden states ``[L, B, H]``."""
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], 4 * self.hidden))
+        recurrent = self.param("recurrent_kernel", _orthogonal_gates, (self.hidden, 4 * self.hidden))
+        bias = self.param("bias", _forget_nothing, (4 * self.hidden,))
+        return recurrence(recurrent, x @ kernel + bias)
+
+
+class LSTM(nn.Module):
+    """Embedding, LSTM layers, and a dense layer on the last state of the last.
+
+    Attributes:
+      num_classes: V, different tokens, and logits.
+      embedding: entries of the vector that stands for a token.
+      hidden: H, the width of each layer's state.
+      layers: number of LSTM layers.
+    """
+
+    num_classes: int
+    embedding: int
+    hidden: int
+    layers: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps tokens ``[B, L]``, integers in ``[0, V)``, to logits ``[B, V]`` of the token after the last."""
+        if x.ndim != 2 or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ValueError(f"x.shape={x.shape}, x.dtype={x.dtype}: this LSTM needs integer tokens [B, L], L >= 1")
+        states = nn.Embed(self.num_classes, self.embedding)(x.T)  # time first, as the scans want it
+        for _ in range(self.layers):
+            states = LSTMLayer(self.hidden)(states)
+        return nn.Dense(self.num_classes)(states[-1])
+
+
+def lstm(num_classes: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2) -> LSTM:
+    """Builds the next-character model of LEAF and of McMahan et al. (2017).
+
+    With the defaults it has 817,872 parameters. Biases are zero but for those of the forget gates, which are one
+    (Jozefowicz et al., 2015); there is one bias for each gate, where some libraries have two.
+
+    Args:
+      num_classes: V, different tokens, and logits; at least 1.
+      embedding: entries of the vector that stands for a token, at least 1.
+      hidden: width of each layer's state, at least 1.
+      layers: number of LSTM layers, at least 1.
+
+    Returns:
+      A Flax module: tokens ``[B, L]``, integers in ``[0, V)``, to logits ``[B, V]`` of the token after the last.
+
+    Raises:
+      ValueError: if a count is not a positive integer.
+
+    References:
+      Caldas et al., LEAF: A benchmark for federated settings, 2018.
+      McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017.
+    """
+    for name, value in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
+        checks.count(name, value, 1)
+    checks.count("num_classes", num_classes, 1)
+    return LSTM(num_classes, embedding, hidden, layers)
