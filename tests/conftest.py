@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 if "FEDJAX_DRAG_TEST_CACHE" not in os.environ:
     os.environ["FEDJAX_DRAG_TEST_CACHE"] = tempfile.mkdtemp(prefix="fedjax-drag-tests-")
     atexit.register(shutil.rmtree, os.environ["FEDJAX_DRAG_TEST_CACHE"], ignore_errors=True)
+os.environ["FEDJAX_DRAG_CACHE"] = os.path.join(os.environ["FEDJAX_DRAG_TEST_CACHE"], "data")  # not the user's own
 jax.config.update("jax_compilation_cache_dir", os.environ["FEDJAX_DRAG_TEST_CACHE"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

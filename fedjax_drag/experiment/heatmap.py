@@ -39,11 +39,13 @@ def draw(matrix: Matrix, title: str) -> Figure:
         _cell(axes, num_columns + _GAP, row, matrix.worst[row], percent(matrix.worst[row]), scale, False)
     places = [*range(num_columns), num_columns + _GAP]
     axes.set(xlim=(-0.5, width - 0.5), ylim=(num_rows - 0.5, -0.5))
-    axes.set_xticks(places, [_short(label, 40) for label in (*matrix.columns, "worst case")])
+    # A line for each axis, or neighbours that differ in the last one would look alike.
+    labels = ["\n".join(_short(part, 40) for part in label.split(", ")) for label in (*matrix.columns, "worst case")]
+    axes.set_xticks(places, labels)
     axes.set_yticks(range(num_rows), [_short(label, 40) for label in matrix.rows])
     axes.tick_params(length=0, labelcolor=_INK, labelsize=9.5)
     for text in axes.get_xticklabels():
-        text.set(rotation=35, ha="right", rotation_mode="anchor", parse_math=False)
+        text.set(rotation=50, ha="right", rotation_mode="anchor", parse_math=False)
     for text in axes.get_yticklabels():
         text.set(parse_math=False)
     axes.get_xticklabels()[-1].set_fontweight("bold")

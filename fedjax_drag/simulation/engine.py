@@ -286,9 +286,8 @@ def prepare(
     )
     programs = make_programs(algorithm, attack, work, init_params, diagnostics)
     shared = everywhere(mesh)
-    test = Batch(jnp.asarray(data.test.x), jnp.asarray(data.test.y))
     placed_data = to_device(data, malicious, root_row, number if byzantine_of == "cohort" else None)
-    federation, test, key = jax.device_put((placed_data, test, jax.random.key(seed)), shared)
+    federation, test, key = jax.device_put((placed_data, data.test, jax.random.key(seed)), shared)
 
     state = jax.eval_shape(programs.init, key)
     if local_optimizer is not None:

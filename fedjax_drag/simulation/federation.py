@@ -115,7 +115,7 @@ def to_device(
     data: FederatedDataset, malicious: np.ndarray, root_row: np.ndarray, malicious_per_cohort: int | None = None
 ) -> Federation:
     """Places a partitioned data set on the default device."""
-    train = Batch(jnp.asarray(data.train.x), jnp.asarray(data.train.y))
-    indices = jnp.asarray(data.rows), jnp.asarray(data.counts), jnp.asarray(malicious), jnp.asarray(root_row)
+    # jnp.asarray would copy NumPy arrays twice.
+    train, *indices = jax.device_put((data.train, data.rows, data.counts, malicious, root_row))
     drawn = None if malicious_per_cohort is None else jnp.asarray(malicious_per_cohort, jnp.int32)
     return Federation(train, *indices, drawn)

@@ -3,15 +3,6 @@
 import pytest
 
 
-@pytest.fixture(scope="session")
-def cache_of_tests(tmp_path_factory):
-    """Decoded arrays of all these tests; the user's own are left alone."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(cache_of_tests, monkeypatch):
-    monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(cache_of_tests))
 
 
 @pytest.fixture
