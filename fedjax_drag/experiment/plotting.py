@@ -208,7 +208,7 @@ def _shared(configs: Sequence[Config]) -> str:
         return told.pop() if len(told) == 1 else ""
 
     parts = (
-        common(lambda c: f"{c.partition.arguments.get('num_clients', '')} clients".strip()),
+        common(_clients),
         common(_partition),
         common(lambda c: f"{c.cohort_size} per round, {_pass(c)}, batch {c.batch_size}"),
         common(_attack),
@@ -223,6 +223,11 @@ def _method(config: Config) -> str:
 
 def _pass(config: Config) -> str:
     return f"{config.local_epochs:g} local epochs" if config.local_epochs else f"{config.local_steps} local steps"
+
+
+def _clients(config: Config) -> str:
+    number = config.partition.arguments.get("num_clients")
+    return f"{number} clients" if number else ""  # the data may decide how many there are
 
 
 def _partition(config: Config) -> str:

@@ -79,6 +79,13 @@ def test_title_says_what_all_runs_share(write):
     assert "batch" not in text, "the runs differ in it"
 
 
+def test_title_says_no_number_that_the_data_decide(write):
+    split = "partition={name: natural, num_clients: null}"
+    text = " ".join(t.get_text() for t in draw(write("a", "data=shakespeare", split)).texts)
+    assert "natural split" in text
+    assert "clients" not in text
+
+
 def test_comparison_is_expanded_in_its_order(write, tmp_path, tiny):
     compare = load(tiny | {"compare": {"Zeta": {}, "Alpha": {}}})
     (tmp_path / "top").mkdir()

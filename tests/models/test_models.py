@@ -9,7 +9,7 @@ from fedjax_drag.models.resnet import BasicBlock
 
 CASES = [
     (models.mlp(10), (28, 28, 1), 397_510),
-    (models.mlp(2, hidden=(32, 16)), (14,), 14 * 32 + 32 + 32 * 16 + 16 + 16 * 2 + 2),
+    (models.mlp(2, hidden=(32, 16, 8)), (108,), 108 * 32 + 32 + 32 * 16 + 16 + 16 * 8 + 8 + 8 * 2 + 2),
     (models.mlp(3, hidden=()), (4,), 15),
     (models.cnn(10), (28, 28, 1), 1_663_370),
     (models.cnn(10, variant="cifar10"), (32, 32, 3), 2_156_490),
@@ -40,7 +40,10 @@ def test_shapes_and_parameter_count(model, input_shape, count):
     assert logits.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(model, id=name, marks=(name == "resnet18") * [pytest.mark.slow]) for name, model in MODELS.items()],
+)
 def test_a_few_steps_fit_a_batch(model):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(8, 16, 16, 1)), jnp.float32)
