@@ -116,6 +116,6 @@ def to_device(
 ) -> Federation:
     """Places a partitioned data set on the default device."""
     # jnp.asarray would copy NumPy arrays twice.
-    train, *indices = jax.device_put((data.train, data.rows, data.counts, malicious, root_row))
+    train, rows, counts, lying, root = jax.device_put((data.train, data.rows, data.counts, malicious, root_row))
     drawn = None if malicious_per_cohort is None else jnp.asarray(malicious_per_cohort, jnp.int32)
-    return Federation(train, *indices, drawn)
+    return Federation(train, rows, counts, lying, root, drawn)

@@ -92,6 +92,7 @@ def test_the_success_rate_is_that_of_the_triggered_test_examples(run):
     np.testing.assert_allclose(result.history["attack_success_rate"][-1], (said[counts] == 3).mean(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_label_flip_succeeds_where_the_opposite_label_is_said(run):
     attack = fd.attacks.label_flip(fraction=1.0)
     result = run(fd.aggregators.fedavg(), attack=attack, num_byzantine=8, num_rounds=20, eval_every=20)

@@ -359,7 +359,7 @@ def test_deltas_of_extreme_length(case, length, who):
     assert np.isfinite(flatten(params)).all()
 
 
-@parametrize(AGGREGATORS)
+@parametrize(AGGREGATORS, slow=lambda case: case.label in ("autogm", "geomed", "raga"))
 def test_gradients_are_finite(case):
     """Attacks are optimised through rules."""
     rule, _ = compiled(case)

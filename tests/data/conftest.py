@@ -3,8 +3,6 @@
 import pytest
 
 
-
-
 @pytest.fixture
 def real():
     """Calls a loader of published files, and skips the test where they are not on this machine."""

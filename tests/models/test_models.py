@@ -101,7 +101,7 @@ def test_builders_are_equal_when_their_arguments_are():
     assert hash(models.mlp(10, hidden=[500])) == hash(models.mlp(10))
 
 
-@pytest.mark.parametrize("side", [8, 7])
+@pytest.mark.parametrize("side", [8, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_basic_block_is_the_usual_one(side):
     """Against the block of Flax's own layers, which would pad an odd image at both ends: it is padded beforehand."""
 

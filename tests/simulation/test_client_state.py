@@ -47,6 +47,7 @@ def test_a_run_goes_on_from_host_to_host_and_from_host_to_device(settings):
         assert_same_bits(jax.tree.map(np.asarray, half.state), before)  # what was given is not written to
 
 
+@pytest.mark.slow
 def test_over_two_devices_the_rows_are_divided(settings):
     simulation = fd.simulation.prepare(METHODS["scaffold"](), mesh="cores", **settings(cohort_size=4))
     start = simulation.initial_state()
