@@ -72,7 +72,7 @@ def _recall(place: Path, key: str) -> Arrays | None:
         if manifest["key"] != key:
             return None
         return {entry: _load(place / f"{entry}.npy", checksum) for entry, checksum in manifest["arrays"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # whatever is wrong with it
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # whatever is wrong
         return None
 
 
