@@ -1,9 +1,8 @@
-"""The federation as arrays on the device: examples once, clients as rows of indices."""
+"""The federation as arrays: examples once, clients as rows of indices."""
 
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks
@@ -19,7 +18,8 @@ class Federation(NamedTuple):
       rows: ``[M, L]`` int32, each client's indices into ``train``, in random order, padded.
       counts: ``[M]`` int32, how many entries of a row are real.
       malicious: ``[M]`` bool, who is malicious for the whole run.
-      root_row: ``[R]`` int32, the server's root data; empty if no rule needs it.
+      root_row: ``[R]`` int32, the server's root data, padded; empty if no rule needs it.
+      root_count: how many entries of ``root_row`` are real, int32 scalar.
       malicious_per_cohort: how many clients of each cohort are malicious, drawn anew in every round, int32 scalar;
         None if ``malicious`` says who is.
     """
@@ -29,6 +29,7 @@ class Federation(NamedTuple):
     counts: jax.Array
     malicious: jax.Array
     root_row: jax.Array
+    root_count: jax.Array
     malicious_per_cohort: jax.Array | None = None
 
 
@@ -109,13 +110,3 @@ def _even_quotas(available: np.ndarray, total: int) -> np.ndarray:
     givers = np.flatnonzero(quota == low)
     quota[givers[: quota.sum() - total]] -= 1
     return quota
-
-
-def to_device(
-    data: FederatedDataset, malicious: np.ndarray, root_row: np.ndarray, malicious_per_cohort: int | None = None
-) -> Federation:
-    """Places a partitioned data set on the default device."""
-    # jnp.asarray would copy NumPy arrays twice.
-    train, rows, counts, lying, root = jax.device_put((data.train, data.rows, data.counts, malicious, root_row))
-    drawn = None if malicious_per_cohort is None else jnp.asarray(malicious_per_cohort, jnp.int32)
-    return Federation(train, rows, counts, lying, root, drawn)

@@ -15,6 +15,7 @@ from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation import sampling
+from fedjax_drag.simulation.calibration import Walk
 from fedjax_drag.simulation.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.federation import Federation
 from fedjax_drag.simulation.harm import harm
