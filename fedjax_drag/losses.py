@@ -1,6 +1,7 @@
 """Losses that clients minimise: functions of logits ``[B, C]`` and integer labels ``[B]`` to ``[B]``."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ Loss = Callable[[jax.Array, jax.Array], jax.Array]
 """``(logits [B, C], labels [B]) -> [B]``, differentiable in the logits."""
 
 
-def cross_entropy(label_smoothing: float = 0.0) -> Loss:
+def cross_entropy(label_smoothing: Any = 0.0) -> Loss:
     """Softmax cross-entropy in nats, against labels that may be smoothed.
 
     With ``label_smoothing`` e the target is ``1 - e + e / C`` for the label and ``e / C`` for every other class.

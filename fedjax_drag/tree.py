@@ -5,7 +5,8 @@ float32 (float64 for float64 leaves), whatever the dtype of the leaves, and are 
 so that neither a norm of 1e30 nor one of 1e-30 over- or underflows.
 
 Reductions over clients are matrix products with the weights: one pass over the deltas, where a ``mean`` over the
-leading axis costs up to 80 passes on CPU.
+leading axis costs up to 80 passes on CPU. A client by itself, ``[1, *p]``, is no matrix: there everything is written
+so that it fuses with what made the delta and with the sum that it goes into, and the delta need never be stored.
 """
 
 from typing import Any
@@ -114,6 +115,9 @@ def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
 
 def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     """Each row's norm ``[S]``, 0 if it is not finite, and whether it is finite ``[S]``: one pass as a rule."""
+    if cohort_size(deltas) == 1:
+        alone = _alone(deltas)
+        return norm(alone)[None], jnp.isfinite(_largest_of(alone))[None]
     squares, safe = _squares(deltas)
 
     def plain() -> tuple[jax.Array, jax.Array]:
@@ -141,10 +145,21 @@ def norms(deltas: Deltas) -> jax.Array:
     return _measure(deltas)[0]
 
 
+def _alone(deltas: Deltas) -> Params:
+    """The delta of a client by itself, ``[1, *p]`` to ``[*p]``."""
+    return jax.tree.map(lambda leaf: accurate(leaf[0]), deltas)
+
+
+def _largest_of(tree: Any) -> jax.Array:
+    """Largest absolute entry of all leaves (scalar); NaN or infinite if any entry is."""
+    largest = [jnp.max(jnp.abs(accurate(leaf)), initial=0.0) for leaf in jax.tree.leaves(tree)]
+    return jax.lax.stop_gradient(jnp.stack(largest).max())
+
+
 def norm(tree: Any) -> jax.Array:
     """Euclidean norm over all leaves together (scalar); 0 if it is not finite."""
     leaves = [accurate(leaf) for leaf in jax.tree.leaves(tree)]
-    largest = jax.lax.stop_gradient(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]).max())
+    largest = _largest_of(leaves)
     usable = jnp.isfinite(largest) & (largest > 0)
     unit = inverse(jnp.where(usable, largest, 1.0))
     total = sum(jnp.square(leaf * unit).sum() for leaf in leaves)
@@ -158,10 +173,12 @@ def cosines(deltas: Deltas, reference: Params) -> jax.Array:
     """
     row_norms, reference_norm = norms(deltas), norm(reference)
     # Against a unit vector no product exceeds the row's norm, so the rows need no scaling: one matmul each.
-    products = sum(
-        jnp.dot(_rows(d), accurate(r).reshape(-1) * inverse(reference_norm), precision=_EXACT)
-        for d, r in zip(jax.tree.leaves(deltas), jax.tree.leaves(reference), strict=True)
-    )
+    unit = jax.tree.map(lambda r: accurate(r) * inverse(reference_norm), reference)
+    pairs = zip(jax.tree.leaves(deltas), jax.tree.leaves(unit), strict=True)
+    if cohort_size(deltas) == 1:
+        products = sum((accurate(d[0]) * u).sum() for d, u in pairs)
+    else:
+        products = sum(jnp.dot(_rows(d), u.reshape(-1), precision=_EXACT) for d, u in pairs)
     usable = (row_norms > 0) & (reference_norm > 0)
     return jnp.where(usable, jnp.clip(products * inverse(row_norms), -1.0, 1.0), 0.0)
 
@@ -190,6 +207,9 @@ def weighted_sum(weights: jax.Array, deltas: Deltas) -> Params:
 
     A client of weight 0 is absent: its entries do not count even where they are not finite.
     """
+    if cohort_size(deltas) == 1:
+        present = weights[0] != 0
+        return jax.tree.map(lambda d: jnp.where(present, weights[0] * jnp.where(present, d, 0), 0), _alone(deltas))
     return jax.tree.map(lambda leaf: leaf[0], mix(weights[None], deltas))
 
 

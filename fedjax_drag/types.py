@@ -36,6 +36,31 @@ class Batch(NamedTuple):
     real: jax.Array | None = None
 
 
+class Sums(NamedTuple):
+    """A rule or a server side as sums over the clients, which need not be there all at once.
+
+    The cohort comes in chunks of any size ``B >= 1``. What a chunk adds up to is added to what the others did, and
+    nothing of the size of the parameters is kept of a client. The results are those of ``apply`` or ``aggregate``
+    on the whole stack, up to the order of the additions.
+
+    Attributes:
+      fold: ``(params, messages, state, **extras) -> (total, seen)`` for the clients of a chunk: ``messages`` are their
+        deltas, or uplinks, with a leading axis ``[B]``; extras as for :class:`Aggregator`, those of clients ``[B]``.
+        ``total`` is a pytree to be summed over chunks, ``seen`` one with a leading axis ``[B]``.
+      finish: ``(params, total, state, seen, **extras) -> (params, state)``, given the sum of all totals and ``seen`` of
+        the cohort, ``[S]``. Metrics that it cannot know have length 0, as before the first round.
+      lacks: ``(state) -> bool``, scalar: whether a state is not ready for ``fold``. Then the cohort must be gone
+        through twice: first with the extra ``learning=True`` for ``fold``, and what comes of it goes to ``learn``.
+        None if it always is.
+      learn: ``(total, state, seen, **extras) -> state``, ready for ``fold``; None if ``lacks`` is.
+    """
+
+    fold: Callable[..., tuple[Any, Any]]
+    finish: Callable[..., tuple[Params, State]]
+    lacks: Callable[[State], jax.Array] | None = None
+    learn: Callable[..., State] | None = None
+
+
 class Aggregator(NamedTuple):
     """A server-side rule: how a round's deltas move the global parameters.
 
@@ -52,12 +77,14 @@ class Aggregator(NamedTuple):
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if it sees them
         only through norms, cosines and weighted sums, so that they may stay where they were computed;
         ``"coordinates"`` if it compares the clients' values, as order statistics do, and wants whole columns.
+      sums: the same rule for deltas that come in chunks; None if it must see all of them together.
     """
 
     init: Callable[..., State]
     apply: Callable[..., tuple[Params, State]]
     needs: frozenset[str] = frozenset()
     split: Literal["clients", "coordinates"] = "coordinates"
+    sums: Sums | None = None
 
 
 class Downlink(NamedTuple):
@@ -117,6 +144,8 @@ class Algorithm(NamedTuple):
         fewer than a cohort, others fill it up with ``valid`` False.
       output: ``(params, state) -> params``, the model that the method hands out where it is not ``params``;
         evaluated beside it.
+      sums: ``aggregate`` for uplinks that come in chunks; None if it must see all of them together. In ``fold``, the
+        per-client rows of the state are those of the chunk.
     """
 
     client: ClientRule
@@ -127,6 +156,7 @@ class Algorithm(NamedTuple):
     split: Literal["clients", "coordinates"] = "coordinates"
     eligible: Callable[[State], jax.Array] | None = None
     output: Callable[[Params, State], Params] | None = None
+    sums: Sums | None = None
 
 
 class Attack(NamedTuple):

@@ -7,6 +7,10 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
+from fedjax_drag.models import cnn
+from fedjax_drag.models.lenet import LeNet
+from fedjax_drag.models.mlp import MLP
+
 
 def torch_round(model: Any, data: Any, cohort_size: int, local_steps: int, batch_size: int) -> Callable[[], None]:
     """One FedAvg round as it is commonly written.
@@ -24,7 +28,7 @@ def torch_round(model: Any, data: Any, cohort_size: int, local_steps: int, batch
     labels = torch.from_numpy(data.train.y.astype(np.int64))
     rows = [torch.from_numpy(row[:count].astype(np.int64)) for row, count in zip(data.rows, data.counts, strict=True)]
     rng = np.random.default_rng(0)
-    net = _counterpart(type(model).__name__.lower())
+    net = _counterpart(model)
     theta = [p.detach().clone() for p in net.parameters()]
     loss_fn = nn.CrossEntropyLoss()
 
@@ -48,15 +52,21 @@ def torch_round(model: Any, data: Any, cohort_size: int, local_steps: int, batch
     return one_round
 
 
-def _counterpart(name: str) -> Any:
-    """The same network in PyTorch, for 28 x 28 images and ten classes."""
-    if name == "mlp":
+def _counterpart(model: Any) -> Any:
+    """The same network in PyTorch, for the workloads' images and ten classes."""
+    if isinstance(model, MLP):
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 10))
-    if name == "lenet":
+    if isinstance(model, LeNet):
         return nn.Sequential(
             nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
             nn.Flatten(), nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
         )  # fmt: skip
+    if model == cnn(10, "pooled_once"):
+        return nn.Sequential(
+            nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(12544, 128), nn.ReLU(), nn.Linear(128, 10),
+        )  # fmt: skip
+    assert model == cnn(10)
     return nn.Sequential(
         nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),

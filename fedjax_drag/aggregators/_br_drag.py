@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._screen import empty_metrics
+from fedjax_drag.aggregators._sums import average, summing
+from fedjax_drag.types import Aggregator, Sums
 
 
 class BrDragState(NamedTuple):
@@ -32,8 +33,8 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
         those of optax (needs the extra ``round``).
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta``. Metrics: ``divergence``
-      (``lambda_m``), ``cosine`` to ``r_t``, ``weight`` ``(1 - lambda_m) ||r_t|| / (||g_m|| S)``, the
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can sum as deltas come. Metrics:
+      ``divergence`` (``lambda_m``), ``cosine`` to ``r_t``, ``weight`` ``(1 - lambda_m) ||r_t|| / (||g_m|| S)``, the
       coefficient of ``g_m`` in the update.
 
     Raises:
@@ -61,22 +62,23 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
 
     strength = scheduled if callable(c) else lambda **_: c
 
-    @screened
-    def apply(params, deltas, state, *, valid, root_delta, **extras):
-        del state
-        share = tree.uniform_weights(valid)
+    def fold(params, deltas, state, *, valid, root_delta, **extras):
+        del params, state
         cosine = tree.cosines(deltas, root_delta)
         lam = strength(**extras) * (1 - cosine)
-        unit_weight = share * (1 - lam) * tree.inverse(tree.norms(deltas))
+        unit_weight = valid * (1 - lam) * tree.inverse(tree.norms(deltas))
+        return tree.weighted_sum(unit_weight, deltas), (cosine, lam, unit_weight)
+
+    def finish(params, total, state, seen, *, valid, root_delta, **_):
+        del state
+        cosine, lam, unit_weight = seen
+        share = tree.uniform_weights(valid)
         pull = (share * lam).sum()
         length = tree.norm(root_delta)
-        delta = jax.tree.map(
-            lambda directions, r: length * directions + pull * tree.accurate(r),
-            tree.weighted_sum(unit_weight, deltas),
-            root_delta,
-        )
-        metrics = {"weight": unit_weight * length, "cosine": cosine, "divergence": lam}
+        directions = average(total, valid)
+        delta = jax.tree.map(lambda d, r: length * d + pull * tree.accurate(r), directions, root_delta)
+        metrics = {"weight": share * unit_weight * length, "cosine": cosine, "divergence": lam}
         return tree.move(params, delta), BrDragState(metrics)
 
     needs = frozenset({"root_delta"} | ({"round"} if callable(c) else set()))
-    return Aggregator(init, apply, needs, split="clients")
+    return summing(init, Sums(fold, finish), needs)

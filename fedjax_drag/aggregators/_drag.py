@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Params
+from fedjax_drag.aggregators._screen import empty_metrics
+from fedjax_drag.aggregators._sums import average, summing
+from fedjax_drag.types import Aggregator, Params, Sums
 
 
 class DragState(NamedTuple):
@@ -39,7 +40,8 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
       divergence: ``"cosine"`` or ``"angle"`` (``lambda = c (2/pi) arccos(cos)``).
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``divergence`` (``lambda_m``), ``cosine`` to
+      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come; in the first round they must then come
+      twice, for ``r_0`` and for ``Delta_0``. Metrics: ``divergence`` (``lambda_m``), ``cosine`` to
       ``r_t``, ``weight`` ``(1 - lambda_m)/S``, the coefficient of ``g_m`` in ``Delta_t``.
 
     Raises:
@@ -64,22 +66,26 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
     def init(params):
         return DragState(tree.zeros_like(params), jnp.zeros((), int), empty_metrics("divergence"))
 
-    @screened
-    def apply(params, deltas, state, *, valid, **_):
-        share = tree.uniform_weights(valid)
+    def fold(params, deltas, state, *, valid, learning=False, **_):
+        del params
+        cosine = tree.cosines(deltas, state.reference)
+        lam = c * (1 - cosine if divergence == "cosine" else 2 / jnp.pi * tree.angles(deltas, state.reference))
+        lam = jnp.where(learning, 0.0, lam)  # what there is to learn is the mean, the first reference
+        return tree.weighted_sum(valid * (1 - lam), deltas), (cosine, lam, tree.norms(deltas))
 
-        def first_reference():
-            return jax.tree.map(lambda m, r: m.astype(r.dtype), tree.weighted_sum(share, deltas), state.reference)
+    def learn(total, state, seen, *, valid, **_):
+        del seen
+        first = jax.tree.map(lambda m, r: m.astype(r.dtype), average(total, valid), state.reference)
+        return state._replace(reference=first)
 
-        reference = jax.lax.cond(state.round == 0, first_reference, lambda: state.reference)
-        cosine = tree.cosines(deltas, reference)
-        lam = c * (1 - cosine if divergence == "cosine" else 2 / jnp.pi * tree.angles(deltas, reference))
-        dragged = tree.weighted_sum(share * (1 - lam), deltas)
-        pull = (share * lam * tree.norms(deltas)).sum()
-        unit = tree.inverse(tree.norm(reference))
+    def finish(params, total, state, seen, *, valid, **_):
+        cosine, lam, norms = seen
+        share, reference = tree.uniform_weights(valid), state.reference
+        pull, unit = (share * lam * norms).sum(), tree.inverse(tree.norm(reference))
+        dragged = average(total, valid)
         delta = jax.tree.map(lambda d, r: d + pull * (unit * tree.accurate(r)), dragged, reference)
         following = jax.tree.map(lambda r, d: ((1 - alpha) * r + alpha * d).astype(r.dtype), reference, delta)
         metrics = {"weight": share * (1 - lam), "cosine": cosine, "divergence": lam}
         return tree.move(params, delta), DragState(following, state.round + 1, metrics)
 
-    return Aggregator(init, apply, split="clients")
+    return summing(init, Sums(fold, finish, lambda state: state.round == 0, learn))

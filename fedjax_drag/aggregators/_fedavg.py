@@ -3,11 +3,13 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._screen import empty_metrics
+from fedjax_drag.aggregators._sums import cosine_to_sum, summing
+from fedjax_drag.types import Aggregator, Sums
 
 
 class FedAvgState(NamedTuple):
@@ -29,7 +31,8 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
         optimizers``.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``weight`` ``p_m``, ``cosine`` to the average.
+      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``weight`` ``p_m``; from the
+      whole stack also ``cosine`` to the average.
 
     Raises:
       ValueError: if ``weighting`` is unknown.
@@ -56,19 +59,21 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
         return FedAvgState(optimizer, empty_metrics())
 
     def by_examples(valid, *, num_examples, **_):
-        sizes = valid * tree.accurate(num_examples)
-        return sizes * tree.inverse(sizes.sum())
+        return valid * tree.accurate(num_examples)
 
     def uniform(valid, **_):
-        return tree.uniform_weights(valid)
+        return valid.astype(jnp.float32)
 
     weigh = by_examples if weighting == "examples" else uniform
 
-    @screened
-    def apply(params, deltas, state, *, valid, **extras):
-        weight = weigh(valid, **extras)
-        average = tree.weighted_sum(weight, deltas)
-        metrics = {"weight": weight, "cosine": tree.cosines(deltas, average)}
+    def fold(params, deltas, state, *, valid, **extras):
+        del params, state
+        mass = weigh(valid, **extras)
+        return tree.weighted_sum(mass, deltas), mass
+
+    def finish(params, total, state, mass, **_):
+        unit = tree.inverse(mass.sum())
+        average, metrics = tree.scale(unit, total), {"weight": unit * mass}
         if not server_optimizer:
             return tree.move(params, average), FedAvgState((), metrics)
         gradient = jax.tree.map(lambda p, a: -a.astype(p.dtype), params, average)
@@ -76,4 +81,4 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
         return tree.move(params, update), FedAvgState(optimizer, metrics)
 
     needs = frozenset({"num_examples"} if weighting == "examples" else ())
-    return Aggregator(init, apply, needs, split="clients")
+    return summing(init, Sums(fold, finish), needs, hindsight={"cosine": cosine_to_sum})

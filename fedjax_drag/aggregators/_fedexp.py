@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._screen import empty_metrics
+from fedjax_drag.aggregators._sums import average, cosine_to_sum, summing
+from fedjax_drag.types import Aggregator, Sums
 
 
 class FedExPState(NamedTuple):
@@ -28,8 +29,8 @@ def fedexp(eps: Any = 1e-3) -> Aggregator:
       eps: keeps the quotient small where the average nearly vanishes, > 0, in squared units of the deltas.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``server_step_size`` (``eta_g``, scalar), ``weight``
-      ``eta_g / S``, ``cosine`` to the average.
+      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``server_step_size`` (``eta_g``,
+      scalar), ``weight`` ``eta_g / S``; from the whole stack also ``cosine`` to the average.
 
     Raises:
       ValueError: if ``eps`` is not positive.
@@ -50,17 +51,20 @@ def fedexp(eps: Any = 1e-3) -> Aggregator:
         del params
         return FedExPState(empty_metrics(server_step_size=jnp.zeros(())))
 
-    @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def fold(params, deltas, state, *, valid, **_):
+        del params, state
+        return tree.weighted_sum(valid.astype(jnp.float32), deltas), tree.norms(deltas)
+
+    def finish(params, total, state, norms, *, valid, **_):
         del state
         share = tree.uniform_weights(valid)
-        average = tree.weighted_sum(share, deltas)
-        length = tree.norm(average)
+        mean = average(total, valid)
+        length = tree.norm(mean)
         unit = tree.inverse(tree.norm((length, jnp.sqrt(eps))))
-        root = unit * tree.norm(jnp.sqrt(share / 2) * tree.norms(deltas))
+        root = unit * tree.norm(jnp.sqrt(share / 2) * norms)
         longest = jnp.sqrt(jnp.finfo(root.dtype).max / 2) * jnp.sqrt(tree.inverse(jnp.maximum(length, 1.0)))
         eta = jnp.square(jnp.clip(root, 1.0, longest))
-        metrics = {"weight": eta * share, "cosine": tree.cosines(deltas, average), "server_step_size": eta}
-        return tree.move(params, tree.scale(eta, average)), FedExPState(metrics)
+        metrics = {"weight": eta * share, "server_step_size": eta}
+        return tree.move(params, tree.scale(eta, mean)), FedExPState(metrics)
 
-    return Aggregator(init, apply, split="clients")
+    return summing(init, Sums(fold, finish), hindsight={"cosine": cosine_to_sum})

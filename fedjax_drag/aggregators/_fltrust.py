@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._screen import empty_metrics
+from fedjax_drag.aggregators._sums import summing
+from fedjax_drag.types import Aggregator, Sums
 
 
 class FLTrustState(NamedTuple):
@@ -29,8 +30,8 @@ def fltrust(projection: bool = False) -> Aggregator:
         how the BR-DRAG paper describes the rule.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta``. Metrics: ``trust`` (``TS_m``),
-      ``cosine`` to ``r``, ``weight`` (the coefficient of ``g_m``; with ``projection`` the client's share in
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can sum as deltas come. Metrics: ``trust``
+      (``TS_m``), ``cosine`` to ``r``, ``weight`` (the coefficient of ``g_m``; with ``projection`` the client's share in
       the sum of scores). If no client is trusted, parameters stay as they were.
 
     Breakdown point:
@@ -48,22 +49,25 @@ def fltrust(projection: bool = False) -> Aggregator:
         del params
         return FLTrustState(empty_metrics("trust"))
 
-    @screened
-    def apply(params, deltas, state, *, valid, root_delta, **_):
-        del state
-        cosine = tree.cosines(deltas, root_delta)
+    def fold(params, deltas, state, *, valid, root_delta, **_):
+        del params, state
+        cosine, norms = tree.cosines(deltas, root_delta), tree.norms(deltas)
         trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)
-        share = trust * tree.inverse(trust.sum())
-        norms, length = tree.norms(deltas), tree.norm(root_delta)
+        unit_weight = trust * tree.inverse(norms)
+        return () if projection else tree.weighted_sum(unit_weight, deltas), (cosine, norms, trust, unit_weight)
+
+    def finish(params, total, state, seen, *, valid, root_delta, **_):
+        del state
+        cosine, norms, trust, unit_weight = seen
+        unit, length = tree.inverse(trust.sum()), tree.norm(root_delta)
         if projection:
             distance = (tree.uniform_weights(valid) * trust * norms).sum()
             update = jax.tree.map(lambda r: distance * (tree.inverse(length) * tree.accurate(r)), root_delta)
-            weight = share
+            weight = unit * trust
         else:
-            unit_weight = share * tree.inverse(norms)
-            update = tree.scale(length, tree.weighted_sum(unit_weight, deltas))
-            weight = unit_weight * length
+            update = tree.scale(unit * length, total)
+            weight = unit_weight * (unit * length)
         metrics = {"weight": weight, "cosine": cosine, "trust": trust}
         return tree.move(params, update), FLTrustState(metrics)
 
-    return Aggregator(init, apply, frozenset({"root_delta"}), split="clients")
+    return summing(init, Sums(fold, finish), frozenset({"root_delta"}))

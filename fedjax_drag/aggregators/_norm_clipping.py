@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._screen import empty_metrics
+from fedjax_drag.aggregators._sums import average, cosine_to_sum, summing
+from fedjax_drag.types import Aggregator, Sums
 
 
 class NormClippingState(NamedTuple):
@@ -28,8 +29,8 @@ def norm_clipping(max_norm: Any) -> Aggregator:
       max_norm: ``C``, the greatest length of a delta, > 0.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``scale`` (``min(1, C / ||g_m||)``), ``weight``
-      ``scale / S``, ``cosine`` to the update.
+      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``scale``
+      (``min(1, C / ||g_m||)``), ``weight`` ``scale / S``; from the whole stack also ``cosine`` to the update.
 
     Raises:
       ValueError: if ``max_norm`` is not positive.
@@ -50,13 +51,14 @@ def norm_clipping(max_norm: Any) -> Aggregator:
         del params
         return NormClippingState(empty_metrics("scale"))
 
-    @screened
-    def apply(params, deltas, state, *, valid, **_):
-        del state
+    def fold(params, deltas, state, *, valid, **_):
+        del params, state
         scale = jnp.where(valid, clip_scale(tree.norms(deltas), max_norm), 0.0)
-        weight = tree.uniform_weights(valid) * scale
-        update = tree.weighted_sum(weight, deltas)
-        metrics = {"weight": weight, "cosine": tree.cosines(deltas, update), "scale": scale}
-        return tree.move(params, update), NormClippingState(metrics)
+        return tree.weighted_sum(scale, deltas), scale
 
-    return Aggregator(init, apply, split="clients")
+    def finish(params, total, state, scale, *, valid, **_):
+        del state
+        metrics = {"weight": tree.uniform_weights(valid) * scale, "scale": scale}
+        return tree.move(params, average(total, valid)), NormClippingState(metrics)
+
+    return summing(init, Sums(fold, finish), hindsight={"cosine": cosine_to_sum})

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._screen import empty_metrics
+from fedjax_drag.aggregators._sums import summing
+from fedjax_drag.types import Aggregator, Sums
 
 
 class RootOnlyState(NamedTuple):
@@ -23,8 +24,8 @@ def root_only() -> Aggregator:
     clients.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta``. Metrics: ``weight`` (0), ``cosine`` to
-      ``r``. Like every rule it stands still in a round from which no client is left.
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can look at deltas as they come. Metrics:
+      ``weight`` (0), ``cosine`` to ``r``. Like every rule it stands still in a round from which no client is left.
 
     Breakdown point:
       1: no client has a say; it is as good as the root data
@@ -41,10 +42,13 @@ def root_only() -> Aggregator:
         del params
         return RootOnlyState(empty_metrics())
 
-    @screened
-    def apply(params, deltas, state, *, valid, root_delta, **_):
-        del state
-        metrics = {"weight": jnp.zeros(valid.shape), "cosine": tree.cosines(deltas, root_delta)}
+    def fold(params, deltas, state, *, root_delta, **_):
+        del params, state
+        return (), tree.cosines(deltas, root_delta)
+
+    def finish(params, total, state, cosine, *, root_delta, **_):
+        del total, state
+        metrics = {"weight": jnp.zeros(cosine.shape), "cosine": cosine}
         return tree.move(params, root_delta), RootOnlyState(metrics)
 
-    return Aggregator(init, apply, frozenset({"root_delta"}), split="clients")
+    return summing(init, Sums(fold, finish), frozenset({"root_delta"}))

@@ -2,28 +2,43 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
+from fedjax_drag.types import Params, State, Sums
 
 
-def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True) -> tuple[jax.Array, jax.Array]:
-    """Which clients count, and how many were rejected for what they sent.
+class Screening(NamedTuple):
+    """Who counts in a round, or in a chunk of its cohort.
+
+    Attributes:
+      counted: ``[S]`` bool, the clients that do.
+      broken: ``[S]`` bool, those that take part and whose message is not finite.
+    """
+
+    counted: jax.Array
+    broken: jax.Array
+
+    @property
+    def num_rejected(self) -> jax.Array:
+        """How many were rejected for what they sent, int32 scalar."""
+        return (self.broken & ~self.counted).sum()
+
+
+def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True) -> Screening:
+    """Which clients count.
 
     Args:
       messages: pytree with a leading axis ``[S]``.
       valid: mask ``[S]`` of the clients that take part at all; default everybody.
       reject_nonfinite: whether a message with an entry that is not finite excludes its client.
-
-    Returns:
-      The mask ``[S]`` of clients that count, and the number rejected (int32 scalar).
     """
     present = jnp.ones(tree.cohort_size(messages), bool) if valid is None else jnp.asarray(valid, bool)
-    counted = present & tree.finite_rows(messages) if reject_nonfinite else present
-    return counted, (present & ~counted).sum()
+    finite = tree.finite_rows(messages)
+    return Screening(present & finite if reject_nonfinite else present, present & ~finite)
 
 
 def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,17 +58,49 @@ def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply)
     def screened_apply(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
         tree.check_cohort(params, deltas)
-        present, _ = screen(deltas, valid, reject_nonfinite=False)
-        counted, num_rejected = screen(deltas, valid, reject_nonfinite)
-        moved, after = apply(params, deltas, state, valid=counted, **extras)
-        if not reject_nonfinite:
-            sound = (tree.finite_rows(deltas) | ~present).all()
-            moved = tree.where(sound, moved, jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), moved))
-        metrics = {**after.metrics, "num_rejected": num_rejected}
-        kept = tree.where(counted.any(), (moved, after._replace(metrics={})), (params, state._replace(metrics={})))
-        return kept[0], kept[1]._replace(metrics=metrics)
+        who = screen(deltas, valid, reject_nonfinite)
+        after = apply(params, deltas, state, valid=who.counted, **extras)
+        return _concluded((params, state), after, who, reject_nonfinite)
 
     return screened_apply
+
+
+def screened_sums(rule: Sums) -> Sums:
+    """The same for a rule in the form of sums: ``seen`` gains the :class:`Screening`."""
+
+    def fold(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
+        tree.check_cohort(params, deltas)
+        who = screen(deltas, valid, reject_nonfinite)
+        total, seen = rule.fold(params, deltas, state, valid=who.counted, **extras)
+        return total, (who, seen)
+
+    def finish(params, total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+        del valid  # was taken into account by fold
+        who, seen = seen
+        after = rule.finish(params, total, state, seen, valid=who.counted, **extras)
+        return _concluded((params, state), after, who, reject_nonfinite)
+
+    def learn(total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+        del valid, reject_nonfinite
+        who, seen = seen
+        assert rule.learn is not None
+        return tree.where(who.counted.any(), rule.learn(total, state, seen, valid=who.counted, **extras), state)
+
+    return Sums(fold, finish, rule.lacks, rule.learn and learn)
+
+
+def _concluded(
+    before: tuple[Params, State], after: tuple[Params, State], who: Screening, reject_nonfinite: bool
+) -> tuple[Params, State]:
+    """Parameters and state at the end of a round, from those that it found and those that the rule gave."""
+    (params, state), (moved, state_after) = before, after
+    if not reject_nonfinite:
+        nowhere = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), moved)
+        moved = tree.where(who.broken.any(), nowhere, moved)
+    metrics = {**state_after.metrics, "num_rejected": who.num_rejected}
+    now, then = (moved, state_after._replace(metrics={})), (params, state._replace(metrics={}))
+    moved, kept = tree.where(who.counted.any(), now, then)
+    return moved, kept._replace(metrics=metrics)
 
 
 def empty_metrics(*per_client: str, **scalars: Any) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._order import count_entries
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._screen import empty_metrics
+from fedjax_drag.aggregators._sums import cosine_to_sum, summing
+from fedjax_drag.types import Aggregator, Sums
 
 
 class SignSGDMajorityState(NamedTuple):
@@ -30,9 +31,9 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
       step_size: how far each coordinate moves, > 0; in units of the parameters, as deltas are.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``agreement``, the share of coordinates in which the client's
-      sign is that of the majority, ``weight`` 1/n (no client has a coefficient), ``cosine`` to the
-      update.
+      An :class:`~fedjax_drag.types.Aggregator` that can count as deltas come. Metrics: ``weight`` 1/n (no client has a
+      coefficient); from the whole stack also ``agreement``, the share of coordinates in which the client's
+      sign is that of the majority, and ``cosine`` to the update.
 
     Raises:
       ValueError: if ``step_size`` is not positive.
@@ -54,18 +55,21 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
         del params
         return SignSGDMajorityState(empty_metrics("agreement"))
 
-    @screened
-    def apply(params, deltas, state, *, valid, **_):
-        del state
-        signs = jax.tree.map(jnp.sign, deltas)
-        majority = jax.tree.map(jnp.sign, tree.weighted_sum(valid.astype(jnp.float32), signs))
-        agreeing = count_entries(lambda values, most: jnp.sign(values) == most, deltas, majority)
-        entries = sum(leaf.size for leaf in jax.tree.leaves(majority))
-        metrics = {
-            "weight": tree.uniform_weights(valid),
-            "cosine": tree.cosines(deltas, majority),
-            "agreement": valid * agreeing / entries,
-        }
-        return tree.move(params, tree.scale(step_size, majority)), SignSGDMajorityState(metrics)
+    def fold(params, deltas, state, *, valid, **_):
+        del params, state
+        return tree.weighted_sum(valid.astype(jnp.float32), jax.tree.map(jnp.sign, deltas)), ()
 
-    return Aggregator(init, apply)
+    def finish(params, votes, state, seen, *, valid, **_):
+        del state, seen
+        update = jax.tree.map(lambda v: step_size * jnp.sign(v), votes)
+        return tree.move(params, update), SignSGDMajorityState({"weight": tree.uniform_weights(valid)})
+
+    def cosine(deltas, votes, valid):
+        return cosine_to_sum(deltas, jax.tree.map(jnp.sign, votes), valid)
+
+    def agreement(deltas, votes, valid):
+        agreeing = count_entries(lambda values, total: jnp.sign(values) == jnp.sign(total), deltas, votes)
+        return valid * agreeing / sum(leaf.size for leaf in jax.tree.leaves(votes))
+
+    hindsight = {"cosine": cosine, "agreement": agreement}
+    return summing(init, Sums(fold, finish), split="coordinates", hindsight=hindsight)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.algorithms._inner import server_side
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
@@ -56,7 +56,8 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. It needs the extra ``round``. Metrics: those of ``aggregator``, and
       the scalar ``correction_norm`` ``||h||``. There is no message ``aux``: a client's delta changes its own row of
-      the state, and everything that is shared through ``aggregator`` only.
+      the state, and everything that is shared through ``aggregator`` only. It sums as
+      deltas come if ``aggregator`` can, and then keeps nothing of each client but its row of the state.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -92,26 +93,29 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     def direction(grad_fn, w, carry, downlink, batch):
         return tree.subtract(grad_fn(w, batch), downlink.own), carry
 
-    def aggregate(params, uplink, state, *, client_ids, round, **extras):
-        average, inner, counted = apply_screened(
-            rule, params, uplink, state.aggregator, client_ids=client_ids, round=round, **extras
-        )
-        correction = jax.tree.map(lambda before, now: (beta * (before - now)).astype(now.dtype), state.average, average)
-        after = tree.subtract(average, correction), average, correction
-        moved, average, correction = tree.where(counted.any(), after, (params, state.average, state.correction))
-
+    def own(uplink, state, counted, *, client_ids, round, **_):
+        del counted
         # No round has passed between a client's first message and a zero row; the same round again counts as one.
         fade = 1 / tree.accurate(jnp.maximum(round - state.last_rounds[client_ids], 1))
 
         def updated(h_m, g):
             return fade.reshape(-1, *[1] * (g.ndim - 1)) * h_m - mu * g
 
-        own = jax.tree.map(updated, state.client_corrections.take(client_ids), uplink.delta)
-        rows = state.client_corrections.put(client_ids, own, counted)
+        return (), jax.tree.map(updated, state.client_corrections.take(client_ids), uplink.delta)
+
+    def close(params, state, outcome, *, client_ids, round, **_):
+        average, counted = outcome.moved, outcome.counted
+        correction = jax.tree.map(lambda before, now: (beta * (before - now)).astype(now.dtype), state.average, average)
+        after = tree.subtract(average, correction), average, correction
+        moved, average, correction = tree.where(counted.any(), after, (params, state.average, state.correction))
+        rows = state.client_corrections.put(client_ids, outcome.rows, counted)
         here = jnp.where(counted, client_ids, num_clients)  # beyond the last row: dropped
         last_rounds = state.last_rounds.at[here].set(jnp.asarray(round, jnp.int32), mode="drop")
-        metrics = {**inner.metrics, "correction_norm": tree.norm(correction)}
-        return moved, AdaBestState(inner._replace(metrics={}), average, correction, rows, last_rounds, metrics)
+        metrics = {**outcome.inner.metrics, "correction_norm": tree.norm(correction)}
+        inner = outcome.inner._replace(metrics={})
+        return moved, AdaBestState(inner, average, correction, rows, last_rounds, metrics)
 
+    aggregate, sums = server_side(rule, own, close)
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
-    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids", "round"}, rule.split)
+    needs = rule.needs | {"client_ids", "round"}
+    return Algorithm(client, init, broadcast, aggregate, needs, rule.split, sums=sums)

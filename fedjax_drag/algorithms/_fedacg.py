@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.algorithms._inner import server_side
 from fedjax_drag.clients import fedprox
 from fedjax_drag.types import Aggregator, Algorithm, Downlink, Params, State
 
@@ -46,7 +46,8 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. Metrics: those of ``aggregator``, and the scalar ``momentum_norm``
       ``||m||``. There is no message ``aux``: what clients send reaches the parameters and the momentum through
-      ``aggregator`` only, but what gets past it stays in the momentum for about ``1 / (1 - lam)`` rounds.
+      ``aggregator`` only, but what gets past it stays in the momentum for about ``1 / (1 - lam)`` rounds. It sums as
+      deltas come if ``aggregator`` can.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -72,12 +73,16 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
         del client_ids
         return Downlink(start=lookahead(params, state))
 
-    def aggregate(params, uplink, state, **extras):
-        moved, inner, counted = apply_screened(rule, lookahead(params, state), uplink, state.aggregator, **extras)
-        # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
-        after = moved, tree.subtract(moved, params)
-        moved, momentum = tree.where(counted.any(), after, (params, state.momentum))
-        metrics = {**inner.metrics, "momentum_norm": tree.norm(momentum)}
-        return moved, FedACGState(inner._replace(metrics={}), momentum, metrics)
+    def own(uplink, state, counted, **_):
+        del uplink, state, counted
+        return (), ()
 
-    return Algorithm(fedprox(beta), init, broadcast, aggregate, rule.needs, rule.split)
+    def close(params, state, outcome, **_):
+        # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
+        after = outcome.moved, tree.subtract(outcome.moved, params)
+        moved, momentum = tree.where(outcome.counted.any(), after, (params, state.momentum))
+        metrics = {**outcome.inner.metrics, "momentum_norm": tree.norm(momentum)}
+        return moved, FedACGState(outcome.inner._replace(metrics={}), momentum, metrics)
+
+    aggregate, sums = server_side(rule, own, close, start=lookahead)
+    return Algorithm(fedprox(beta), init, broadcast, aggregate, rule.needs, rule.split, sums=sums)

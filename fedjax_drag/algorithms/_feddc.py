@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.algorithms._inner import server_side
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
@@ -57,7 +57,8 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
       the drifts sum up the deltas, and ``c`` the ``aux``, of all clients that are not rejected, so that a malicious
       client can still move both, by ``1/M`` of what it sends and without bound: by its delta this round's parameters
       and all later ones, by its ``aux``, from the next round on, all clients' steps alike, which ``aggregator``
-      cannot tell. A client with a non-finite entry in either half is rejected whole.
+      cannot tell. A client with a non-finite entry in either half is rejected whole. It sums as
+      deltas come if ``aggregator`` can, and then keeps nothing of each client but its rows of the state.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -102,18 +103,19 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
             downlink.start,
         )
 
-    def aggregate(params, uplink, state, *, client_ids, **extras):
-        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
+    def own(uplink, state, counted, *, client_ids, **_):
         change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, (uplink.delta, uplink.aux))
-        drift, control = tree.move((state.drift, state.control), change)
-        moved = tree.where(counted.any(), tree.move(moved, drift), params)
+        rows = state.client_drifts.take(client_ids), state.client_controls.take(client_ids)
+        return change, tree.add(rows, (uplink.delta, uplink.aux))
 
-        def grown(rows, changes):
-            return rows.put(client_ids, tree.add(rows.take(client_ids), changes), counted)
+    def close(params, state, outcome, *, client_ids, **_):
+        drift, control = tree.move((state.drift, state.control), outcome.total)
+        moved = tree.where(outcome.counted.any(), tree.move(outcome.moved, drift), params)
+        drifts = state.client_drifts.put(client_ids, outcome.rows[0], outcome.counted)
+        controls = state.client_controls.put(client_ids, outcome.rows[1], outcome.counted)
+        metrics = {**outcome.inner.metrics, "drift_norm": tree.norm(drift)}
+        return moved, FedDCState(outcome.inner._replace(metrics={}), drift, control, drifts, controls, metrics)
 
-        drifts, controls = grown(state.client_drifts, uplink.delta), grown(state.client_controls, uplink.aux)
-        metrics = {**inner.metrics, "drift_norm": tree.norm(drift)}
-        return moved, FedDCState(inner._replace(metrics={}), drift, control, drifts, controls, metrics)
-
+    aggregate, sums = server_side(rule, own, close)
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=report)
-    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split)
+    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, sums=sums)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.algorithms._inner import server_side
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
@@ -50,7 +50,8 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
       An :class:`~fedjax_drag.types.Algorithm`. Metrics: those of ``aggregator``, and the scalar ``correction_norm``
       ``||h||``. There is no message ``aux``. Only ``mean g_m`` is ``aggregator``'s: ``h`` is a plain sum of the
       deltas that are not rejected, so that a malicious client can still move ``h``, and with it the parameters, by
-      ``1/M`` of its delta in every later round.
+      ``1/M`` of its delta in every later round. It sums as
+      deltas come if ``aggregator`` can, and then keeps nothing of each client but its row of the state.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -79,16 +80,18 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
         )
         return regularised, carry
 
-    def aggregate(params, uplink, state, *, client_ids, **extras):
-        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
+    def own(uplink, state, counted, *, client_ids, **_):
         total = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.delta)
-        correction = tree.move(state.correction, tree.scale(-a, total))
-        moved = jax.tree.map(lambda q, h: (q - h / a).astype(q.dtype), moved, correction)
-        moved = tree.where(counted.any(), moved, params)
-        own = jax.tree.map(lambda h_m, g: h_m - a * g, state.client_corrections.take(client_ids), uplink.delta)
-        rows = state.client_corrections.put(client_ids, own, counted)
-        metrics = {**inner.metrics, "correction_norm": tree.norm(correction)}
-        return moved, FedDynState(inner._replace(metrics={}), correction, rows, metrics)
+        return total, jax.tree.map(lambda h_m, g: h_m - a * g, state.client_corrections.take(client_ids), uplink.delta)
 
+    def close(params, state, outcome, *, client_ids, **_):
+        correction = tree.move(state.correction, tree.scale(-a, outcome.total))
+        moved = jax.tree.map(lambda q, h: (q - h / a).astype(q.dtype), outcome.moved, correction)
+        moved = tree.where(outcome.counted.any(), moved, params)
+        rows = state.client_corrections.put(client_ids, outcome.rows, outcome.counted)
+        metrics = {**outcome.inner.metrics, "correction_norm": tree.norm(correction)}
+        return moved, FedDynState(outcome.inner._replace(metrics={}), correction, rows, metrics)
+
+    aggregate, sums = server_side(rule, own, close)
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
-    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split)
+    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, sums=sums)

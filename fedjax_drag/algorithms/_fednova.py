@@ -91,13 +91,14 @@ def fednova(
         return shares * tree.inverse(shares.sum())
 
     def aggregate(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
-        counted, num_rejected = screen(uplink, valid, reject_nonfinite)
+        who = screen(uplink, valid, reject_nonfinite)
+        counted = who.counted
         work = jnp.maximum(jnp.where(counted, uplink.aux, 0), 0)
         effective = weigh(counted, **extras) @ work
         ratio = effective * tree.inverse(work)
         normalized = jax.tree.map(lambda d: (d * ratio.reshape(-1, *[1] * (d.ndim - 1))).astype(d.dtype), uplink.delta)
         moved, after = rule.apply(params, normalized, state, valid=counted, reject_nonfinite=reject_nonfinite, **extras)
-        own = {"num_rejected": num_rejected, "work": work, "effective_work": effective}
+        own = {"num_rejected": who.num_rejected, "work": work, "effective_work": effective}
         return moved, with_metrics(after, **own)
 
     client = ClientRule(begin, direction, report)

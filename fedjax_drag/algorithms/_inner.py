@@ -1,11 +1,12 @@
 """The aggregation rule inside a method with a client part."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_drag.aggregators._screen import screen
-from fedjax_drag.types import Aggregator, Params, State, Uplink
+from fedjax_drag.aggregators._screen import Screening, screen
+from fedjax_drag.types import Aggregator, Params, State, Sums, Uplink
 
 
 def apply_screened(
@@ -32,12 +33,92 @@ def apply_screened(
     Returns:
       The parameters, the rule's state with ``num_rejected`` among its metrics, and which clients count ``[S]``.
     """
-    counted, num_rejected = screen(uplink, valid, reject_nonfinite)
-    extras |= {"valid": counted, "reject_nonfinite": reject_nonfinite}
+    who = screen(uplink, valid, reject_nonfinite)
+    extras |= {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
     moved, after = rule.apply(params, uplink.delta, state, **extras)
-    return moved, with_metrics(after, num_rejected=num_rejected), counted
+    return moved, with_metrics(after, num_rejected=who.num_rejected), who.counted
 
 
 def with_metrics(inner: State, **metrics: jax.Array) -> State:
     """The state of the aggregation rule, its metrics extended by those of the method around it."""
     return inner._replace(metrics={**inner.metrics, **metrics})
+
+
+class Outcome(NamedTuple):
+    """A round in a method with a server side of its own, when its clients have been heard.
+
+    Attributes:
+      moved: where the aggregation rule leads.
+      inner: state of that rule, its metrics included.
+      total: sum of the method's own over the clients.
+      rows: what the method makes of each client, leading axis ``[S]``.
+      counted: ``[S]`` bool, the clients that count.
+    """
+
+    moved: Params
+    inner: State
+    total: Any
+    rows: Any
+    counted: jax.Array
+
+
+class _Seen(NamedTuple):
+    """What stays of each client when its message has been added to the sums."""
+
+    inner: Any
+    rows: Any
+    who: Screening
+
+
+def server_side(
+    rule: Aggregator,
+    own: Callable[..., tuple[Any, Any]],
+    close: Callable[..., tuple[Params, State]],
+    start: Callable[[Params, Any], Params] = lambda params, state: params,
+) -> tuple[Callable[..., tuple[Params, State]], Sums | None]:
+    """The server side of a method that has an aggregation rule inside and takes sums of its own beside it.
+
+    Clients whose message, ``aux`` included, is not finite do not count.
+
+    Args:
+      rule: the method's aggregation rule; its state is the field ``aggregator`` of the method's.
+      own: ``(uplink, state, counted, **extras) -> (total, rows)`` of clients ``[B]``: what the method sums over them,
+        and what it makes of each, leading axis ``[B]``.
+      close: ``(params, state, outcome, **extras) -> (params, state)``.
+      start: ``(params, state) -> params``, where the deltas start.
+
+    Returns:
+      ``aggregate`` of an :class:`~fedjax_drag.types.Algorithm`, and its ``sums`` if the rule has some.
+    """
+
+    def aggregate(params, uplink, state, **extras):
+        moved, inner, counted = apply_screened(rule, start(params, state), uplink, state.aggregator, **extras)
+        total, rows = own(uplink, state, counted, **extras)
+        return close(params, state, Outcome(moved, inner, total, rows, counted), **extras)
+
+    sums = rule.sums
+    if sums is None:
+        return aggregate, None
+
+    def fold(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
+        who = screen(uplink, valid, reject_nonfinite)
+        told = extras | {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
+        of_rule, seen = sums.fold(start(params, state), uplink.delta, state.aggregator, **told)
+        total, rows = own(uplink, state, who.counted, **extras)
+        return (of_rule, total), _Seen(seen, rows, who)
+
+    def finish(params, totals, state, seen, **extras):
+        of_rule, total = totals
+        moved, inner = sums.finish(start(params, state), of_rule, state.aggregator, seen.inner, **extras)
+        inner = with_metrics(inner, num_rejected=seen.who.num_rejected)
+        return close(params, state, Outcome(moved, inner, total, seen.rows, seen.who.counted), **extras)
+
+    def lacks(state):
+        assert sums.lacks is not None
+        return sums.lacks(state.aggregator)
+
+    def learn(totals, state, seen, **extras):
+        assert sums.learn is not None
+        return state._replace(aggregator=sums.learn(totals[0], state.aggregator, seen.inner, **extras))
+
+    return aggregate, Sums(fold, finish, sums.lacks and lacks, sums.learn and learn)

@@ -1,7 +1,7 @@
 """A server rule and a client rule, put together."""
 
 from fedjax_drag.clients import sgd
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink
+from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Sums
 
 
 def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) -> Algorithm:
@@ -22,4 +22,21 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
     def aggregate(params, uplink, state, **extras):
         return aggregator.apply(params, uplink.delta, state, **extras)
 
-    return Algorithm(client or sgd(), aggregator.init, broadcast, aggregate, aggregator.needs, aggregator.split)
+    return Algorithm(
+        client or sgd(),
+        aggregator.init,
+        broadcast,
+        aggregate,
+        aggregator.needs,
+        aggregator.split,
+        sums=aggregator.sums and _of_uplinks(aggregator.sums),
+    )
+
+
+def _of_uplinks(sums: Sums) -> Sums:
+    """The same sums for uplinks instead of deltas."""
+
+    def fold(params, uplink, state, **extras):
+        return sums.fold(params, uplink.delta, state, **extras)
+
+    return sums._replace(fold=fold)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import apply_screened, with_metrics
+from fedjax_drag.aggregators._sums import average
+from fedjax_drag.algorithms._inner import server_side, with_metrics
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
 
@@ -51,7 +52,7 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
       not depend on it, but ``m`` is moved by its plain mean over the clients that are not rejected: a malicious
       client can move ``m`` without bound, and by it, from the next round on, all clients' steps alike, which
       ``aggregator`` cannot tell. A client with a non-finite entry in either half is rejected whole. Further metric:
-      ``momentum_norm``, ``||m||``.
+      ``momentum_norm``, ``||m||``. It sums as messages come if ``aggregator`` can.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -89,13 +90,17 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
         del w_end, total_step_size
         return jax.tree.map(lambda g, start: g.astype(start.dtype), carry[0], downlink.start)
 
-    def aggregate(params, uplink, state, **extras):
-        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, **extras)
-        average = tree.mean(uplink.aux, counted)
-        updated = jax.tree.map(lambda m, g: ((1 - b) * g + b * m).astype(m.dtype), state.momentum, average)
-        momentum = tree.where(counted.any(), updated, state.momentum)
-        inner = with_metrics(inner, momentum_norm=tree.norm(momentum))
-        return moved, MimeState(inner, momentum)
+    def own(uplink, state, counted, **_):
+        del state
+        return tree.weighted_sum(counted.astype(jnp.float32), uplink.aux), ()
 
+    def close(params, state, outcome, **_):
+        mean = average(outcome.total, outcome.counted)
+        updated = jax.tree.map(lambda m, g: ((1 - b) * g + b * m).astype(m.dtype), state.momentum, mean)
+        momentum = tree.where(outcome.counted.any(), updated, state.momentum)
+        inner = with_metrics(outcome.inner, momentum_norm=tree.norm(momentum))
+        return outcome.moved, MimeState(inner, momentum)
+
+    aggregate, sums = server_side(rule, own, close)
     client = ClientRule(begin, direction, report)
-    return Algorithm(client, init, broadcast, aggregate, rule.needs, rule.split)
+    return Algorithm(client, init, broadcast, aggregate, rule.needs, rule.split, sums=sums)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.algorithms._alpha import coefficients, initial_alpha, remember
-from fedjax_drag.algorithms._inner import apply_screened, with_metrics
+from fedjax_drag.algorithms._inner import server_side, with_metrics
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 
@@ -65,6 +65,8 @@ def scaffold(
       depend on it, but ``c`` is moved by ``1/M`` of it for each client that is not rejected: a malicious client can
       move ``c`` without bound, and by it, from the next round on, all clients' steps alike, which ``aggregator``
       cannot tell. A client with a non-finite entry in either half is rejected whole.
+      Unless ``tailored``, the method sums as messages come if ``aggregator`` can, and all that it then keeps of each
+      client is the new ``c_m``.
       Metrics are the rule's, and with ``tailored`` also ``alpha`` (new; 0 where a client does not count).
 
     Raises:
@@ -110,18 +112,23 @@ def scaffold(
             downlink.start,
         )
 
-    def aggregate(params, uplink, state, *, client_ids, **extras):
-        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
-        moved = jax.tree.map(lambda p, q: (p + server_step_size * (q - p)).astype(p.dtype), params, moved)
+    def own(uplink, state, counted, *, client_ids, **_):
         change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.aux)
-        own = tree.add(state.client_controls.take(client_ids), uplink.aux)
-        controls = state.client_controls.put(client_ids, own, counted)
-        after = ScaffoldState(inner, tree.move(state.control, change), controls)
+        controls = tree.add(state.client_controls.take(client_ids), uplink.aux)
+        return change, (controls, coefficients(uplink.delta, counted) if tailored else ())
+
+    def close(params, state, outcome, *, client_ids, **_):
+        moved = jax.tree.map(lambda p, q: (p + server_step_size * (q - p)).astype(p.dtype), params, outcome.moved)
+        rows, newest = outcome.rows
+        controls = state.client_controls.put(client_ids, rows, outcome.counted)
+        after = ScaffoldState(outcome.inner, tree.move(state.control, outcome.total), controls)
         if not tailored:
             return moved, after
-        newest = coefficients(uplink.delta, counted)
-        alpha = remember(state.alpha, client_ids, newest, counted)
-        return moved, after._replace(aggregator=with_metrics(inner, alpha=newest), alpha=alpha)
+        alpha = remember(state.alpha, client_ids, newest, outcome.counted)
+        return moved, after._replace(aggregator=with_metrics(outcome.inner, alpha=newest), alpha=alpha)
 
+    aggregate, sums = server_side(rule, own, close)
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=report)
-    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split)
+    needs = rule.needs | {"client_ids"}
+    # TACO's coefficients compare a client with all the others.
+    return Algorithm(client, init, broadcast, aggregate, needs, rule.split, sums=None if tailored else sums)

@@ -147,7 +147,8 @@ def taco(
 
     def aggregate(params, uplink, state, *, client_ids, valid=None, reject_nonfinite=True, **extras):
         allowed = eligible(state)[client_ids]
-        counted, num_rejected = screen(uplink, allowed if valid is None else allowed & valid, reject_nonfinite)
+        who = screen(uplink, allowed if valid is None else allowed & valid, reject_nonfinite)
+        counted = who.counted
         newest = coefficients(uplink.delta, counted)
         mean_alpha = newest.sum() * tree.inverse(counted.sum().astype(jnp.float32))
         factor = newest * tree.inverse(mean_alpha) if tailored_aggregation else jnp.ones_like(newest)
@@ -173,7 +174,7 @@ def taco(
         inner = with_metrics(
             inner,
             weight=inner.metrics["weight"] * factor,
-            num_rejected=num_rejected,
+            num_rejected=who.num_rejected,
             alpha=newest,
             strikes=strikes[client_ids],
             num_expelled=(~eligible(after)).sum().astype(jnp.int32),

@@ -34,7 +34,7 @@ def cached(name: str, sources: Sequence[Path], read: Callable[[], Arrays], versi
     Returns:
       The arrays, C-contiguous; to be read only.
     """
-    folder = _folder()
+    folder = cache_folder()
     place, key = (None, "") if folder is None else _address(folder, name, sources, version)
     arrays = _recall(place, key) if place else None
     if arrays is None:
@@ -55,7 +55,7 @@ def _address(folder: Path, name: str, sources: Sequence[Path], version: Any) -> 
     return folder / f"{name}-{zlib.crc32(identity.encode()):08x}", key
 
 
-def _folder() -> Path | None:
+def cache_folder() -> Path | None:
     """Where everything is kept; None if nothing is to be."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen is not None:

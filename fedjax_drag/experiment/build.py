@@ -320,7 +320,7 @@ def phrase(hint: Any) -> str:
         case _ if typing.get_origin(hint) in (Union, types.UnionType):
             parts = [phrase(part) for part in typing.get_args(hint)]
             return " or ".join(dict.fromkeys(part for part in parts if part))
-        case _ if table := _table_of(hint):
+        case _ if table := table_of(hint):
             article = "an" if table[0] in "aeiou" else "a"
             return f"{article} {table} (a name, or a mapping with a name and arguments)"
         case _ if typing.get_origin(hint) is Literal:
@@ -362,7 +362,7 @@ def _resolve(table: str, where: str, component: Component, supplied: Sequence[st
 
 
 def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]) -> Any:
-    table = _table_of(hint)
+    table = table_of(hint)
     if table and isinstance(value, str | Mapping):
         handed_on = [name for name in SUPPLIED[table] if name in supplied]
         inner = _resolve(table, where, split(where, value), handed_on)
@@ -388,7 +388,7 @@ def _call(table: str, component: Component, known: Mapping[str, Any], where: str
     hints = _hints(builder)
     given: dict[str, Any] = {}
     for name, value in component.arguments.items():
-        inner = _table_of(hints.get(name, Any))
+        inner = table_of(hints.get(name, Any))
         if inner and isinstance(value, Mapping):
             given[name] = _call(inner, split(f"{where}.{name}", value), told, f"{where}.{name}")
         else:
@@ -415,7 +415,7 @@ def _check_num_byzantine(where: str, component: Component, fewest: int, most: in
             )
 
 
-def _table_of(hint: Any) -> str:
+def table_of(hint: Any) -> str:
     """The table of the component that an argument of type ``hint`` can be; empty if it is a plain value."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
     origins = [typing.get_origin(part) or part for part in parts]

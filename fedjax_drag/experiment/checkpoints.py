@@ -1,9 +1,11 @@
 """Checkpoints of a run's state, written with Orbax.
 
 The state is stored as a flat mapping from each leaf's path to an array, so that a checkpoint can be
-read without knowing the classes it was made of.
+read without knowing the classes it was made of. Of several processes the first writes and reads the whole state, so
+that a run may go on with another number of them.
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag.experiment.results import CHECKPOINTS
+from fedjax_drag.simulation.distributed import from_first, is_first
+from fedjax_drag.simulation.mesh import fetch
 
 KEEP = 2
 
@@ -27,17 +31,28 @@ class Checkpoints:
         import orbax.checkpoint as ocp  # here: slow to import, and only runs that write need it
 
         self._ocp = ocp
-        options = ocp.CheckpointManagerOptions(max_to_keep=KEEP, create=True)
-        path = (folder / CHECKPOINTS).absolute()
-        self._manager = ocp.CheckpointManager(path, item_handlers=ocp.StandardCheckpointHandler(), options=options)
+        self._path = (folder / CHECKPOINTS).absolute()
+
+    @functools.cached_property
+    def _manager(self) -> Any:
+        """Made when it is needed: it starts threads of its own, and a sweep has many runs open at once."""
+        self._path.mkdir(exist_ok=True)  # Orbax itself would wait for the other processes
+        alone = self._ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})
+        options = self._ocp.CheckpointManagerOptions(max_to_keep=KEEP, create=False, multiprocessing_options=alone)
+        handlers = self._ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+        return self._ocp.CheckpointManager(self._path, item_handlers=handlers, options=options)
 
     def latest(self) -> int | None:
         """The round of the newest checkpoint, or None."""
-        return self._manager.latest_step()
+        return from_first(lambda: self._manager.latest_step())
 
     def save(self, round_number: int, state: Any) -> None:
-        """Stores ``state``; it is on disk, whole, when this returns."""
+        """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call."""
         leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
+        if jax.distributed.is_initialized():
+            leaves = fetch(leaves)
+        if not is_first():
+            return
         self._manager.save(round_number, args=self._ocp.args.StandardSave(leaves))
         self._manager.wait_until_finished()
 
@@ -56,19 +71,24 @@ class Checkpoints:
         """
         shapes = jax.eval_shape(_flatten, like)
         wanted = {name: leaf for name, leaf in shapes.items() if leaf.size}
+        stored = from_first(self._read, round_number, wanted)
+        stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
+
+    def _read(self, round_number: int, wanted: dict[str, Any]) -> dict[str, Any]:
         found = self._manager.item_metadata(round_number) or {}
         for name in sorted({*wanted, *found}):
             here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, found))
             if here != there:
                 fault = f"has {there} at {name}; must have {here} for this configuration"
                 raise ValueError(f"checkpoint of round {round_number}: {fault}")
-        stored = dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted)))
-        stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
+        return dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted)))
 
     def close(self) -> None:
         """Releases what Orbax holds."""
-        self._manager.close()
+        if "_manager" in vars(self):
+            self._manager.close()
+            del self._manager
 
 
 def _flatten(state: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from fedjax_drag.experiment import cli_data
-from fedjax_drag.experiment.cli_common import INTERRUPTED, laid_out, misuse, reported
+from fedjax_drag.experiment.cli_common import INTERRUPTED, abandon, laid_out, misuse, reported
 
 # Nothing else is imported here: JAX and matplotlib take seconds, and --help needs neither.
 
@@ -19,7 +19,11 @@ app.add_typer(cli_data.app, name="data")
 
 def main() -> None:
     """Runs the command line and exits."""
-    app(prog_name="fedjax-drag")
+    try:
+        app(prog_name="fedjax-drag")
+    except SystemExit as ended:
+        abandon(ended.code)
+        raise
 
 
 def _version(asked: bool) -> None:
@@ -65,6 +69,14 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the results folder.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no summary.")] = False,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Share the run with the other processes of a job.")
+    ] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the first process is to be found.")
+    ] = None,
+    num_processes: Annotated[int | None, typer.Option(metavar="N", help="How many processes there are.")] = None,
+    process_id: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
@@ -82,6 +94,17 @@ def run(
       fedjax-drag run configs/quickstart.yaml --resume rounds=400
       fedjax-drag run runs/quickstart/config.yaml --out runs/again
 
+    With --distributed every process of a job calls the same command, and the clients are shared among the devices of
+    all (mesh=all, whose number of processes must divide cohort_size). SLURM and Open MPI say by themselves who takes
+    part; elsewhere each process is told. All must load the same data; the first writes the results folder. On CPU a
+    process is one device unless JAX_NUM_CPU_DEVICES says more.
+
+    \b
+    Examples:
+      srun --nodes 2 --ntasks-per-node 4 --gpus-per-node 4 fedjax-drag run CONFIG --distributed
+      fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 0
+      fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 1
+
     Exit status: 0 done, 1 the run failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume
     goes on from there).
     """
@@ -89,17 +112,26 @@ def run(
         with misuse():
             from fedjax_drag.experiment import config as configuration
             from fedjax_drag.experiment.run import execute, plan
+            from fedjax_drag.simulation.distributed import initialize, is_first, one_device_per_core
 
             loaded = configuration.load(config, overrides or ())
             folder = out or Path("runs") / configuration.slug(loaded.name)
-            if loaded.mesh == "cores":
-                _devices_for_cores()
+            if distributed:
+                if loaded.mesh == "cores":
+                    raise ValueError("mesh='cores': the devices of one process; must be all with --distributed")
+                loaded = configuration.load(loaded, ["mesh=all"])
+                initialize(coordinator, num_processes, process_id)
+            elif (coordinator, num_processes, process_id) != (None, None, None):
+                raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
+            elif loaded.mesh == "cores":
+                one_device_per_core()
             planned = plan(loaded, out=folder, resume=resume, overwrite=overwrite)
         try:
             finished = execute(planned, quiet=quiet or None)
         except KeyboardInterrupt:
             _stopped()
-        _conclude(planned.folder or folder, list(finished), quiet)
+        if is_first():
+            _conclude(planned.folder or folder, list(finished), quiet)
 
 
 @app.command()
@@ -117,6 +149,13 @@ def sweep(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in the results folder.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no summary.")] = False,
+    launcher: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Run as jobs: local (of this machine) or slurm.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="How many jobs; default 1.")] = None,
+    job_options: Annotated[
+        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="What each job asks for.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     r"""Run every combination of the values under axes in CONFIG; write a table, a summary and a heat map.
@@ -140,6 +179,14 @@ def sweep(
       fedjax-drag sweep configs/sweeps/robustness_matrix.yaml --resume
       fedjax-drag plot runs/robustness_matrix/cells/fedavg-* -o fedavg.png
 
+    With --launcher N jobs share the cells; this command waits for them and puts the table together. They are
+    submitted with submitit (pip install 'fedjax-drag[cluster]'), whose words --job takes: timeout_min (default a day),
+    gpus_per_node, cpus_per_task, mem_gb, slurm_partition and others.
+
+    \b
+      fedjax-drag sweep CONFIG --launcher slurm --jobs 16 --job gpus_per_node=1 --job slurm_partition=gpu
+      fedjax-drag sweep CONFIG --launcher local --jobs 2
+
     All cells are checked before the first one runs. Each has a run's folder in DIR/cells. One that cannot be run or
     that diverges is noted in DIR/table.csv and DIR/summary.md and does not stop the others.
 
@@ -148,17 +195,24 @@ def sweep(
     """
     with reported(debug):
         with misuse():
-            from fedjax_drag.experiment import axes
+            from fedjax_drag.experiment import axes, launch
             from fedjax_drag.experiment import config as configuration
             from fedjax_drag.experiment import sweep as sweeping
+            from fedjax_drag.simulation.distributed import one_device_per_core
 
             grid = axes.load(config, overrides or ())
             folder = out or Path("runs") / configuration.slug(grid.base.name)
             if any(point.config.mesh == "cores" for point in grid.points):
-                _devices_for_cores()
+                one_device_per_core()
+            if launcher is None and (jobs or job_options):
+                raise ValueError("--jobs, --job: go with --launcher")
+            target = launcher and launch.executor(launcher, folder / launch.JOBS, job_options or ())
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
         try:
-            finished = sweeping.execute(planned, quiet=quiet or None)
+            if target is None:
+                finished = sweeping.execute(planned, quiet=quiet or None)
+            else:
+                finished = launch.execute(planned, target, jobs or 1, quiet=quiet or None)
         except KeyboardInterrupt:
             _stopped()
         if not quiet:
@@ -171,15 +225,6 @@ def _stopped() -> NoReturn:
     """Ends after Ctrl-C, with the command that goes on."""
     typer.echo(f"stopped; to go on: {_resume_command(sys.argv[1:])}", err=True)
     raise typer.Exit(INTERRUPTED) from None
-
-
-def _devices_for_cores() -> None:
-    """Makes every CPU core a device, which JAX takes only before its first use."""
-    import os
-
-    import jax
-
-    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 
 @app.command()

@@ -1,5 +1,7 @@
 """What the commands have in common: how help is laid out, and how errors are told."""
 
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,3 +52,15 @@ def reported(debug: bool) -> Iterator[None]:
         first_line = next(iter(str(error).strip().splitlines()), "")
         typer.echo(f"fedjax-drag: error: {kind}{first_line}{hint}", err=True)
         raise typer.Exit(MISUSED if misused else FAILED) from None
+
+
+def abandon(status: Any) -> None:
+    """Ends a process that has failed, if it shares a run with others, at once.
+
+    At a usual exit it would wait minutes for the others, and they for it.
+    """
+    if status in (None, 0) or "jax" not in sys.modules or not sys.modules["jax"].distributed.is_initialized():
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else FAILED)

@@ -99,9 +99,12 @@ class Config:
       eval_every: rounds between evaluations on the test set.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       nonfinite: ``reject`` or ``propagate`` deltas that are not finite.
-      clients_axis: how a round's clients are computed: ``auto``, ``vmap`` or ``map``.
+      clients_axis: how a round's clients are computed: ``vmap``, ``map``, or ``auto``, the faster one as measured.
       clients_per_chunk: how many clients at a time under ``map``, or None for one.
-      mesh: ``cores`` to shard the clients over one device for each CPU core, or None for a single device.
+      mesh: ``cores`` to shard the clients over one device for each CPU core, ``all`` to shard them over all devices of
+        all processes, or None for a single device.
+      compute_dtype: in which the model runs forward and backward, ``float32`` or ``bfloat16``.
+      aggregation: whether messages are added up as they come: ``auto`` (where the rule can), ``stack`` or ``stream``.
       rounds_per_compile: rounds in one compiled call, or None for the engine's choice.
       diagnostics: whether the rule's per-client diagnostics are recorded.
       client_state: where the rows that a method keeps for every client lie, "device" or "host".
@@ -139,6 +142,8 @@ class Config:
     clients_axis: str = "auto"
     clients_per_chunk: int | None = None
     mesh: str | None = None
+    aggregation: str = "auto"
+    compute_dtype: str = "float32"
     rounds_per_compile: int | None = None
     diagnostics: bool = True
     client_state: str = "device"
@@ -171,8 +176,10 @@ class Config:
         checks.one_of("nonfinite", self.nonfinite, ("reject", "propagate"))
         checks.one_of("client_state", self.client_state, ("device", "host"))
         checks.one_of("clients_axis", self.clients_axis, ("auto", "vmap", "map"))
+        checks.one_of("compute_dtype", self.compute_dtype, ("float32", "bfloat16"))
+        checks.one_of("aggregation", self.aggregation, ("auto", "stack", "stream"))
         if self.mesh is not None:
-            checks.one_of("mesh", self.mesh, ("cores",))
+            checks.one_of("mesh", self.mesh, ("cores", "all"))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":

@@ -3,13 +3,15 @@
 A *schedule* is a number that changes with the round: a function of the number of rounds done.
 """
 
+from typing import Any
+
 import optax
 
 from fedjax_drag import checks
 
 
 def sgd(
-    learning_rate: float | optax.Schedule = 1.0, momentum: float = 0.0, nesterov: bool = False
+    learning_rate: Any | optax.Schedule = 1.0, momentum: float = 0.0, nesterov: bool = False
 ) -> optax.GradientTransformation:
     """FedAvgM: gradient descent with heavy-ball momentum; without momentum a plain server step size.
 
@@ -27,7 +29,7 @@ def sgd(
 
 
 def adam(
-    learning_rate: float | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
+    learning_rate: Any | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
 ) -> optax.GradientTransformation:
     """FedAdam. Defaults are the paper's, which has no correction of the first rounds' bias as optax does.
 
@@ -45,7 +47,7 @@ def adam(
 
 
 def yogi(
-    learning_rate: float | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
+    learning_rate: Any | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
 ) -> optax.GradientTransformation:
     """FedYogi: like FedAdam, with a second moment that falls more slowly than it rises.
 
@@ -63,7 +65,7 @@ def yogi(
 
 
 def adagrad(
-    learning_rate: float | optax.Schedule, initial_accumulator_value: float = 1e-6, eps: float = 1e-6
+    learning_rate: Any | optax.Schedule, initial_accumulator_value: float = 1e-6, eps: float = 1e-6
 ) -> optax.GradientTransformation:
     """FedAdagrad: each coordinate's step shrinks with the sum of its squared updates.
 
@@ -150,12 +152,12 @@ def exponential_decay(
     return optax.exponential_decay(init_value, transition_steps, decay_rate, transition_begin, staircase)
 
 
-def _check_rate(learning_rate: float | optax.Schedule) -> None:
+def _check_rate(learning_rate: Any | optax.Schedule) -> None:
     if not callable(learning_rate):
         checks.positive("learning_rate", learning_rate)
 
 
-def _check_moments(learning_rate: float | optax.Schedule, b1: float, b2: float, eps: float) -> None:
+def _check_moments(learning_rate: Any | optax.Schedule, b1: float, b2: float, eps: float) -> None:
     _check_rate(learning_rate)
     checks.in_range("b1", b1, 0.0, 1.0, open_high=True)
     checks.in_range("b2", b2, 0.0, 1.0, open_high=True)

@@ -21,6 +21,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from fedjax_drag.experiment.config import Config, flatten, load, slug
+from fedjax_drag.simulation.calibration import Walk
 
 CONFIG, ENVIRONMENT, METRICS, SUMMARY = "config.yaml", "environment.json", "metrics.jsonl", "summary.json"
 CHECKPOINTS, FIGURE = "checkpoints", "accuracy.png"
@@ -104,11 +105,20 @@ def clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def begin(folder: Path, config: Config) -> None:
-    """Makes the folder with its ``config.yaml`` and ``environment.json``."""
+def begin(folder: Path, config: Config, walk: Walk | None = None) -> None:
+    """Makes the folder with its ``config.yaml`` and ``environment.json``; the latter says how clients are walked."""
     folder.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(OmegaConf.create(config.to_mapping()), folder / CONFIG)
-    write_json(folder / ENVIRONMENT, environment(config.seed))
+    write_json(folder / ENVIRONMENT, environment(config.seed) | (walk._asdict() if walk else {}))
+
+
+def read_walk(folder: Path) -> Walk | None:
+    """How the run in ``folder`` goes through its clients; None if that is not written there."""
+    try:
+        found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+        return Walk(found["clients_axis"], found["clients_per_chunk"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # begun by another version, or damaged
+        return None
 
 
 def environment(seed: int) -> dict[str, Any]:

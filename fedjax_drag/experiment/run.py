@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,11 +13,14 @@ import numpy as np
 
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment import build, results
+from fedjax_drag.experiment.assemble import assemble, traced
 from fedjax_drag.experiment.checkpoints import Checkpoints
 from fedjax_drag.experiment.config import Component, Config, load, slug
 from fedjax_drag.experiment.progress import Progress, summary
 from fedjax_drag.experiment.results import History
-from fedjax_drag.simulation import Evaluation, Result, Simulation, prepare
+from fedjax_drag.simulation import Evaluation, Result, Simulation, trace
+from fedjax_drag.simulation.batch import BatchSimulation
+from fedjax_drag.simulation.distributed import from_first, is_first
 from fedjax_drag.simulation.metrics import client_seconds
 
 
@@ -136,20 +141,20 @@ def plan(
         raise ValueError("out=None: resume and overwrite need the results folder")
     places = {label: folder and folder / slug(label) for label in singles}
     if folder is not None:
-        results.check_folder(folder, resume=resume, overwrite=overwrite)
+        from_first(partial(results.check_folder, folder, resume=resume, overwrite=overwrite))
     if resume:
-        _check_resumable(whole, singles, places, folder)
+        from_first(_check_resumable, whole, singles, places, folder)
 
     federations = federations or Federations()
     if not singles:
-        jobs = (Job(whole.name, whole, _prepare(whole, federations), folder),)
+        jobs = (Job(whole.name, whole, _prepare(whole, federations, folder if resume else None), folder),)
     else:
         jobs = tuple(
-            Job(label, single, _labelled(label, _prepare, single, federations), places[label])
-            for label, single in singles.items()
+            Job(label, single, _labelled(label, _prepare, single, federations, place if resume else None), place)
+            for (label, single), place in zip(singles.items(), places.values(), strict=True)
         )
     if overwrite and folder is not None:
-        results.clear(folder)
+        from_first(results.clear, folder)
     return Plan(whole, jobs, folder, resume)
 
 
@@ -164,7 +169,7 @@ def execute(planned: Plan, quiet: bool | None = None) -> dict[str, Result]:
       The results by label.
     """
     if planned.folder is not None and planned.config.compare is not None:
-        results.begin(planned.folder, planned.config)
+        from_first(results.begin, planned.folder, planned.config)
     return {job.label: _execute(job, planned.resume, quiet) for job in planned.jobs}
 
 
@@ -187,48 +192,16 @@ def _check_resumable(
             _labelled(label, results.check_same, place, single)
 
 
-def _prepare(config: Config, federations: Federations) -> Simulation:
-    """Builds and traces one run."""
-    fed = federations.split(config)
-    try:
-        return prepare(
-            build.method(config, fed.num_clients),
-            model=build.model(config, fed),
-            data=fed,
-            num_rounds=config.rounds,
-            cohort_size=config.cohort_size,
-            local_steps=config.local_steps,
-            batch_size=config.batch_size,
-            step_size=build.step_size(config),
-            local_epochs=config.local_epochs,
-            local_optimizer=build.part(config, "local_optimizer"),
-            loss=build.part(config, "loss"),
-            augmentation=build.part(config, "augmentation"),
-            attack=build.attack(config, fed),
-            byzantine_fraction=config.byzantine_fraction,
-            num_byzantine=config.num_byzantine,
-            byzantine_of=config.byzantine_of,
-            root_size=config.root_size,
-            root_client=build.part(config, "root_client"),
-            eval_every=config.eval_every,
-            seed=config.seed,
-            nonfinite=config.nonfinite,
-            clients_axis=config.clients_axis,
-            clients_per_chunk=config.clients_per_chunk,
-            mesh=config.mesh,
-            rounds_per_compile=config.rounds_per_compile,
-            diagnostics=config.diagnostics,
-            client_state=config.client_state,
-            time_clients=config.time_clients,
-        )
-    except TypeError as error:  # of the tracer: shapes or types that do not go together
-        raise ValueError(str(error).splitlines()[0]) from error
+def _prepare(config: Config, federations: Federations, begun: Path | None = None) -> Simulation:
+    """Builds and traces one run, which goes through its clients as the one in the folder ``begun`` did."""
+    walk = from_first(results.read_walk, begun) if begun else None
+    return traced(trace, assemble(config, federations.split(config), walk))
 
 
 def _execute(job: Job, resume: bool, quiet: bool | None) -> Result:
     recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume)
     start = 0 if recorder is None else recorder.start
-    bar = Progress(job.label, job.config.rounds, start, quiet)
+    bar = Progress(job.label, job.config.rounds, start, quiet if is_first() else True)
     if job.simulation.client_state_bytes:
         size = job.simulation.client_state_bytes / 2**20
         bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")
@@ -252,10 +225,12 @@ def _execute(job: Job, resume: bool, quiet: bool | None) -> Result:
 class Recorder:
     """Writes a run's evaluations, checkpoints and summary as they come; a callback of the engine.
 
+    Each of several processes has one, of which the first writes.
+
     Args:
       folder: the results folder; made here.
       config: the run's configuration.
-      simulation: the run, which knows what its state looks like.
+      simulation: the run, or those that it is one of, which knows what its state looks like.
       resume: continue from the newest checkpoint in the folder, if there is one.
 
     Attributes:
@@ -263,11 +238,11 @@ class Recorder:
       state: the state after them, or None at the beginning.
     """
 
-    def __init__(self, folder: Path, config: Config, simulation: Simulation, resume: bool):
+    def __init__(self, folder: Path, config: Config, simulation: Simulation | BatchSimulation, resume: bool):
         self._folder = folder
         self._begun = time.perf_counter()
-        results.begin(folder, config)
-        (folder / results.SUMMARY).unlink(missing_ok=True)
+        from_first(results.begin, folder, config, simulation.walk)
+        from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
         self._checkpoints = Checkpoints(folder)
         latest = self._checkpoints.latest() if resume else None
         self.start = latest or 0
@@ -275,17 +250,19 @@ class Recorder:
         self._earlier: History = {}
         metrics = folder / results.METRICS
         if latest is not None:
-            self._earlier = results.read_metrics(metrics, up_to=latest)
+            self._earlier = from_first(partial(results.read_metrics, metrics, up_to=latest))
             self.state = self._checkpoints.restore(latest, simulation.shapes)
-            results.cut_metrics(metrics, keep=len(self._earlier["round"]))
+            from_first(results.cut_metrics, metrics, len(self._earlier["round"]))
         self._rows: list[dict[str, Any]] = []
-        self._stream: IO[str] = metrics.open("w" if latest is None else "a", encoding="utf-8")
+        place = metrics if is_first() else Path(os.devnull)
+        self._stream: IO[str] = place.open("w" if latest is None else "a", encoding="utf-8")
 
     def __call__(self, event: Evaluation) -> None:
         """Records an evaluation: first its line, then the state after it."""
         results.append_metrics(self._stream, event.metrics)
         self._rows.append({key: event.metrics[key] for key in ("round", "test_accuracy")})
-        self._checkpoints.save(event.round, event.state)
+        if event.state is not None:
+            self._checkpoints.save(event.round, event.state)
 
     def finish(self, result: Result) -> Result:
         """Writes the summary; returns the result with the history from before a resume."""
@@ -299,7 +276,7 @@ class Recorder:
         done = int(history["round"][-1]) - self.start
         figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
         figures |= {"client_cost": result.cost._asdict(), "seconds_per_local_step": result.seconds_per_step}
-        results.write_json(self._folder / results.SUMMARY, figures | {"interrupted": False})
+        self._conclude(figures | {"interrupted": False})
         return result._replace(history=history)
 
     def interrupted(self) -> None:
@@ -310,12 +287,16 @@ class Recorder:
             for key in keys
         }
         figures = summary(history, time.perf_counter() - self._begun, None) | self._session()
-        results.write_json(self._folder / results.SUMMARY, figures | {"interrupted": True})
+        self._conclude(figures | {"interrupted": True})
 
     def close(self) -> None:
         """Closes the files."""
         self._stream.close()
         self._checkpoints.close()
+
+    def _conclude(self, figures: dict[str, Any]) -> None:
+        if is_first():
+            results.write_json(self._folder / results.SUMMARY, figures)
 
     def _session(self) -> dict[str, Any]:
         return {"resumed_from_round": self.start} if self.start else {}

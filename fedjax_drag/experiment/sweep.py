@@ -1,7 +1,9 @@
 """Sweeps: every combination of some values of a configuration, into a table, a matrix and its image."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,10 +12,15 @@ import numpy as np
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from fedjax_drag.experiment import axes, matrix, results, run
+from fedjax_drag import checks
+from fedjax_drag.experiment import axes, families, matrix, results, run
+from fedjax_drag.experiment.assemble import assemble
 from fedjax_drag.experiment.axes import Grid, Point
+from fedjax_drag.experiment.checkpoints import Checkpoints
+from fedjax_drag.experiment.families import Family
 from fedjax_drag.experiment.matrix import Cell, Table
 from fedjax_drag.experiment.results import History
+from fedjax_drag.experiment.together import Member, run_together
 from fedjax_drag.simulation.metrics import client_seconds
 
 CONFIG, TABLE, SUMMARY, HEATMAP, CELLS = "sweep.yaml", "table.csv", "summary.md", "heatmap.png", "cells"
@@ -21,7 +28,7 @@ WRITTEN = (CONFIG, TABLE, SUMMARY, HEATMAP, CELLS)
 """Everything that a sweep writes into its folder."""
 
 CLEARED_AFTER = 10
-"""Cells after which compiled programs are freed: some 30 MB each, and what all share is then traced anew."""
+"""Programs after which compiled ones are freed: some 30 MB each, and what all share is then traced anew."""
 
 
 class Sweep(NamedTuple):
@@ -65,10 +72,15 @@ def sweep(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool | None = None,
+    cells_per_program: int | None = None,
 ) -> Sweep:
     """Runs every combination of the values that a configuration gives under ``axes``.
 
-    A cell that cannot be run, or whose model diverges, is recorded as such and does not stop the others.
+    Cells that differ in numbers (of rules, attacks, clients; the step size), in the seed, in the way the data are split
+    and in the share of malicious clients run as one program, compiled once and divided among all local devices; what is
+    left, such as another rule, model or attack, is a loop over programs. The results are those of separate runs to the
+    accuracy of float32. A cell that cannot be run, or whose model diverges, is recorded as such and does not stop the
+    others.
 
     Args:
       config: path of a YAML file, or a mapping of the keys of a run's configuration and of ``axes``: a mapping from a
@@ -78,6 +90,7 @@ def sweep(
       resume: skip the cells that have finished in ``out`` and continue one that has not.
       overwrite: replace the sweep in ``out``.
       quiet: True for no progress bars, None for some only where standard error is a terminal.
+      cells_per_program: most cells in one program; 1 for separate runs; default as many as fit the memory.
 
     Returns:
       A :class:`Sweep`.
@@ -92,7 +105,9 @@ def sweep(
       >>> found.worst_case["drag"]  # doctest: +SKIP
       0.91
     """
-    return execute(plan(config, overrides, out, resume, overwrite), quiet)
+    if cells_per_program is not None:
+        checks.count("cells_per_program", cells_per_program, 1)
+    return execute(plan(config, overrides, out, resume, overwrite), quiet, cells_per_program)
 
 
 def plan(
@@ -124,54 +139,143 @@ def plan(
     return Plan(grid, folder, resume, federations)
 
 
-def execute(planned: Plan, quiet: bool | None = None) -> Sweep:
+def begin(planned: Plan) -> None:
+    """Makes the folder of a planned sweep, if it is to have one, with its configuration."""
+    if planned.folder is not None:
+        planned.folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(OmegaConf.create(planned.grid.to_mapping()), planned.folder / CONFIG)
+
+
+def execute(
+    planned: Plan,
+    quiet: bool | None = None,
+    cells_per_program: int | None = None,
+    known: Mapping[int, Cell] = types.MappingProxyType({}),
+) -> Sweep:
     """Runs the cells of a planned sweep.
 
     Args:
       planned: from :func:`plan`.
       quiet: as for :func:`sweep`.
+      cells_per_program: as for :func:`sweep`.
+      known: by place in the grid, cells that are not to run; what is finished in the folder goes before.
     """
-    grid, folder = planned.grid, planned.folder
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(OmegaConf.create(grid.to_mapping()), folder / CONFIG)
-    cells: list[Cell] = []
+    begin(planned)
+    grid = planned.grid
+    cells: dict[int, Cell] = {}
     with tqdm(total=len(grid.points), desc="sweep", unit=" cells", disable=quiet, dynamic_ncols=True) as bar:
         try:
-            for point in grid.points:
-                cells.append(_cell(planned, point, quiet))
-                _record(planned, cells)
-                bar.update()
-                if len(cells) % CLEARED_AFTER == 0:
+            for programs, found in enumerate(_outcomes(planned, quiet, cells_per_program, known), start=1):
+                cells |= found
+                _record(planned, _in_order(cells))
+                bar.update(len(found))
+                if programs % CLEARED_AFTER == 0:
                     jax.clear_caches()
         except KeyboardInterrupt:
-            cells += _interrupted(planned, grid.points[len(cells) :])
+            cells |= _interrupted(planned, cells)
             raise
         finally:
-            _record(planned, cells)
-            _draw(planned, cells)
-    found = matrix.matrix(grid, cells)
-    return Sweep(tuple(cells), matrix.table(grid, cells), dict(zip(found.rows, found.worst.tolist(), strict=True)))
+            _record(planned, _in_order(cells))
+            _draw(planned, _in_order(cells))
+    found = matrix.matrix(grid, _in_order(cells))
+    worst = dict(zip(found.rows, found.worst.tolist(), strict=True))
+    return Sweep(tuple(_in_order(cells)), matrix.table(grid, _in_order(cells)), worst)
 
 
-def _cell(planned: Plan, point: Point, quiet: bool | None) -> Cell:
-    """Runs one cell, or finds it finished; whatever is wrong with it becomes its message."""
-    folder = planned.folder and planned.folder / CELLS / point.folder
-    history = _finished(folder, point) if folder is not None and planned.resume else None
-    try:
-        return _judged(point, _run(planned, point, folder, quiet) if history is None else history)
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "")
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        return Cell(point.values, "failed", kind + reason, {})
+def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
+    return [cells[place] for place in sorted(cells)]
 
 
-def _run(planned: Plan, point: Point, folder: Path | None, quiet: bool | None) -> History:
+def _outcomes(
+    planned: Plan, quiet: bool | None, most: int | None, given: Mapping[int, Cell]
+) -> Iterator[dict[int, Cell]]:
+    """What came out of cells, by place: first of those that are finished or cannot start, then of each program."""
+    members: list[Member] = []
+    known = dict(given)
+    for place, point in enumerate(planned.grid.points):
+        folder = planned.folder and planned.folder / CELLS / point.folder
+        history = _finished(folder, point) if folder is not None and planned.resume else None
+        if history is not None:
+            known[place] = _judged(point, history)
+        if place in known:
+            continue
+        try:
+            members.append(_member(planned, place, point, folder))
+        except Exception as error:
+            known[place] = _failed(point, error)
+    if known:
+        yield known
+    for family in _families(members, most):
+        yield from _run(planned, [members[i] for i in family.places], family.numbers, quiet, most)
+
+
+def _member(planned: Plan, place: int, point: Point, folder: Path | None) -> Member:
     begun = folder is not None and (folder / results.CONFIG).is_file()
-    one = run.plan(point.config, out=folder, resume=begun, federations=planned.federations)
-    named = dataclasses.replace(one, jobs=tuple(dataclasses.replace(job, label=point.label) for job in one.jobs))
-    (result,) = run.execute(named, quiet).values()
-    return result.history
+    walk = results.read_walk(folder) if folder and begun else None
+    settings = assemble(point.config, planned.federations.split(point.config), walk)
+    return Member(place, point, folder, settings, begun)
+
+
+def _families(members: Sequence[Member], most: int | None) -> list[Family]:
+    """Those that can share a program; each by itself where that is asked for."""
+    if most == 1:
+        return [Family([place], [{}]) for place in range(len(members))]
+    starts = [_rounds_done(member.folder) if member.resume else 0 for member in members]
+    feds = [member.settings.data for member in members]
+    return families.group([member.point.config for member in members], feds, starts)
+
+
+def _rounds_done(folder: Path | None) -> int:
+    if folder is None or not (folder / results.CHECKPOINTS).is_dir():
+        return 0
+    checkpoints = Checkpoints(folder)
+    try:
+        return checkpoints.latest() or 0
+    finally:
+        checkpoints.close()
+
+
+def _run(
+    planned: Plan,
+    members: Sequence[Member],
+    numbers: Sequence[Mapping[str, float]],
+    quiet: bool | None,
+    most: int | None,
+) -> Iterator[dict[int, Cell]]:
+    """Runs cells of one family together; whatever is wrong with one by itself becomes its message."""
+    left = {member.place: member for member in members}
+    if len(members) > 1 and members[0].settings.client_state == "device":
+        try:
+            for found in run_together(members, numbers, most, quiet):
+                yield {place: _outcome(left.pop(place).point, came) for place, came in found.items()}
+        except Exception as error:  # what is wrong with all of them, or with one, each will say by itself
+            tqdm.write(f"{len(left)} cells run one by one: {_reason(error)}", file=sys.stderr)
+    for place, member in left.items():
+        yield {place: _alone(planned, member, quiet)}
+
+
+def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
+    point = member.point
+    try:
+        one = run.plan(point.config, out=member.folder, resume=member.resume, federations=planned.federations)
+        named = dataclasses.replace(one, jobs=tuple(dataclasses.replace(job, label=point.label) for job in one.jobs))
+        (result,) = run.execute(named, quiet).values()
+        return _judged(point, result.history)
+    except Exception as error:
+        return _failed(point, error)
+
+
+def _outcome(point: Point, came: History | Exception) -> Cell:
+    return _failed(point, came) if isinstance(came, Exception) else _judged(point, came)
+
+
+def _failed(point: Point, error: Exception) -> Cell:
+    return Cell(point.values, "failed", _reason(error), {})
+
+
+def _reason(error: Exception) -> str:
+    reason = next(iter(str(error).strip().splitlines()), "")
+    return reason if isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"
 
 
 def _finished(folder: Path, point: Point) -> History | None:
@@ -195,15 +299,17 @@ def _judged(point: Point, history: History) -> Cell:
     return Cell(point.values, "diverged", f"test_loss is not finite from round {first} on", history)
 
 
-def _interrupted(planned: Plan, points: Sequence[Point]) -> list[Cell]:
-    """What the folder holds of a cell that was stopped on its way."""
-    if planned.folder is None or not points:
-        return []
-    try:
-        history = results.read_metrics(planned.folder / CELLS / points[0].folder / results.METRICS)
-    except (OSError, ValueError):
-        return []
-    return [Cell(points[0].values, "interrupted", "stopped before its end", history)]
+def _interrupted(planned: Plan, cells: Mapping[int, Cell]) -> dict[int, Cell]:
+    """What the folder holds of cells that were stopped on their way."""
+    found: dict[int, Cell] = {}
+    for place, point in enumerate(planned.grid.points):
+        if planned.folder is not None and place not in cells:
+            try:
+                history = results.read_metrics(planned.folder / CELLS / point.folder / results.METRICS)
+            except (OSError, ValueError):
+                continue
+            found[place] = Cell(point.values, "interrupted", "stopped before its end", history)
+    return found
 
 
 def _record(planned: Plan, cells: list[Cell]) -> None:

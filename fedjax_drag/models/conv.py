@@ -27,6 +27,7 @@ Milliseconds of CPU time (least of several; between runs they vary by a tenth an
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -185,10 +186,10 @@ def _band_is_worthwhile(width: int, k: int, features: int) -> bool:
     return width * features <= 64 * k
 
 
-def _diagonals(width: int, k: int, pads: Pads) -> np.ndarray:
+def _diagonals(width: int, k: int, pads: Pads, dtype: Any) -> np.ndarray:
     """``[k, width, wo]``: one where input column ``w`` meets tap ``j`` of output column ``o``."""
     j, w, o = np.ogrid[:k, :width, : width + sum(pads) - k + 1]
-    return (w == o + j - pads[0]).astype(np.float32)
+    return (w == o + j - pads[0]).astype(dtype)
 
 
 def _row_stacks(x: jax.Array, k: int, pads: Pads) -> jax.Array:
@@ -202,7 +203,7 @@ def _row_stacks(x: jax.Array, k: int, pads: Pads) -> jax.Array:
 def _band_product(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     n, _, w, c = x.shape
     k, _, _, features = kernel.shape
-    diagonals = _diagonals(w, k, pads)
+    diagonals = _diagonals(w, k, pads, kernel.dtype)
     band = jnp.einsum("jwo,ijcf->iwcof", diagonals, kernel).reshape(k * w * c, -1)
     y = _row_stacks(x, k, pads) @ band
     return y.reshape(n, y.shape[1], -1, features)
@@ -213,7 +214,7 @@ def _kernel_gradient_band_product(x: jax.Array, g: jax.Array, pads: Pads) -> jax
     _, ho, wo, features = g.shape
     k = h + sum(pads) - ho + 1
     band = _row_stacks(x, k, pads).reshape(n * ho, -1).T @ g.reshape(n * ho, wo * features)
-    return jnp.einsum("jwo,iwcof->ijcf", _diagonals(w, k, pads), band.reshape(k, w, c, wo, features))
+    return jnp.einsum("jwo,iwcof->ijcf", _diagonals(w, k, pads, g.dtype), band.reshape(k, w, c, wo, features))
 
 
 # --- the three operations: which form, and each one's gradients

@@ -9,8 +9,9 @@ import optax
 from jax.core import Tracer
 
 from fedjax_drag import checks
+from fedjax_drag.simulation.dissimilarity import requested
 from fedjax_drag.simulation.round import KNOWLEDGE
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Algorithm, Attack
 
 
 def check_work(local_steps: Any, local_epochs: Any, step_size: Any, num_rounds: int) -> None:
@@ -64,6 +65,21 @@ def resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
     if clients_axis != "auto":
         return clients_axis
     return "map" if clients_per_chunk is not None or jax.default_backend() == "cpu" else "vmap"
+
+
+def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack | None) -> bool:
+    """Whether messages are added up as they come; ``"auto"`` does so where nothing speaks against it."""
+    checks.one_of("aggregation", aggregation, ("auto", "stack", "stream"))
+    obstacle = None
+    if algorithm.sums is None:
+        obstacle = "the method's rule compares the clients with each other"
+    elif attack is not None and attack.forge is not None:
+        obstacle = "the attack forges messages in the knowledge of all others"
+    elif requested(algorithm.needs):
+        obstacle = "the method needs the clients' dissimilarity, which is told from the stacked messages"
+    if aggregation == "stream" and obstacle:
+        raise ValueError(f"aggregation='stream': {obstacle}; must be 'auto' or 'stack'")
+    return aggregation != "stack" and obstacle is None
 
 
 def check_loss(loss: Callable[..., Any], num_classes: int) -> None:

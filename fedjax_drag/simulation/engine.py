@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import per_client
-from fedjax_drag.simulation import host_state, memory
+from fedjax_drag.simulation import distributed, host_state, memory
 from fedjax_drag.simulation.calibration import Walk
 from fedjax_drag.simulation.cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.federation import Federation
-from fedjax_drag.simulation.mesh import everywhere, placement, resolve_mesh
+from fedjax_drag.simulation.mesh import everywhere, own_copy, place, placement, resolve_mesh
 from fedjax_drag.simulation.metrics import Result, client_seconds, stack_history
 from fedjax_drag.simulation.programs import TIMED_STEPS, Programs, cost_of, no_totals
 from fedjax_drag.simulation.round import RunState, choose_cohort
@@ -126,11 +126,10 @@ class Simulation:
         while done < self.num_rounds:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             state, metrics, totals = self._advance(compiled, state, done, target)
-            means = {"train_loss": totals["train_loss"] / np.float32(target - done)}
-            done = target
             evaluated = compiled.evaluate(host_state.without_rows(state), self.test)
-            metrics = jax.device_get(metrics) | totals | means | self.cost.of(totals) | jax.device_get(evaluated)
-            history.append({"round": done} | metrics)
+            metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
+            history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
+            done = target
             for callback in callbacks:
                 callback(Evaluation(done, self.num_rounds, history[-1], state))
         jax.block_until_ready(state)
@@ -138,7 +137,8 @@ class Simulation:
         if seconds_per_step is not None:
             columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
         seconds = time.perf_counter() - started
-        return Result(state.params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step)
+        params = state.params if self.key.is_fully_addressable else own_copy(state.params)
+        return Result(params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step)
 
     def _check_memory(self, compiled: Lowered) -> None:
         rows, on_host = self.client_state_bytes, self.lowered.draw is not None
@@ -148,10 +148,12 @@ class Simulation:
 
     def _measured(self, state: RunState) -> float:
         """Seconds that one client needs for a local step, by itself on this device."""
+        # By itself also of several processes, each of which runs it as often as its own clock says.
+        federation, key, state = own_copy((self.federation, self.key, state))
         if self.lowered.draw is not None:
-            state = host_state.taken(state, np.arange(self.cohort_size), self.shardings)
-        program = jax.jit(self.programs.client).lower(self.federation, self.key, state).compile()
-        return measure_seconds(program, self.federation, self.key, state) / TIMED_STEPS
+            state = host_state.taken(state, np.arange(self.cohort_size), None)
+        program = jax.jit(self.programs.client).lower(federation, key, state).compile()
+        return measure_seconds(program, federation, key, state) / TIMED_STEPS
 
     def _advance(self, compiled: Lowered, state: RunState, done: int, target: int) -> tuple[RunState, Any, Any]:
         """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
@@ -166,7 +168,6 @@ class Simulation:
             cohort = host_state.taken(state, client_ids, self.shardings)
             after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
             state = host_state.stored(state, after, client_ids)
-        totals = {name: total for name, total in jax.device_get(totals).items() if name in metrics}
         return state, metrics, totals
 
     def initial_state(self) -> RunState:
@@ -191,9 +192,32 @@ class Simulation:
             return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), state, like)
 
         if self.lowered.draw is None:
-            return jax.device_put(copied(initial, like), self.shardings or self.key.sharding)
+            return place(copied(initial, like), self.shardings or self.key.sharding)
         small = copied(host_state.without_rows(initial), host_state.without_rows(like))
-        return host_state.with_rows_of(initial, jax.device_put(small, self.key.sharding))
+        return host_state.with_rows_of(initial, place(small, self.key.sharding))
+
+
+def history_row(
+    done: int,
+    rounds: int,
+    metrics: Mapping[str, Any],
+    totals: Mapping[str, Any],
+    evaluated: Mapping[str, Any],
+    cost: ClientCost,
+) -> dict[str, Any]:
+    """One evaluation's row of the history.
+
+    Args:
+      done: rounds done.
+      rounds: how many of them since the row before.
+      metrics: of the last of them.
+      totals: sums over them, also of metrics that the method does not have.
+      evaluated: on the test set.
+      cost: what the method asks of one client.
+    """
+    totals = {name: total for name, total in totals.items() if name in metrics}
+    means = {"train_loss": totals["train_loss"] / np.float32(rounds)}
+    return {"round": done, **metrics, **totals, **means, **cost.of(totals), **evaluated}
 
 
 def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
@@ -209,18 +233,28 @@ def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.
     """
-    asked = Settings(algorithm=algorithm, **settings)
+    return trace(Settings(algorithm=algorithm, **settings))
+
+
+def trace(asked: Settings) -> Simulation:
+    """:func:`prepare` of settings that are already checked one by one.
+
+    Raises:
+      ValueError: if the settings do not fit together.
+    """
     mesh = resolve_mesh(asked.mesh, asked.cohort_size)
     hosted = federate(asked)
     programs, work = programs_of(asked, mesh)
     shared = everywhere(mesh)
-    federation, test, key = jax.device_put((hosted, asked.data.test, jax.random.key(asked.seed)), shared)
+    if mesh is not None and mesh.is_multi_process:
+        distributed.check_same("data", (hosted, asked.data.test, asked.seed))
+    federation, test, key = place((hosted, asked.data.test, jax.random.key(asked.seed)), shared)
 
     state = jax.eval_shape(programs.init, key)
     small = _shapes(host_state.without_rows(state), shared)
     draw = None
     if asked.client_state == "host" and per_client.found_in(state):
-        cohort = functools.partial(choose_cohort, algorithm, asked.cohort_size)
+        cohort = functools.partial(choose_cohort, asked.algorithm, asked.cohort_size)
         draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, small)
         state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
     shardings = placement(state, mesh)
@@ -238,7 +272,7 @@ def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
         programs,
         Lowered(advance.lower(federation, key, seen, no_totals(), np.int32(1)), evaluate.lower(small, test), draw),
         shardings,
-        cost_of(algorithm, work, programs, federation, key, seen),
+        cost_of(asked.algorithm, work, programs, federation, key, seen),
         asked.time_clients,
         work.walk,
     )

@@ -9,13 +9,26 @@ from fedjax_drag import tree
 from fedjax_drag.types import Deltas, Params
 
 
+def sum_of_benign(honest: Deltas, malicious: jax.Array, valid: Any = None) -> Params:
+    """Sum of the benign clients' deltas, like the parameters.
+
+    Args:
+      honest: the deltas ``[S, *p]`` as the clients computed them, before any was forged; those that are not finite do
+        not count.
+      malicious: ``[S]`` bool.
+      valid: which clients take part at all, ``[S]``; default everybody.
+    """
+    counted = ~malicious & tree.finite_rows(honest) & (True if valid is None else valid)
+    return tree.weighted_sum(counted.astype(jnp.float32), honest)
+
+
 def harm(
-    honest: Deltas, update: Params, malicious: jax.Array, weight: Any = None, valid: Any = None
+    benign: Params, update: Params, malicious: jax.Array, weight: Any = None, valid: Any = None
 ) -> dict[str, jax.Array]:
     """How far malicious clients got in a round.
 
     Args:
-      honest: the deltas ``[S, *p]`` as the clients computed them, before any was forged.
+      benign: of :func:`sum_of_benign`.
       update: change of the global parameters.
       malicious: ``[S]`` bool.
       weight: each client's weight in the rule, ``[S]``; None if the rule has none.
@@ -28,8 +41,7 @@ def harm(
       ``detection_fpr``: the shares of malicious and of benign clients that it rejected, NaN where there are none.
     """
     valid = jnp.ones(malicious.shape, bool) if valid is None else valid
-    mean = tree.mean(honest, ~malicious & valid & tree.finite_rows(honest))
-    metrics = {"cosine_to_benign": tree.cosines(jax.tree.map(lambda u: u[None], update), mean)[0]}
+    metrics = {"cosine_to_benign": tree.cosines(jax.tree.map(lambda u: u[None], update), benign)[0]}
     if weight is None:
         return metrics
     size = jnp.where(valid, jnp.abs(weight), 0.0)

@@ -1,4 +1,7 @@
-"""Per-client state in host memory: a round's program receives its cohort's rows and returns them."""
+"""Per-client state in host memory: a round's program receives its cohort's rows and returns them.
+
+Each of several processes keeps all rows, so that it does not matter whose devices get which.
+"""
 
 from typing import Any
 
@@ -7,6 +10,7 @@ import numpy as np
 
 from fedjax_drag import per_client
 from fedjax_drag.per_client import PerClient
+from fedjax_drag.simulation.mesh import fetch, place
 
 
 def without_rows(state: Any) -> Any:
@@ -30,7 +34,7 @@ def repeated(state: Any, num_clients: int) -> Any:
 
 def with_rows_of(state: Any, small: Any) -> Any:
     """``small``, from :func:`without_rows`, with a copy of the rows of ``state`` in host memory."""
-    return per_client.convert(lambda _, whole: PerClient(jax.tree.map(np.array, whole.rows)), small, state)
+    return per_client.convert(lambda _, whole: PerClient(jax.tree.map(np.array, fetch(whole.rows))), small, state)
 
 
 def taken(state: Any, client_ids: np.ndarray, shardings: Any) -> Any:
@@ -40,14 +44,14 @@ def taken(state: Any, client_ids: np.ndarray, shardings: Any) -> Any:
         return PerClient(jax.tree.map(lambda x: x[client_ids], whole.rows), gathered=True)
 
     cohort = per_client.convert(node, state)
-    return jax.device_put(cohort, shardings)
+    return place(cohort, shardings)
 
 
 def stored(state: Any, cohort: Any, client_ids: np.ndarray) -> Any:
     """``cohort``, the state after a round, with its rows written into those of ``state``, which is used up."""
 
     def node(mine: PerClient, whole: PerClient) -> PerClient:
-        for rows, fresh in zip(jax.tree.leaves(whole.rows), jax.tree.leaves(jax.device_get(mine.rows)), strict=True):
+        for rows, fresh in zip(jax.tree.leaves(whole.rows), jax.tree.leaves(fetch(mine.rows)), strict=True):
             rows[client_ids] = fresh
         return whole
 

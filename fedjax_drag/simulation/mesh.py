@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks, per_client
@@ -20,12 +22,21 @@ Mapper = Callable[..., Any]
 ``inputs``. ``into`` is a pytree like the outputs whose memory may be overwritten with them: a loop that carries the
 outputs of its last turn back in saves filling fresh memory with zeros, which costs as much as a pass over it."""
 
+Folder = Callable[..., tuple[Any, Any]]
+"""``(fn, fold, shared, inputs) -> (total, kept)``: ``fn(shared, entry)`` for every entry, but of its outputs only what
+``fold(shared, entries, outputs) -> (total, kept)`` makes of a chunk of them: the sum of all totals, and what is kept of
+each entry, a leading axis as long as that of ``inputs``."""
+
+MESHES = ("cores", "all")
+"""Meshes by name."""
+
 
 def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
     """Checks the argument ``mesh`` of a run.
 
     Args:
-      mesh: None (one device), ``"cores"`` (as many local devices as divide the cohort) or a mesh of one axis.
+      mesh: None (one device), ``"cores"`` (as many devices of this process as divide the cohort), ``"all"`` (as many of
+        all processes, the same number of each) or a mesh of one axis.
       cohort_size: S, which must be a multiple of the number of devices.
 
     Raises:
@@ -34,15 +45,18 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
     if mesh is None:
         return None
     if isinstance(mesh, str):
-        checks.one_of("mesh", mesh, ("cores",))
-        devices = jax.local_devices()
-        if len(devices) == 1:
+        checks.one_of("mesh", mesh, MESHES)
+        processes = range(jax.process_count()) if mesh == "all" else [jax.process_index()]
+        devices = [jax.local_devices(process) for process in processes]
+        if mesh == "cores" and len(devices[0]) == 1:
             raise ValueError(
                 "mesh='cores': only one device; call jax.config.update('jax_num_cpu_devices', number_of_cores) "
                 "before anything else in JAX"
             )
-        share = max(n for n in range(1, len(devices) + 1) if cohort_size % n == 0)
-        mesh = Mesh(devices[: share if share > 1 else None], ("clients",))
+        fewest = min(len(own) for own in devices)
+        shares = [share for share in range(1, fewest + 1) if cohort_size % (share * len(devices)) == 0]
+        share = shares[-1] if shares and shares[-1] * len(devices) > 1 else fewest  # what cannot be is told below
+        mesh = Mesh([device for own in devices for device in own[:share]], ("clients",))
     if len(mesh.axis_names) != 1:
         raise ValueError(f"mesh with axes {mesh.axis_names}: must have one axis, over which clients are sharded")
     if cohort_size % mesh.size:
@@ -61,7 +75,9 @@ def make_mapper(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | N
 
     def on_one_device(fn, shared, inputs, into=None):
         one = lambda entry: fn(shared, entry)
-        return jax.vmap(one)(inputs) if clients_axis == "vmap" else _map(one, inputs, clients_per_chunk or 1, into)
+        if clients_axis == "vmap":
+            return jax.vmap(one)(inputs)
+        return _walk(one, lambda _, outputs: ((), outputs), inputs, clients_per_chunk or 1, into)[1]
 
     if mesh is None:
         return on_one_device
@@ -75,24 +91,64 @@ def make_mapper(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | N
     return on_all_devices
 
 
-def _map(one: Callable[[Any], Any], inputs: Any, chunk: int, into: Any) -> Any:
-    """``one`` for every entry, ``chunk`` of them at once, written into the memory of ``into``."""
-    size = jax.tree.leaves(inputs)[0].shape[0]
-    if into is None:
-        shapes = jax.eval_shape(lambda xs: one(jax.tree.map(lambda x: x[0], xs)), inputs)
-        into = jax.tree.map(lambda like: jnp.zeros((size, *like.shape), like.dtype), shapes)
+def make_folder(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | None) -> Folder:
+    """How the clients' results are added up as they come: no more than a chunk of them lies in memory at a time.
 
-    def block(start, length, out):
+    Arguments as for :func:`make_mapper`. Each device adds up its share, and the devices' totals are added in one
+    all-reduce.
+    """
+
+    def on_one_device(fn, fold, shared, inputs):
+        one, folded = lambda entry: fn(shared, entry), lambda entries, outputs: fold(shared, entries, outputs)
+        if clients_axis == "vmap":
+            return folded(inputs, jax.vmap(one)(inputs))
+        return _walk(one, folded, inputs, clients_per_chunk or 1, None)
+
+    if mesh is None:
+        return on_one_device
+    split = PartitionSpec(mesh.axis_names)
+
+    def on_all_devices(fn, fold, shared, inputs):
+        def share(shared, rows):
+            total, kept = on_one_device(fn, fold, shared, rows)
+            return jax.lax.psum(total, mesh.axis_names), kept
+
+        specs = (PartitionSpec(), split)
+        return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)(shared, inputs)
+
+    return on_all_devices
+
+
+def _walk(
+    one: Callable[[Any], Any], fold: Callable[[Any, Any], tuple[Any, Any]], inputs: Any, chunk: int, into: Any
+) -> tuple[Any, Any]:
+    """``one`` for every entry, ``chunk`` of them at once.
+
+    Returns:
+      The sum of the first and the rows of the second of what ``fold`` makes of each chunk of entries and their outputs;
+      the rows in the memory of ``into`` if that is given.
+    """
+    size = jax.tree.leaves(inputs)[0].shape[0]
+
+    def block(start, length):
         entries = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, length), inputs)
         if length == 1:  # not a batch of one: a convolution over a batch of filters is another program
-            rows = jax.tree.map(lambda y: y[None], one(jax.tree.map(lambda x: x[0], entries)))
-        else:
-            rows = jax.vmap(one)(entries)
-        return jax.tree.map(lambda o, y: jax.lax.dynamic_update_slice_in_dim(o, y, start, 0), out, rows)
+            return fold(entries, jax.tree.map(lambda y: y[None], one(jax.tree.map(lambda x: x[0], entries))))
+        return fold(entries, jax.vmap(one)(entries))
 
-    out = jax.lax.fori_loop(0, size // chunk, lambda i, out: block(i * chunk, chunk, out), into)
+    def advance(start, length, carry):
+        total, out = carry
+        part, rows = block(start, length)
+        out = jax.tree.map(lambda o, y: jax.lax.dynamic_update_slice_in_dim(o, y, start, 0), out, rows)
+        return jax.tree.map(jnp.add, total, part), out
+
+    total, rows = jax.eval_shape(lambda: block(0, 1))
+    total = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), total)
+    if into is None:
+        into = jax.tree.map(lambda like: jnp.zeros((size, *like.shape[1:]), like.dtype), rows)
+    carry = jax.lax.fori_loop(0, size // chunk, lambda i, carry: advance(i * chunk, chunk, carry), (total, into))
     rest = size % chunk
-    return block(size - rest, rest, out) if rest else out
+    return advance(size - rest, rest, carry) if rest else carry
 
 
 def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:
@@ -135,3 +191,36 @@ def placement(state: Any, mesh: Mesh | None) -> Any:
 def placed(state: Any, mesh: Mesh | None) -> Any:
     """``state`` with every leaf where :func:`placement` wants it; also inside a compiled program."""
     return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh))
+
+
+def place(values: Any, shardings: Any) -> Any:
+    """``values`` on the devices that ``shardings`` name.
+
+    Args:
+      values: a pytree of arrays; where the devices are those of several processes, each has the same ones.
+      shardings: one for all, a pytree of one for each, or None for the default device.
+    """
+    if shardings is None or jax.process_count() == 1:
+        return jax.device_put(values, shardings)
+
+    def leaf(x, sharding):
+        if sharding.is_fully_addressable or not getattr(x, "is_fully_addressable", True):
+            return jax.device_put(x, sharding)
+        return jax.make_array_from_callback(np.shape(x), sharding, lambda index: x[index])
+
+    return jax.tree.map(leaf, values, jax.tree.broadcast(shardings, values))
+
+
+def fetch(arrays: Any) -> Any:
+    """``arrays`` in host memory, also those of which other processes have parts; these must all fetch them."""
+
+    def whole(x):
+        everywhere = x.is_fully_addressable or x.is_fully_replicated if isinstance(x, jax.Array) else True
+        return x if everywhere else multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.device_get(jax.tree.map(whole, arrays))
+
+
+def own_copy(arrays: Any) -> Any:
+    """What the first device of this process holds of ``arrays``: of those that are everywhere, a copy."""
+    return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, arrays)

@@ -18,9 +18,10 @@ from fedjax_drag.simulation import sampling
 from fedjax_drag.simulation.calibration import Walk
 from fedjax_drag.simulation.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.federation import Federation
-from fedjax_drag.simulation.harm import harm
+from fedjax_drag.simulation.harm import harm, sum_of_benign
 from fedjax_drag.simulation.local import LocalResult, local_pass
-from fedjax_drag.simulation.mesh import Mapper, placed, split_coordinates
+from fedjax_drag.simulation.mesh import Folder, Mapper, placed, split_coordinates
+from fedjax_drag.simulation.streaming import make_stream
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, State
 
 KNOWLEDGE = ("last_update", "root_delta", "aggregate")
@@ -60,6 +61,8 @@ class Work:
       mesh: devices that share the clients, or None.
       reject_nonfinite: whether a client whose message is not finite is left out.
       root_client: what the server runs on its root data.
+      walk: the way that ``over_clients`` takes.
+      fold_clients: adds up the clients' messages as they come, by the method's ``sums``; None to stack them.
       local_epochs: passes over the client's own data.
       local_optimizer: what transforms the directions of a local pass, or None.
       augmentation: what changes training inputs at random, or None.
@@ -77,9 +80,11 @@ class Work:
     mesh: Mesh | None
     reject_nonfinite: bool
     root_client: ClientRule
+    walk: Walk
     local_epochs: float | None = None
     local_optimizer: optax.GradientTransformation | None = None
     augmentation: Augmentation | None = None
+    fold_clients: Folder | None = None
 
     def loss_fn(self, params: Params, batch: Batch) -> jax.Array:
         """The mean loss of a batch's real examples, scalar."""
@@ -129,10 +134,11 @@ def make_client_pass(attack: Attack | None, work: Work) -> Callable[..., LocalRe
 
 def make_round(
     algorithm: Algorithm, attack: Attack | None, work: Work
-) -> Callable[..., tuple[RunState, dict[str, jax.Array], LocalResult]]:
+) -> Callable[..., tuple[RunState, dict[str, jax.Array], Any]]:
     """Builds ``(federation, key, state, scratch=None) -> (state, metrics, scratch)`` for one round.
 
     The scratch that a round returns holds the clients' results; given to the next round, their memory is used again.
+    It is ``()`` where the clients' messages are added up as they come.
 
     Metrics are the algorithm's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]`` and those of
     :func:`what_clients_did`; where the algorithm says who is eligible, also ``valid`` ``[S]``; under attack those of
@@ -145,9 +151,26 @@ def make_round(
     dissimilarity = make_dissimilarity(emd, work.apply, work.preprocess, work.over_clients) if emd else None
 
     def root_delta(federation, key, round_index, start):
-        root = federation.root_row
-        inputs = (federation.rows.shape[0], root, root.shape[0], False, ())
+        inputs = (federation.rows.shape[0], federation.root_row, federation.root_count, False, ())
         return client_pass(work.root_client, (federation, key, round_index, Downlink(start)), inputs).uplink.delta
+
+    stream = None
+    if work.fold_clients is not None:
+        assert algorithm.sums is not None
+        own_pass = functools.partial(client_pass, algorithm.client)
+        stream = make_stream(algorithm.sums, work.fold_clients, own_pass, wants_benign=attack is not None)
+
+    def concluded(state, params, after, known, malicious, local, benign):
+        """The state after a round and its metrics; entries of length 0 are those that nobody knows."""
+        after = per_client.scatter(state.algorithm, after, known["client_ids"])
+        update, valid = tree.subtract(params, state.params), known.get("valid")
+        of_rule = {name: value for name, value in after.metrics.items() if jnp.size(value)}
+        who = {"client_ids": known["client_ids"], "malicious": malicious} | ({} if valid is None else {"valid": valid})
+        metrics = of_rule | who | what_clients_did(local, malicious, valid)
+        if attack is not None:
+            metrics |= harm(benign, update, malicious, of_rule.get("weight"), valid)
+        last_update = update if "last_update" in asks else ()
+        return placed((RunState(params, after, state.round + 1, last_update), metrics), work.mesh)
 
     def round_fn(federation: Federation, key: jax.Array, state: RunState, scratch: LocalResult | None = None):
         index = state.round
@@ -157,12 +180,8 @@ def make_round(
         memory = per_client.gather(state.algorithm, ids)
         downlink = algorithm.broadcast(state.params, memory, ids)
 
-        local = work.over_clients(
-            functools.partial(client_pass, algorithm.client),
-            (federation, key, index, downlink._replace(own=())),
-            (ids, federation.rows[ids], federation.counts[ids], malicious, downlink.own),
-            scratch,
-        )
+        shared = (federation, key, index, downlink._replace(own=()))
+        inputs = (ids, federation.rows[ids], federation.counts[ids], malicious, downlink.own)
 
         known = {
             "client_ids": ids,
@@ -175,6 +194,11 @@ def make_round(
             known["valid"] = eligible[ids]
         if "root_delta" in algorithm.needs:
             known["root_delta"] = root_delta(federation, key, index, downlink.start)
+
+        if stream is not None:
+            params, after, heard = stream(state.params, memory, shared, inputs, malicious, **known)
+            return *concluded(state, params, after, known, malicious, heard.local, heard.benign), ()
+        local = work.over_clients(functools.partial(client_pass, algorithm.client), shared, inputs, scratch)
 
         def aggregate(uplink, **changes):
             extras = known | changes
@@ -199,14 +223,8 @@ def make_round(
             uplink = forge(attack_key, uplink, malicious, client_ids=ids, round=index, **told)
 
         params, after = aggregate(uplink)
-        after = per_client.scatter(state.algorithm, after, ids)
-        update = tree.subtract(params, state.params)
-        who = {"client_ids": ids, "malicious": malicious} | {n: known[n] for n in ("valid",) if n in known}
-        metrics = after.metrics | who | what_clients_did(local, malicious, known.get("valid"))
-        if attack is not None:
-            metrics |= harm(local.uplink.delta, update, malicious, after.metrics.get("weight"), known.get("valid"))
-        last_update = update if "last_update" in asks else ()
-        return *placed((RunState(params, after, index + 1, last_update), metrics), work.mesh), local
+        benign = () if attack is None else sum_of_benign(local.uplink.delta, malicious, known.get("valid"))
+        return *concluded(state, params, after, known, malicious, local, benign), local
 
     return round_fn
 

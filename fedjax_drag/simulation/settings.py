@@ -66,10 +66,17 @@ class Settings:
         for the same bits on another machine, say which. :attr:`Simulation.walk` is the one taken.
       clients_per_chunk: clients that run at once under ``"map"``; default 1.
       mesh: a ``jax.sharding.Mesh`` of one axis over whose devices the clients are sharded; ``cohort_size`` must be
-        a multiple of their number. ``"cores"``: as many local devices as divide the cohort. Default one device.
+        a multiple of their number. ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many
+        devices of all processes (:mod:`~fedjax_drag.simulation.distributed`), the same number of each. Default one
+        device.
       compute_dtype: in which the model runs forward and backward, in training and in evaluation: ``"float32"``, or
         ``"bfloat16"``, faster where the hardware has it, slower elsewhere. Parameters, what clients send, aggregation
         and the loss of the logits are float32 in any case.
+      aggregation: ``"stream"`` adds up the clients' messages as they come, for methods that need nothing but sums
+        (:attr:`~fedjax_drag.types.Algorithm.sums`) and attacks that forge none; ``"stack"`` keeps those of the whole
+        cohort. The results are the same to rounding. Default ``"auto"``: stream where it can be done, which is faster
+        and needs no memory for the cohort; metrics that compare a client with the whole sum, such as
+        the cosine of :func:`~fedjax_drag.aggregators.fedavg`, are only known of a stack.
       rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
       client_state: where the rows lie that a method keeps for every client, such as SCAFFOLD's control variates:
         ``"device"``, or ``"host"``, from where only the cohort's rows travel, with the same results bit for bit.
@@ -106,6 +113,7 @@ class Settings:
     clients_axis: str = "auto"
     clients_per_chunk: int | None = None
     mesh: Mesh | str | None = None
+    aggregation: str = "auto"
     compute_dtype: str = "float32"
     rounds_per_compile: int | None = None
     diagnostics: bool = True

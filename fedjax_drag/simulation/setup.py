@@ -11,10 +11,18 @@ from jax.sharding import Mesh
 
 from fedjax_drag.clients import sgd
 from fedjax_drag.losses import cross_entropy
-from fedjax_drag.simulation.arguments import check_attack, check_logits, check_loss, check_sign, resolve_axis
+from fedjax_drag.simulation.arguments import (
+    check_attack,
+    check_logits,
+    check_loss,
+    check_sign,
+    resolve_aggregation,
+    resolve_axis,
+)
 from fedjax_drag.simulation.calibration import Passes, Walk, choose
+from fedjax_drag.simulation.distributed import from_first
 from fedjax_drag.simulation.federation import Federation, choose_malicious, choose_root
-from fedjax_drag.simulation.mesh import make_mapper
+from fedjax_drag.simulation.mesh import make_folder, make_mapper
 from fedjax_drag.simulation.programs import Programs, make_programs
 from fedjax_drag.simulation.round import Work
 from fedjax_drag.simulation.settings import Settings
@@ -60,8 +68,9 @@ def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
     check_logits(jax.eval_shape(apply, params, example), data.num_classes)
+    streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
     asked = settings.clients_axis == "auto" and settings.clients_per_chunk is None
-    walk = choose(usual, _passes(settings, mesh, apply, params, example)) if asked else usual
+    walk = _walk(usual, _passes(settings, mesh, apply, params, example), mesh) if asked else usual
     work = Work(
         apply,
         loss,
@@ -79,8 +88,14 @@ def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
         local_optimizer=settings.local_optimizer,
         augmentation=settings.augmentation,
         walk=walk,
+        fold_clients=make_folder(*walk, mesh) if streams else None,
     )
     return make_programs(settings.algorithm, attack, work, init_params, settings.diagnostics), work
+
+
+def _walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
+    """The fastest walk; where devices belong to several processes, as the first of them has measured it."""
+    return from_first(choose, usual, passes) if mesh is not None and mesh.is_multi_process else choose(usual, passes)
 
 
 def _passes(settings: Settings, mesh: Mesh | None, apply: Callable[..., Any], params: Any, example: Any) -> Passes:
@@ -92,9 +107,9 @@ def _passes(settings: Settings, mesh: Mesh | None, apply: Callable[..., Any], pa
     else:
         steps = np.ceil(settings.local_epochs * counts / size)
     at_once = settings.cohort_size // (mesh.size if mesh else 1)
-    batch = Batch(*(jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in (example, settings.data.train.y)))
+    batch: list[Any] = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in (example, settings.data.train.y)]
     loss_fn = lambda params, batch: loss(apply(params, batch.x), batch.y).mean()
-    return Passes(loss_fn, params, batch, steps, at_once, at_once * settings.num_rounds)
+    return Passes(loss_fn, params, Batch(*batch), steps, at_once, at_once * settings.num_rounds)
 
 
 def _functions_of(model: nn.Module, example: jax.Array, compute_dtype: str) -> tuple[Callable[..., Any], ...]:

@@ -11,6 +11,8 @@ from fedjax_drag.experiment import run as running
 from fedjax_drag.experiment.checkpoints import Checkpoints
 from fedjax_drag.experiment.config import load
 from fedjax_drag.experiment.run import execute, plan, run
+from fedjax_drag.simulation import setup
+from fedjax_drag.simulation.calibration import Walk
 
 
 def same(a, b):
@@ -221,3 +223,17 @@ def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         execute(plan(tiny, out=tmp_path / "out"))
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypatch):
+    """What is fastest may be another way by then, and would give other bits."""
+    monkeypatch.setattr(setup, "choose", lambda usual, passes: Walk("map", 2))
+    run(tiny, overrides=["rounds=2"], out=tmp_path)
+    monkeypatch.setattr(setup, "choose", lambda usual, passes: Walk("vmap"))
+    resumed = plan(tiny, out=tmp_path, resume=True)
+    assert resumed.jobs[0].simulation.walk == Walk("map", 2)
+    execute(resumed)
+    assert results.read_walk(tmp_path) == Walk("map", 2)
+    for damaged in ("", "[]", "{}", "[" * 9999):
+        (tmp_path / "environment.json").write_text(damaged)
+        assert results.read_walk(tmp_path) is None

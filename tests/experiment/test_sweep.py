@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedjax_drag.experiment import axes, matrix
+from fedjax_drag.experiment import axes, matrix, together
 from fedjax_drag.experiment.matrix import Cell
 from fedjax_drag.experiment.run import Recorder, run
 from fedjax_drag.experiment.sweep import Sweep, sweep
@@ -271,7 +271,7 @@ def test_interrupted_sweep_goes_on_to_the_same_end(finished, tmp_path, interrupt
     folder, _ = finished
     given, out = SMALL | {"axes": GRID | {"aggregator": ["fedavg"], "attack": ["sign_flip"]}}, tmp_path / "out"
     with interrupt_after(3), pytest.raises(KeyboardInterrupt):
-        sweep(given, out=out)
+        sweep(given, out=out, cells_per_program=1)
     assert [(row["seed"], row["round"], row["status"]) for row in rows_of(out)] == [
         ("0", "1", "done"),
         ("0", "2", "done"),
@@ -286,6 +286,25 @@ def test_interrupted_sweep_goes_on_to_the_same_end(finished, tmp_path, interrupt
     assert rows_of(out) == rows_of(folder)[4:8]
     stored = json.loads((out / "cells" / "fedavg-sign_flip-seed-1" / "summary.json").read_text())
     assert stored["resumed_from_round"] == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["saved", "not saved"])
+def test_interrupted_program_of_many_cells_goes_on_to_the_same_end(
+    finished, tmp_path, monkeypatch, interrupt_after, seconds
+):
+    folder, _ = finished
+    given, out = SMALL | {"axes": GRID | {"aggregator": ["fedavg"], "attack": ["sign_flip"]}}, tmp_path / "out"
+    monkeypatch.setattr(together, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    with interrupt_after(2), pytest.raises(KeyboardInterrupt):
+        sweep(given, out=out)
+    rows = [(row["seed"], row["round"], row["status"]) for row in rows_of(out)]
+    assert rows == [("0", "1", "interrupted"), ("1", "1", "interrupted")]
+    resumed = sweep(given, out=out, resume=True)
+    assert [cell.status for cell in resumed.cells] == ["done", "done"]
+    assert rows_of(out) == rows_of(folder)[4:8]
+    for seed in (0, 1):
+        stored = json.loads((out / "cells" / f"fedavg-sign_flip-seed-{seed}" / "summary.json").read_text())
+        assert stored.get("resumed_from_round") == (None if seconds else 1)
 
 
 def test_resume_and_overwrite_look_at_the_folder_first(finished, tmp_path):

@@ -14,6 +14,7 @@ CASES = [
     (models.cnn(10), (28, 28, 1), 1_663_370),
     (models.cnn(10, variant="cifar10"), (32, 32, 3), 2_156_490),
     (models.cnn(100, variant="cifar100"), (32, 32, 3), 632_420),
+    (models.cnn(10, variant="pooled_once"), (32, 32, 3), 1_626_442),
     (models.cnn(10, variant="small"), (8, 8, 1), 3_658),
     (models.lenet(10), (28, 28, 1), 44_426),
     (models.lenet(10), (32, 32, 3), 62_006),
@@ -68,6 +69,7 @@ def test_a_few_steps_fit_a_batch(model):
     [
         (models.cnn(10), (1, 3, 8, 1)),
         (models.cnn(10, "cifar100"), (1, 7, 7, 3)),
+        (models.cnn(10, "pooled_once"), (1, 5, 9, 3)),
         (models.lenet(10), (1, 15, 28, 1)),
         (models.lenet(10), (1, 784)),
         (models.resnet18(10), (1, 784)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.harm import harm
+from fedjax_drag.simulation.harm import harm, sum_of_benign
 from fedjax_drag.types import Attack
 
 MALICIOUS = np.array([True, False, False, True, False])
@@ -14,7 +14,9 @@ WEIGHT = np.array([0.0, 0.5, 0.25, -0.25, 0.0])
 
 
 def told(honest, update, malicious=MALICIOUS, **others):
-    metrics = jax.jit(harm)({"w": jnp.asarray(honest)}, {"w": jnp.asarray(update)}, jnp.asarray(malicious), **others)
+    malicious = jnp.asarray(malicious)
+    benign = sum_of_benign({"w": jnp.asarray(honest)}, malicious, others.get("valid"))
+    metrics = jax.jit(harm)(benign, {"w": jnp.asarray(update)}, malicious, **others)
     return {name: float(value) for name, value in metrics.items()}
 
 

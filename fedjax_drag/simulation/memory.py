@@ -1,0 +1,118 @@
+"""Memory of a run: what its compiled programs need, and what the device has left."""
+
+import logging
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import psutil
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_log = logging.getLogger(__name__)
+
+
+def needed(program: Any) -> int:
+    """Bytes that a compiled program occupies on each device while it runs, its arguments included.
+
+    0 where the compiler does not say.
+    """
+    sizes = program.memory_analysis()
+    if sizes is None:
+        return 0
+    own = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return own + sizes.temp_size_in_bytes
+
+
+def available(device: Any = None) -> float:
+    """Bytes free on a device (default the first), infinite if it does not say.
+
+    Devices of one host that are cores of its CPU share what the host has free, within the limit of the control group
+    that the process is in.
+    """
+    device = device or jax.local_devices()[0]
+    if device.platform == "cpu":
+        return min(psutil.virtual_memory().available, _left_in_cgroup())
+    stats = device.memory_stats() or {}
+    if "bytes_limit" not in stats:
+        return math.inf
+    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+
+
+def _left_in_cgroup() -> float:
+    """Bytes that the control groups (version 2) around this process leave it; infinite where there is no limit.
+
+    What a group holds of files can be given up, and does not count as used.
+    """
+    try:
+        own = next(line[3:] for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return math.inf
+    group = _CGROUPS / own.strip("/")
+    return min(_left_in(folder) for folder in (group, *group.parents) if folder.is_relative_to(_CGROUPS))
+
+
+def _left_in(group: Path) -> float:
+    try:
+        limit = int((group / "memory.max").read_text())
+        used = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return limit - int(used["anon"])
+    except (OSError, ValueError, KeyError):  # the root has no limit, others say "max"
+        return math.inf
+
+
+def check(programs: Iterable[tuple[Any, Any]], on_host: int, ways_out: Iterable[str]) -> None:
+    """Refuses a run that will not fit, and logs what it needs.
+
+    Args:
+      programs: compiled programs, each with those of its arguments that are on their devices already.
+      on_host: bytes that the run keeps on the host.
+      ways_out: what can be done about it.
+
+    Raises:
+      MemoryError: one line with what is needed, what there is, and the ways out.
+    """
+    device, sharing, further = None, 1, 0
+    for program, present in programs:
+        shards = [shard for leaf in jax.tree.leaves(present) for shard in leaf.addressable_shards]
+        device = shards[0].device
+        there = sum(shard.data.nbytes for shard in shards if shard.device == device)
+        further = max(further, needed(program) - there)
+        if device.platform == "cpu":
+            sharing = len({shard.device for shard in shards})
+    assert device is not None
+    further = further * sharing + (on_host if device.platform == "cpu" else 0)
+    free = available(device)
+    _log.info("%s: the run needs %s beside its data, %s are free", device, _size(further), _size(free))
+    if further > free:
+        raise MemoryError(
+            f"{device} has {_size(free)} free, and the run needs {_size(further)} beside its data; "
+            f"take {' or '.join(ways_out)}"
+        )
+
+
+def ways_out(clients_axis: str, clients_per_chunk: int | None, rows_on_device: bool, mesh: bool) -> list[str]:
+    """Settings that need less memory than the present ones.
+
+    Args:
+      clients_axis: of the run.
+      clients_per_chunk: of the run.
+      rows_on_device: whether rows of all clients lie on the device.
+      mesh: whether several devices share the clients.
+    """
+    ways = []
+    if clients_axis == "vmap":
+        ways.append("clients_axis='map'")
+    elif (clients_per_chunk or 1) > 1:
+        ways.append(f"clients_per_chunk below {clients_per_chunk}")
+    if rows_on_device:
+        ways.append("client_state='host'")
+    if not mesh:
+        ways.append("a mesh of several devices")
+    return [*ways, "a smaller cohort_size or batch_size"]
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:,.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:,.1f} MiB"

@@ -1,0 +1,162 @@
+"""Rules and methods that are sums over the clients: heard in chunks, they give what they make of the whole stack."""
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import AGGREGATORS, ALGORITHMS, SIZE, extras, nested_params, parametrize, select, unflatten
+from quadratics import batches, uplink_of
+
+from fedjax_drag import per_client, tree
+
+COHORT, CHUNK = 7, 3  # two chunks of three and one client by itself
+ROUNDING = {"rtol": 2e-5, "atol": 2e-6}  # the same terms in float32, added in another order
+
+SUMMING = [case for case in AGGREGATORS if case.build().sums]
+METHODS = [case for case in ALGORITHMS if case.build().sums and "root_delta" not in case.requires]
+
+
+def test_who_sums():
+    assert {case.builder.__name__ for case in SUMMING} == {
+        "fedavg",
+        "fedexp",
+        "drag",
+        "br_drag",
+        "fltrust",
+        "norm_clipping",
+        "signsgd_majority",
+        "root_only",
+    }
+    summing = {case.label for case in METHODS}
+    assert {"from_aggregator", "scaffold", "fedacg", "feddyn", "feddc", "adabest", "mime"} <= summing
+    assert not {"scaffold-krum", "scaffold-tailored", "taco", "stem", "fednova"} & summing
+
+
+def heard(sums, params, messages, state, extra, size):
+    """A round in chunks, as the engine plays it."""
+
+    def pass_over(state, **learning):
+        totals, seen = [], []
+        for start in range(0, size, CHUNK):
+            rows = slice(start, start + CHUNK)
+            own = per_client.gather(state, extra["client_ids"][rows])
+            chunk = jax.tree.map(operator.itemgetter(rows), messages)
+            part, some = sums.fold(params, chunk, own, **select(extra, rows), **learning)
+            totals.append(part)
+            seen.append(some)
+        total = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *totals)
+        return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), *seen)
+
+    if sums.lacks is not None:
+        total, seen = pass_over(state, learning=True)
+        learned = sums.learn(total, state, seen, **extra)
+        state = jax.lax.cond(sums.lacks(state), lambda: learned, lambda: state)
+    total, seen = pass_over(state)
+    return sums.finish(params, total, state, seen, **extra)
+
+
+@functools.cache
+def compiled(case):
+    """Both forms of a rule, each as one program."""
+    rule = case.build()
+    whole = jax.jit(lambda params, deltas, state, extra: rule.apply(params, deltas, state, **extra))
+    chunks = jax.jit(functools.partial(heard, rule.sums, size=COHORT))
+    return rule, whole, chunks
+
+
+def without_metrics(state):
+    return state._replace(metrics={})
+
+
+def matrix(seed):
+    return np.random.default_rng(seed).normal(size=(COHORT, SIZE)).astype(np.float32)
+
+
+def assert_close(a, b):
+    jax.tree.map(functools.partial(np.testing.assert_allclose, **ROUNDING), a, b)
+
+
+@parametrize(SUMMING)
+@pytest.mark.parametrize("trouble", ["none", "some absent, some not finite", "huge and tiny"])
+def test_chunks_equal_the_stack(case, trouble):
+    """Three rounds, the first of which a rule may have to learn from."""
+    rule, whole, chunks = compiled(case)
+    params = other = nested_params()
+    state = now = without_metrics(rule.init(params))
+    for t in range(3):
+        G, valid = matrix(t), np.ones(COHORT, bool)
+        if trouble.startswith("some"):
+            G[0], G[4], G[6, 2] = np.nan, np.inf, np.nan
+            valid[[1, 4]] = False
+        elif trouble.startswith("huge"):
+            G[2] *= 1e30
+            G[5] *= 1e-30
+        extra = {**extras(COHORT, t), "valid": jnp.asarray(valid)}
+        params, state = whole(params, unflatten(G), state, extra)
+        other, now = chunks(other, unflatten(G), now, extra)
+        if trouble.startswith("huge"):  # to a model of that size, the small clients are rounding
+            scale = max(1.0, *(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(params)))
+            assert_close(tree.scale(1 / scale, other), tree.scale(1 / scale, params))
+            return
+        assert_close(other, params)
+        assert_close(without_metrics(now), without_metrics(state))
+        assert now.metrics.keys() == state.metrics.keys() == rule.init(params).metrics.keys()
+        for name, value in now.metrics.items():
+            if value.size:
+                np.testing.assert_allclose(value, state.metrics[name], err_msg=name, **ROUNDING)
+            else:
+                assert name in ("cosine", "agreement")
+        assert int(now.metrics["num_rejected"]) == (2 if trouble.startswith("some") else 0)
+        state, now = without_metrics(state), without_metrics(now)
+
+
+@parametrize(SUMMING)
+def test_chunks_without_a_usable_delta_change_nothing(case):
+    rule, _, chunks = compiled(case)
+    params, state = nested_params(), without_metrics(rule.init(nested_params()))
+    everybody = {**extras(COHORT), "valid": jnp.ones(COHORT, bool)}
+    for G, extra, rejected in (
+        (np.full((COHORT, SIZE), np.nan), everybody, COHORT),
+        (matrix(1), everybody | {"valid": jnp.zeros(COHORT, bool)}, 0),
+    ):
+        after, kept = chunks(params, unflatten(G), state, extra)
+        for x, y in zip(jax.tree.leaves((after, without_metrics(kept))), jax.tree.leaves((params, state)), strict=True):
+            assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+        assert int(kept.metrics["num_rejected"]) == rejected
+
+
+@parametrize([case for case in SUMMING if case.label in ("fedavg", "drag")])
+def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
+    rule, G = case.build(), matrix(0)
+    G[3] = np.nan
+    extra = {**extras(COHORT), "reject_nonfinite": False}
+    after, state = heard(rule.sums, nested_params(), unflatten(G), rule.init(nested_params()), extra, COHORT)
+    assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(after))
+    assert int(state.metrics["num_rejected"]) == 0
+
+
+@parametrize(METHODS)
+def test_methods_in_chunks_equal_the_whole(case):
+    """Three rounds, in the last of which a client is lost and another absent."""
+    method, cohort = case.build(), 5
+
+    @jax.jit
+    def both(params, state, extra, broken):
+        uplink = uplink_of(method, params, state, extra["client_ids"], batches())
+        lost = lambda x: jnp.where(broken.reshape(-1, *[1] * (x.ndim - 1)), jnp.nan, x)
+        uplink = uplink._replace(delta=jax.tree.map(lost, uplink.delta))
+        whole = method.aggregate(params, uplink, state, **extra)
+        return whole, heard(method.sums, params, uplink, state, extra, cohort)
+
+    params, state = nested_params(), method.init(nested_params())
+    for t in range(3):
+        at = jnp.arange(cohort)
+        extra = {**extras(cohort, t), "valid": (at != 1) | (t < 2)}
+        (params, state), (other, now) = both(params, state, extra, (at == 3) & (t == 2))
+        assert_close(other, params)
+        for (path, x), y in zip(jax.tree.leaves_with_path(now), jax.tree.leaves(state), strict=True):
+            if x.size:
+                np.testing.assert_allclose(x, y, err_msg=jax.tree_util.keystr(path), **ROUNDING)

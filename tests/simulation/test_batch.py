@@ -1,0 +1,111 @@
+"""Many runs as one program: the results of separate ones."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import fedjax_drag as fd
+from fedjax_drag.simulation import trace
+from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation.settings import Settings
+
+GRID = [(0.1, 0, 0.1), (0.5, 1, 0.1), (0.5, 2, 3.0)]
+"""The correction c, the seed and the heterogeneity of each cell."""
+
+
+def drag(c):
+    return fd.algorithms.from_aggregator(fd.aggregators.drag(c=c, alpha=0.3))
+
+
+def cells(settings, algorithm=drag, **changes):
+    """Settings of each cell, its numbers, and how to build a cell for them."""
+    base = fd.data.load("digits")
+
+    def one(c, seed, beta):
+        data = fd.data.partition.dirichlet(base, num_clients=12, beta=beta, seed=seed)
+        return Settings(algorithm=algorithm(c), **settings(**{"data": data, "seed": seed} | changes))
+
+    made = [one(*cell) for cell in GRID]
+    numbers = [{"c": c} for c, _, _ in GRID]
+    return made, numbers, lambda own: dataclasses.replace(made[0], algorithm=algorithm(own["c"]))
+
+
+def assert_same(alone, together, exact=True):
+    assert alone.history.keys() == together.history.keys()
+    same = np.testing.assert_array_equal if exact else lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-5)
+    for name, column in alone.history.items():
+        assert column.dtype == together.history[name].dtype
+        same(column, together.history[name])
+    for a, b in zip(jax.tree.leaves(alone.state), jax.tree.leaves(together.state), strict=True):
+        same(np.asarray(a), np.asarray(b))
+
+
+def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
+    made, numbers, rebuild = cells(settings, attack=fd.attacks.sign_flip(), byzantine_fraction=0.25)
+    lengths = {one.data.rows.shape[1] for one in made}
+    assert len(lengths) == len(made), "lists of different lengths, which are padded"
+    batch = prepare_batch(made, numbers, rebuild, width=2)
+    compiled = batch.compiled
+    found = batch.run([0, 1]) + batch.run([2])
+    assert batch.compiled is compiled
+    for one, own in zip(made, found, strict=True):
+        assert_same(trace(one).run(), own)
+
+
+def test_all_at_once_and_over_devices(settings):
+    made, numbers, rebuild = cells(settings)
+    alone = [trace(one).run() for one in made]
+    for options, exact in (({"cells_axis": "vmap"}, False), ({"mesh": Mesh(jax.devices()[:2], ("cells",))}, True)):
+        batch = prepare_batch(made, numbers, rebuild, **options)
+        assert batch.width == (3 if "cells_axis" in options else 4), "filled up to what the devices divide"
+        for one, own in zip(alone, batch.run(range(3)), strict=True):
+            assert_same(one, own, exact)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [
+        (lambda c: fd.algorithms.from_aggregator(fd.aggregators.br_drag(c=c)), {"byzantine_fraction": 0.25}),
+        (lambda c: fd.algorithms.scaffold(12, a=c), {"local_steps": None, "local_epochs": 0.5}),
+        (lambda c: fd.algorithms.fedacg(lam=c), {"byzantine_of": "cohort", "byzantine_fraction": 0.4}),
+    ],
+    ids=["root data", "rows of clients, epochs", "malicious of cohort"],
+)
+def test_what_cells_have_of_their_own(settings, algorithm, changes):
+    made, numbers, rebuild = cells(settings, algorithm, attack=fd.attacks.sign_flip(), **changes)
+    found = prepare_batch(made, numbers, rebuild).run(range(3))
+    for place in (0, 2):
+        assert_same(trace(made[place]).run(), found[place])
+
+
+def test_continued_equals_uninterrupted(settings):
+    made, numbers, rebuild = cells(settings)
+    whole = prepare_batch(made, numbers, rebuild).run([1, 2])
+    short = [dataclasses.replace(one, num_rounds=3) for one in made]
+    half = prepare_batch(short, numbers, lambda own: dataclasses.replace(short[0], algorithm=drag(own["c"])))
+    states = [result.state for result in half.run([1, 2])]
+    resumed = prepare_batch(made, numbers, rebuild, width=2).run([1, 2], initial=states)
+    for one, other in zip(whole, resumed, strict=True):
+        np.testing.assert_array_equal(one.history["round"], [3, 6])
+        np.testing.assert_array_equal(other.history["round"], [6])
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, one.state, other.state)))
+
+
+def test_callbacks_see_every_cell(settings):
+    made, numbers, rebuild = cells(settings)
+    seen = []
+    found = prepare_batch(made, numbers, rebuild).run([2, 0], [lambda event: seen.append((event.round, event.of(1)))])
+    assert [round for round, _ in seen] == [3, 6]
+    last = seen[-1][1]
+    assert last.metrics["test_accuracy"] == found[1].history["test_accuracy"][-1]
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, last.state, found[1].state)))
+
+
+def test_clients_are_timed_once(settings):
+    made, numbers, rebuild = cells(settings, time_clients=True)
+    found = prepare_batch(made, numbers, rebuild).run([0, 1])
+    assert found[0].seconds_per_step == found[1].seconds_per_step > 0
+    assert found[0].history["client_seconds"][-1] == pytest.approx(18 * found[0].seconds_per_step)

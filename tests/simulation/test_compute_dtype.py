@@ -1,0 +1,70 @@
+"""bfloat16 inside the model, float32 everywhere else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag.simulation.setup import _functions_of
+
+MODELS = {
+    "mlp": (fd.models.mlp(10), (8, 8, 1), jnp.float32),
+    "cnn": (fd.models.cnn(10), (8, 8, 1), jnp.float32),
+    "narrow cnn": (fd.models.cnn(10, "small"), (8, 8, 1), jnp.float32),
+    "lenet": (fd.models.lenet(10), (16, 16, 1), jnp.float32),
+    "resnet18": (fd.models.resnet18(10, width=8, groups=4), (8, 8, 3), jnp.float32),
+    "lstm": (fd.models.lstm(10), (6,), jnp.int32),
+}
+
+
+def traced_gradient(model, shape, dtype, compute_dtype):
+    """The gradient's program and the shapes of logits and gradient, from shapes alone."""
+    example = jnp.zeros((2, *shape), dtype)
+    apply, init_params = _functions_of(model, example, compute_dtype)
+    params = jax.eval_shape(init_params, jax.random.key(0))
+    gradient = jax.grad(lambda p, x: (apply(p, x) ** 2).sum())
+    shapes = jax.eval_shape(apply, params, example), jax.eval_shape(gradient, params, example)
+    return jax.make_jaxpr(gradient)(params, example).jaxpr, shapes
+
+
+def products(jaxpr):
+    """The dtypes that the matrix products and convolutions of a program, and of those inside it, work on."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            yield from (x.aval.dtype for x in equation.invars)
+        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "eqns")):
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from products(inner)
+
+
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=(n == "resnet18") * [pytest.mark.slow]) for n in MODELS])
+def test_every_product_is_in_the_dtype_and_every_result_in_float32(name, compute_dtype):
+    program, results = traced_gradient(*MODELS[name], compute_dtype)
+    assert set(products(program)) == {jnp.dtype(compute_dtype)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(results)} == {jnp.dtype(jnp.float32)}
+
+
+def test_it_trains_as_well_and_the_state_stays_float32(settings, fedavg):
+    whole, half = (
+        fd.simulate(fedavg, compute_dtype=dtype, **settings(num_rounds=30, eval_every=30, local_steps=5))
+        for dtype in ("float32", "bfloat16")
+    )
+    assert whole.history["test_accuracy"][-1] > 0.8
+    assert abs(half.history["test_accuracy"][-1] - whole.history["test_accuracy"][-1]) < 0.03
+    assert {leaf.dtype for leaf in jax.tree.leaves(half.params)} == {jnp.dtype(jnp.float32)}
+    differences = jax.tree.map(lambda a, b: np.abs(a - b).max(), whole.params, half.params)
+    assert all(0 < difference < 0.05 for difference in jax.tree.leaves(differences))
+
+
+def test_by_default_the_model_is_applied_as_it_is(settings, fedavg):
+    programs = [fd.simulation.prepare(fedavg, **settings(**c)).lowered for c in ({}, {"compute_dtype": "float32"})]
+    assert programs[0].advance.as_text() == programs[1].advance.as_text()
+    assert "bf16" not in programs[0].advance.as_text() + programs[0].evaluate.as_text()
+
+
+def test_another_dtype_is_refused(settings, fedavg):
+    with pytest.raises(ValueError, match="compute_dtype='float16': must be one of float32, bfloat16"):
+        fd.simulation.prepare(fedavg, **settings(compute_dtype="float16"))

@@ -1,0 +1,104 @@
+"""Messages added up as they come: the numbers of the stack, without its memory."""
+
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag.types import Attack
+
+ROUNDING = {"rtol": 1e-5, "atol": 1e-6}  # of the same sums in another order, over a few rounds
+DRAG = fd.algorithms.from_aggregator(fd.aggregators.drag())
+
+
+def broken(key, batch, **_):
+    """What makes a client's delta not finite."""
+    del key
+    return batch._replace(x=jnp.full_like(batch.x, jnp.nan))
+
+
+def assert_same_run(one, other, unknown=frozenset()):
+    for a, b in zip(jax.tree.leaves(one.state), jax.tree.leaves(other.state), strict=True):
+        np.testing.assert_allclose(a, b, **ROUNDING)
+    assert one.history.keys() - other.history.keys() == unknown
+    for name, values in other.history.items():
+        np.testing.assert_allclose(values, one.history[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+WAYS = [
+    {"clients_axis": "map"},
+    {"clients_axis": "map", "clients_per_chunk": 2},
+    pytest.param({"clients_axis": "vmap"}, marks=pytest.mark.slow),
+    {"clients_axis": "map", "cohort_size": 6, "mesh": "cores"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["one by one", "chunks", "at once", "two devices"])
+def test_drag_streamed_equals_drag_stacked(settings, way):
+    """From the first round, whose reference is that round's mean; three of the clients send nothing finite."""
+    attacked = settings(attack=Attack(poison=broken), num_byzantine=3, **way)
+    stacked, streamed = (fd.simulate(DRAG, aggregation=how, **attacked) for how in ("stack", "stream"))
+    assert_same_run(stacked, streamed)
+    assert streamed.history["num_rejected"].max() > 0
+
+
+def test_scaffold_with_drag_inside_streamed_equals_stacked(settings):
+    """With rows of the clients, and a rule that goes through the cohort twice in the first round."""
+    method = fd.algorithms.scaffold(12, aggregator=fd.aggregators.drag())
+    assert_same_run(*(fd.simulate(method, aggregation=how, **settings()) for how in ("stack", "stream")))
+
+
+def test_expelled_clients_add_nothing(settings, fedavg):
+    few = fedavg._replace(eligible=lambda state: jnp.arange(12) < 3)
+    stacked, streamed = (fd.simulate(few, aggregation=how, **settings()) for how in ("stack", "stream"))
+    assert_same_run(stacked, streamed, unknown={"cosine"})
+    np.testing.assert_array_equal((streamed.history["weight"] > 0).sum(1), [3, 3])
+
+
+class Wide(nn.Module):
+    """A model of 20,480 parameters beside its ten biases."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10)(jnp.tile(x.reshape(x.shape[0], -1), (1, 32)))
+
+
+def compiled(settings, method, cohort_size, **changes):
+    wide = settings(model=Wide(), cohort_size=cohort_size, clients_axis="map", **changes)
+    return fd.simulation.prepare(method, **wide).lowered.advance.compile()
+
+
+def test_memory_does_not_grow_with_the_cohort(settings, fedavg):
+    few, many = (compiled(settings, fedavg, size) for size in (2, 12))
+    stack = compiled(settings, fedavg, 12, aggregation="stack")
+    assert "f32[12,2048,10]" in stack.as_text()
+    assert not re.search(r"\[12,2048,10\]|\[12,20480\]", many.as_text())
+    few, many, stack = (program.memory_analysis().temp_size_in_bytes for program in (few, many, stack))
+    of_a_model = 4 * 20_480
+    assert many - few < of_a_model, "lists of examples and scalars alone"
+    assert stack - many > 9 * of_a_model
+
+
+def test_devices_exchange_one_sum(settings, fedavg):
+    text = compiled(settings, fedavg, 12, mesh="cores").as_text()
+    assert "all-reduce" in text
+    assert not re.search(r"f32\[\d+,(2048,10|20480)\]\S* all-(gather|to-all)", text)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "why"),
+    [
+        (fd.algorithms.from_aggregator(fd.aggregators.median()), {}, "compares the clients with each other"),
+        (fd.algorithms.scaffold(12, tailored=True), {}, "compares the clients with each other"),
+        (DRAG, {"attack": fd.attacks.sign_flip(), "num_byzantine": 2}, "the attack forges messages"),
+    ],
+)
+def test_what_needs_the_stack_says_why(settings, method, changes, why):
+    with pytest.raises(ValueError, match=f"aggregation='stream': .*{why}.*; must be 'auto' or 'stack'"):
+        fd.simulation.prepare(method, aggregation="stream", **settings(**changes))
+    with pytest.raises(ValueError, match="aggregation='streem': must be one of auto, stack, stream"):
+        fd.simulation.prepare(method, aggregation="streem", **settings(**changes))
