@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from fedjax_drag.experiment import cli_data
-from fedjax_drag.experiment.cli_common import INTERRUPTED, abandon, laid_out, misuse, reported
+from fedjax_drag.experiment.cli_common import INTERRUPTED, abandon, keep_compiled, laid_out, misuse, reported
 
 # Nothing else is imported here: JAX and matplotlib take seconds, and --help needs neither.
 
@@ -114,6 +114,7 @@ def run(
             from fedjax_drag.experiment.run import execute, plan
             from fedjax_drag.simulation.distributed import initialize, is_first, one_device_per_core
 
+            keep_compiled()
             loaded = configuration.load(config, overrides or ())
             folder = out or Path("runs") / configuration.slug(loaded.name)
             if distributed:
@@ -149,6 +150,10 @@ def sweep(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in the results folder.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no summary.")] = False,
+    cells_per_program: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most cells in one program, 1 for none together; default what fits."),
+    ] = None,
     launcher: Annotated[
         str | None, typer.Option(metavar="KIND", help="Run as jobs: local (of this machine) or slurm.")
     ] = None,
@@ -187,8 +192,11 @@ def sweep(
       fedjax-drag sweep CONFIG --launcher slurm --jobs 16 --job gpus_per_node=1 --job slurm_partition=gpu
       fedjax-drag sweep CONFIG --launcher local --jobs 2
 
+    Cells that differ in numbers, seed, split of the data and share of malicious clients only are one program, compiled
+    once and divided among the CPU's cores or all GPUs; another rule, model or kind of attack is another program.
+
     All cells are checked before the first one runs. Each has a run's folder in DIR/cells. One that cannot be run or
-    that diverges is noted in DIR/table.csv and DIR/summary.md and does not stop the others.
+    that diverges is noted in DIR/table.csv (and .parquet) and DIR/summary.md and does not stop the others.
 
     Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on
     from there).
@@ -202,15 +210,15 @@ def sweep(
 
             grid = axes.load(config, overrides or ())
             folder = out or Path("runs") / configuration.slug(grid.base.name)
-            if any(point.config.mesh == "cores" for point in grid.points):
-                one_device_per_core()
+            keep_compiled()
+            one_device_per_core()
             if launcher is None and (jobs or job_options):
                 raise ValueError("--jobs, --job: go with --launcher")
             target = launcher and launch.executor(launcher, folder / launch.JOBS, job_options or ())
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
         try:
             if target is None:
-                finished = sweeping.execute(planned, quiet=quiet or None)
+                finished = sweeping.execute(planned, quiet or None, cells_per_program)
             else:
                 finished = launch.execute(planned, target, jobs or 1, quiet=quiet or None)
         except KeyboardInterrupt:

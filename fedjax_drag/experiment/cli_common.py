@@ -54,6 +54,20 @@ def reported(debug: bool) -> Iterator[None]:
         raise typer.Exit(MISUSED if misused else FAILED) from None
 
 
+def keep_compiled() -> None:
+    """Lets JAX keep compiled programs on disk, in the cache folder beside decoded data, so that they start at once.
+
+    A folder that the user has told JAX about is used instead.
+    """
+    import jax
+
+    from fedjax_drag.data.cache import cache_folder
+
+    folder = cache_folder()
+    if folder is not None and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+
+
 def abandon(status: Any) -> None:
     """Ends a process that has failed, if it shares a run with others, at once.
 

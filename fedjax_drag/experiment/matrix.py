@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +109,17 @@ def to_csv(columns: Table) -> str:
     writer.writerow(columns)
     writer.writerows(zip(*([_plain(entry) for entry in column.tolist()] for column in columns.values()), strict=True))
     return stream.getvalue()
+
+
+def write_parquet(path: Path, columns: Table) -> None:
+    """Writes a table as a Parquet file, NaN as null; a reader sees the old file or the new one."""
+    import pyarrow  # here: slow to import, and only sweeps need it
+    from pyarrow import parquet
+
+    arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns.items()}
+    partial = path.with_suffix(".partial-parquet")
+    parquet.write_table(pyarrow.table(arrays), partial)
+    partial.replace(path)
 
 
 def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:

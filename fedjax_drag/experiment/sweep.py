@@ -23,8 +23,9 @@ from fedjax_drag.experiment.results import History
 from fedjax_drag.experiment.together import Member, run_together
 from fedjax_drag.simulation.metrics import client_seconds
 
-CONFIG, TABLE, SUMMARY, HEATMAP, CELLS = "sweep.yaml", "table.csv", "summary.md", "heatmap.png", "cells"
-WRITTEN = (CONFIG, TABLE, SUMMARY, HEATMAP, CELLS)
+CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
+HEATMAP, CELLS = "heatmap.png", "cells"
+WRITTEN = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, CELLS)
 """Everything that a sweep writes into its folder."""
 
 CLEARED_AFTER = 10
@@ -314,7 +315,9 @@ def _interrupted(planned: Plan, cells: Mapping[int, Cell]) -> dict[int, Cell]:
 
 def _record(planned: Plan, cells: list[Cell]) -> None:
     if planned.folder is not None:
-        results.write_text(planned.folder / TABLE, matrix.to_csv(matrix.table(planned.grid, cells)))
+        table = matrix.table(planned.grid, cells)
+        results.write_text(planned.folder / TABLE, matrix.to_csv(table))
+        matrix.write_parquet(planned.folder / PARQUET, table)
         results.write_text(planned.folder / SUMMARY, matrix.summary(planned.grid, cells))
 
 
@@ -348,5 +351,5 @@ def _clear(folder: Path) -> None:
     results.clear(folder / CELLS)
     if (folder / CELLS).is_dir() and not any((folder / CELLS).iterdir()):
         (folder / CELLS).rmdir()
-    for name in (CONFIG, TABLE, SUMMARY, HEATMAP):
+    for name in (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP):
         (folder / name).unlink(missing_ok=True)

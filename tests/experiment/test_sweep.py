@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import yaml
+from pyarrow import parquet
 
 from fedjax_drag.experiment import axes, matrix, together
 from fedjax_drag.experiment.matrix import Cell
@@ -218,6 +219,11 @@ def test_table_has_a_row_for_each_evaluation_and_one_for_a_failed_cell(finished)
     assert rows[-1]["test_accuracy"] == ""
     assert rows[-1]["message"] == found.cells[-1].message
     assert rows[0]["cosine_to_benign"] == "", "no attack, and so no such figure"
+    stored = parquet.read_table(folder / "table.parquet").to_pydict()
+    assert list(stored) == list(rows[0])
+    assert stored["aggregator"] == [row["aggregator"] for row in rows]
+    assert stored["seed"] == [int(row["seed"]) for row in rows]
+    assert stored["test_loss"] == [float(row["test_loss"]) if row["test_loss"] else None for row in rows]
     assert {len(column) for column in found.table.values()} == {12}
 
 
@@ -330,7 +336,13 @@ def test_overwrite_removes_what_the_sweep_wrote_and_nothing_else(tmp_path):
     sweep(small(aggregator=["krum"]), out=out)
     (out / "notes.txt").write_text("mine")
     sweep(small(aggregator=["krum"], seed=[1]), out=out, overwrite=True)
-    assert {path.name for path in out.iterdir()} == {"notes.txt", "sweep.yaml", "table.csv", "summary.md"}
+    assert {path.name for path in out.iterdir()} == {
+        "notes.txt",
+        "sweep.yaml",
+        "table.csv",
+        "table.parquet",
+        "summary.md",
+    }
 
 
 def test_failure_and_divergence_on_the_way_are_noted(tmp_path, monkeypatch):

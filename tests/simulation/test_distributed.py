@@ -71,16 +71,17 @@ def test_results_are_found_in_a_program():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "scaffold"])
 def test_no_device_gathers_the_stacked_deltas(eight_devices, name):
-    stacked = 8 * 64 * 10  # the kernel's deltas, of all clients; without them no more than all parameters travel
+    """Not of SCAFFOLD: its clients' own rows go to the devices that keep them."""
+    stacked = 8 * 64 * 10  # the kernel's deltas, of all clients
     program = (eight_devices / f"{name}.hlo").read_text()
     assert largest_result(program, "all-gather") < stacked
-    if name == "median":
-        assert largest_result(program, "all-to-all") * 8 >= stacked, "each device sends its share in columns"
-    if name in ("fedavg", "drag"):
+    if name in ("median", "krum"):
+        assert largest_result(program, "all-to-all") * 8 == 64 * 10, "its client's delta leaves a device in 8 parts"
+    else:
         assert largest_result(program, "all-to-all") == 0
-        assert largest_result(program, "all-reduce") > 0
+        assert 64 * 10 <= largest_result(program, "all-reduce") < stacked
 
 
 def test_all_devices_of_one_process():
