@@ -53,12 +53,15 @@ class Sums(NamedTuple):
         through twice: first with the extra ``learning=True`` for ``fold``, and what comes of it goes to ``learn``.
         None if it always is.
       learn: ``(total, state, seen, **extras) -> state``, ready for ``fold``; None if ``lacks`` is.
+      whole: the ``apply`` or ``aggregate`` that these are the sums of. They do not speak for another, such as that of
+        a copy made with ``_replace(apply=...)``.
     """
 
     fold: Callable[..., tuple[Any, Any]]
     finish: Callable[..., tuple[Params, State]]
     lacks: Callable[[State], jax.Array] | None = None
     learn: Callable[..., State] | None = None
+    whole: Callable[..., tuple[Params, State]] | None = None
 
 
 class Aggregator(NamedTuple):
@@ -85,6 +88,11 @@ class Aggregator(NamedTuple):
     needs: frozenset[str] = frozenset()
     split: Literal["clients", "coordinates"] = "coordinates"
     sums: Sums | None = None
+
+    @property
+    def streamed(self) -> Sums | None:
+        """``sums`` if they are those of ``apply``."""
+        return self.sums if self.sums is not None and self.sums.whole is self.apply else None
 
 
 class Downlink(NamedTuple):
@@ -157,6 +165,11 @@ class Algorithm(NamedTuple):
     eligible: Callable[[State], jax.Array] | None = None
     output: Callable[[Params, State], Params] | None = None
     sums: Sums | None = None
+
+    @property
+    def streamed(self) -> Sums | None:
+        """``sums`` if they are those of ``aggregate``."""
+        return self.sums if self.sums is not None and self.sums.whole is self.aggregate else None
 
 
 class Attack(NamedTuple):

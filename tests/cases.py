@@ -52,11 +52,16 @@ class Case:
 
 
 def parametrize(cases: list[Case], slow: Callable[[Case], bool] = lambda case: False) -> pytest.MarkDecorator:
-    """Runs a test with an argument ``case`` once for each; those that are ``slow`` among the slow tests."""
+    """Runs a test with an argument ``case`` once for each.
+
+    Those that are ``slow`` are among the slow tests, and so is every builder's case but its first.
+    """
+    first = {case.builder: case.label for case in reversed(cases)}
 
     def entry(case: Case) -> Any:
         # Programs are compiled once for all tests of a case, so these stay in one process.
-        marks = [pytest.mark.xdist_group(case.label)] + slow(case) * [pytest.mark.slow]
+        late = slow(case) or first[case.builder] != case.label
+        marks = [pytest.mark.xdist_group(case.label)] + late * [pytest.mark.slow]
         return pytest.param(case, id=case.label, marks=marks)
 
     return pytest.mark.parametrize("case", [entry(case) for case in cases])

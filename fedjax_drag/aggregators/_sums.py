@@ -50,7 +50,7 @@ def summing(
         known = {name: figure(deltas, total, seen[0].counted) for name, figure in hindsight.items()}
         return moved, after._replace(metrics=after.metrics | known)
 
-    return Aggregator(init, apply, needs, split, sums._replace(finish=finish))
+    return Aggregator(init, apply, needs, split, sums._replace(finish=finish, whole=apply))
 
 
 def average(total: Any, valid: jax.Array) -> Any:

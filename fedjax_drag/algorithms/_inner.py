@@ -96,7 +96,7 @@ def server_side(
         total, rows = own(uplink, state, counted, **extras)
         return close(params, state, Outcome(moved, inner, total, rows, counted), **extras)
 
-    sums = rule.sums
+    sums = rule.streamed
     if sums is None:
         return aggregate, None
 
@@ -121,4 +121,4 @@ def server_side(
         assert sums.learn is not None
         return state._replace(aggregator=sums.learn(totals[0], state.aggregator, seen.inner, **extras))
 
-    return aggregate, Sums(fold, finish, sums.lacks and lacks, sums.learn and learn)
+    return aggregate, Sums(fold, finish, sums.lacks and lacks, sums.learn and learn, aggregate)

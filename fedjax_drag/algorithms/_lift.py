@@ -1,7 +1,9 @@
 """A server rule and a client rule, put together."""
 
+from collections.abc import Callable
+
 from fedjax_drag.clients import sgd
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Sums
+from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State, Sums
 
 
 def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) -> Algorithm:
@@ -29,14 +31,14 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         aggregate,
         aggregator.needs,
         aggregator.split,
-        sums=aggregator.sums and _of_uplinks(aggregator.sums),
+        sums=aggregator.streamed and _of_uplinks(aggregator.streamed, aggregate),
     )
 
 
-def _of_uplinks(sums: Sums) -> Sums:
+def _of_uplinks(sums: Sums, aggregate: Callable[..., tuple[Params, State]]) -> Sums:
     """The same sums for uplinks instead of deltas."""
 
     def fold(params, uplink, state, **extras):
         return sums.fold(params, uplink.delta, state, **extras)
 
-    return sums._replace(fold=fold)
+    return sums._replace(fold=fold, whole=aggregate)

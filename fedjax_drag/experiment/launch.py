@@ -18,6 +18,7 @@ from tqdm import tqdm
 from fedjax_drag import checks
 from fedjax_drag.experiment import run, sweep
 from fedjax_drag.experiment.axes import Grid, Point
+from fedjax_drag.experiment.cli_common import keep_compiled
 from fedjax_drag.experiment.config import parse
 from fedjax_drag.experiment.matrix import Cell
 from fedjax_drag.simulation.distributed import one_device_per_core
@@ -46,6 +47,7 @@ class Share:
         """Runs the cells; those that are finished are read."""
         if self.cores:
             one_device_per_core()
+        keep_compiled()
         planned = sweep.Plan(self.grid, self.folder, resume=True, federations=run.Federations())
         return sweep.execute(planned, quiet=True).cells
 

@@ -71,7 +71,7 @@ def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack |
     """Whether messages are added up as they come; ``"auto"`` does so where nothing speaks against it."""
     checks.one_of("aggregation", aggregation, ("auto", "stack", "stream"))
     obstacle = None
-    if algorithm.sums is None:
+    if algorithm.streamed is None:
         obstacle = "the method's rule compares the clients with each other"
     elif attack is not None and attack.forge is not None:
         obstacle = "the attack forges messages in the knowledge of all others"

@@ -1,9 +1,9 @@
 """Clients over devices: which way an axis of clients or batches is walked, and where arrays lie.
 
 With a mesh, every device runs the local passes of its share of the cohort. Where the method needs sums alone, it adds
-up their messages as well, and the devices exchange no more than their sums. Otherwise the messages then move from a split by
-client to a split by coordinate (one all-to-all), so that any rule, order statistics included, works on whole columns;
-only a leaf with no axis that the devices divide is copied to all. The new parameters are gathered at the
+up their messages as well, and the devices exchange no more than these sums. Otherwise the messages then move from a
+split by client to a split by coordinate (one all-to-all), so that any rule, order statistics included, works on whole
+columns; only a leaf with no axis that the devices divide is copied to all. The new parameters are gathered at the
 end of the round.
 """
 

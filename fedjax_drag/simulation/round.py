@@ -156,9 +156,9 @@ def make_round(
 
     stream = None
     if work.fold_clients is not None:
-        assert algorithm.sums is not None
+        assert algorithm.streamed is not None
         own_pass = functools.partial(client_pass, algorithm.client)
-        stream = make_stream(algorithm.sums, work.fold_clients, own_pass, wants_benign=attack is not None)
+        stream = make_stream(algorithm.streamed, work.fold_clients, own_pass, wants_benign=attack is not None)
 
     def concluded(state, params, after, known, malicious, local, benign):
         """The state after a round and its metrics; entries of length 0 are those that nobody knows."""

@@ -122,6 +122,7 @@ class TestClustering:
 
 
 class TestKMeans:
+    @pytest.mark.slow
     def test_inertia_is_at_most_that_of_scikit_learn(self):
         """Blobs and shapeless clouds, where one start in ten finds the best; some points absent."""
         rng = np.random.default_rng(0)

@@ -305,6 +305,7 @@ def settings():
     }
 
 
+@pytest.mark.slow
 def test_the_engine_never_draws_an_expelled_client_again(settings):
     """Three of twelve are expelled while the cohort is ten: the last ones left in it are marked as absent."""
     method = taco(12, kappa=0.85, max_strikes=2)
@@ -331,6 +332,7 @@ def test_the_engine_never_draws_an_expelled_client_again(settings):
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, resumed.state, result.state)))
 
 
+@pytest.mark.slow
 def test_the_output_is_evaluated_beside_the_parameters(settings):
     method = taco(12)
     result = fd.simulate(method, **settings | {"num_rounds": 3, "eval_every": 3, "attack": None})

@@ -80,6 +80,7 @@ def test_a_mean_learns_the_trigger_unseen_in_its_accuracy_and_krum_does_not(run)
     assert "attack_success_rate" not in run(fd.aggregators.fedavg(), num_rounds=1, eval_every=1).history
 
 
+@pytest.mark.slow
 def test_the_success_rate_is_that_of_the_triggered_test_examples(run):
     result = run(
         fd.aggregators.fedavg(), attack=backdoor(target=3, boost=1.0), num_byzantine=5, num_rounds=3, eval_every=3

@@ -128,6 +128,7 @@ def run(federation, algorithm, **settings):
     return flat(result.params)
 
 
+@pytest.mark.slow
 def test_root_client_makes_the_reference(federation):
     guarded = fd.algorithms.from_aggregator(br_drag())
     plain = run(federation, guarded)

@@ -246,7 +246,10 @@ DROPPABLE = [case for case in AGGREGATORS if not case.keyed and case.smallest <=
 
 
 @parametrize(DROPPABLE)
-@pytest.mark.parametrize("junk", ["masked", "nan", "inf", "one-entry"])
+@pytest.mark.parametrize(
+    "junk",
+    ["masked", "nan", pytest.param("inf", marks=pytest.mark.slow), pytest.param("one-entry", marks=pytest.mark.slow)],
+)
 def test_absent_and_rejected_rows_count_as_dropped(case, junk):
     """Two rounds; the rows that are there must act as a smaller cohort would."""
     mask, state, smaller = {}, None, None
@@ -346,7 +349,7 @@ def test_identical_clients(case):
 
 @parametrize(AGGREGATORS)
 @pytest.mark.parametrize("length", [1e30, 1e-30])
-@pytest.mark.parametrize("who", ["everybody", "one"])
+@pytest.mark.parametrize("who", [pytest.param("everybody", marks=pytest.mark.slow), "one"])
 def test_deltas_of_extreme_length(case, length, who):
     """Whatever the rule makes of them is a number, and so is what it remembers for the next round."""
     G = matrix()

@@ -11,12 +11,14 @@ from cases import AGGREGATORS, ALGORITHMS, SIZE, extras, nested_params, parametr
 from quadratics import batches, uplink_of
 
 from fedjax_drag import per_client, tree
+from fedjax_drag.aggregators import fedavg
+from fedjax_drag.algorithms import from_aggregator, scaffold
 
 COHORT, CHUNK = 7, 3  # two chunks of three and one client by itself
 ROUNDING = {"rtol": 2e-5, "atol": 2e-6}  # the same terms in float32, added in another order
 
-SUMMING = [case for case in AGGREGATORS if case.build().sums]
-METHODS = [case for case in ALGORITHMS if case.build().sums and "root_delta" not in case.requires]
+SUMMING = [case for case in AGGREGATORS if case.build().streamed]
+METHODS = [case for case in ALGORITHMS if case.build().streamed and "root_delta" not in case.requires]
 
 
 def test_who_sums():
@@ -33,6 +35,18 @@ def test_who_sums():
     summing = {case.label for case in METHODS}
     assert {"from_aggregator", "scaffold", "fedacg", "feddyn", "feddc", "adabest", "mime"} <= summing
     assert not {"scaffold-krum", "scaffold-tailored", "taco", "stem", "fednova"} & summing
+
+
+def test_sums_do_not_speak_for_another_rule():
+    """A copy that applies something else is heard as a whole, also inside a method."""
+    plain = fedavg()
+    other = plain._replace(apply=lambda *args, **extras: plain.apply(*args, **extras))
+    assert other.streamed is None
+    assert from_aggregator(other).streamed is None
+    assert scaffold(4, aggregator=other).streamed is None
+    method = from_aggregator(plain)
+    assert method.streamed is not None
+    assert method._replace(aggregate=lambda *args, **extras: method.aggregate(*args, **extras)).streamed is None
 
 
 def heard(sums, params, messages, state, extra, size):

@@ -160,6 +160,7 @@ def test_version(command):
     assert command("--version").stdout == f"fedjax-drag {fedjax_drag.__version__}\n"
 
 
+@pytest.mark.slow
 def test_as_a_process(tiny_file, tmp_path):
     """The entry point itself: streams, exit status, and no warnings or log lines of the libraries."""
     program = [sys.executable, "-c", "from fedjax_drag.experiment.cli import main; main()"]

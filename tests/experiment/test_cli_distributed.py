@@ -47,7 +47,7 @@ def test_two_processes_write_one_folder_and_go_on_from_it(tiny, tmp_path):
         (["--process-id", "0"], "--coordinator, --num-processes, --process-id: go with --distributed"),
         (
             ["mesh=cores", "--distributed"],
-            "mesh='cores': the devices of one process; with --distributed it must be all",
+            "mesh='cores': the devices of one process; must be all with --distributed",
         ),
         (["--distributed", "--coordinator", "here"], "coordinator_address='here': must be host:port"),
         (["mesh=core"], "mesh='core': must be one of cores, all; did you mean 'cores'?"),

@@ -43,7 +43,10 @@ def test_shapes_and_parameter_count(model, input_shape, count):
 
 @pytest.mark.parametrize(
     "model",
-    [pytest.param(model, id=name, marks=(name == "resnet18") * [pytest.mark.slow]) for name, model in MODELS.items()],
+    [
+        pytest.param(model, id=name, marks=(name in ("resnet18", "cnn")) * [pytest.mark.slow])
+        for name, model in MODELS.items()
+    ],
 )
 def test_a_few_steps_fit_a_batch(model):
     rng = np.random.default_rng(0)
@@ -103,7 +106,8 @@ def test_builders_are_equal_when_their_arguments_are():
     assert hash(models.mlp(10, hidden=[500])) == hash(models.mlp(10))
 
 
-@pytest.mark.parametrize("side", [8, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("side", [8, 7])
 def test_a_basic_block_is_the_usual_one(side):
     """Against the block of Flax's own layers, which would pad an odd image at both ends: it is padded beforehand."""
 

@@ -7,6 +7,7 @@ from all (``all-0`` ...), and ``NAME.hlo``, the compiled rounds.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ def main(process_id, num_processes, port, num_devices, folder, *names):
     jax.config.update("jax_num_cpu_devices", int(num_devices))
     if int(num_processes) > 1:
         distributed.initialize(f"127.0.0.1:{port}", int(num_processes), int(process_id))
-    settings = {
+    settings: dict[str, Any] = {
         "model": Softmax(),
         "data": fd.data.partition.dirichlet(fd.data.load("digits"), num_clients=16, beta=0.3, seed=0),
         "num_rounds": 3,
@@ -40,8 +41,9 @@ def main(process_id, num_processes, port, num_devices, folder, *names):
     }
     for name in names:
         name, _, client_state = name.partition("-")
-        one = fd.simulate(method(name), **settings | {"time_clients": False})
-        options = settings | {"mesh": "all", "client_state": client_state or "device"}
+        untimed: dict[str, Any] = settings | {"time_clients": False}
+        one = fd.simulate(method(name), **untimed)
+        options: dict[str, Any] = settings | {"mesh": "all", "client_state": client_state or "device"}
         simulation = fd.simulation.prepare(method(name), **options)
         assert simulation.key.sharding.num_devices == int(num_devices) * int(num_processes)
         found = simulation.run()

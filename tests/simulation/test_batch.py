@@ -55,6 +55,7 @@ def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
         assert_same(trace(one).run(), own)
 
 
+@pytest.mark.slow
 def test_all_at_once_and_over_devices(settings):
     made, numbers, rebuild = cells(settings)
     alone = [trace(one).run() for one in made]
@@ -70,7 +71,11 @@ def test_all_at_once_and_over_devices(settings):
     [
         (lambda c: fd.algorithms.from_aggregator(fd.aggregators.br_drag(c=c)), {"byzantine_fraction": 0.25}),
         (lambda c: fd.algorithms.scaffold(12, a=c), {"local_steps": None, "local_epochs": 0.5}),
-        (lambda c: fd.algorithms.fedacg(lam=c), {"byzantine_of": "cohort", "byzantine_fraction": 0.4}),
+        pytest.param(
+            lambda c: fd.algorithms.fedacg(lam=c),
+            {"byzantine_of": "cohort", "byzantine_fraction": 0.4},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["root data", "rows of clients, epochs", "malicious of cohort"],
 )
@@ -81,6 +86,7 @@ def test_what_cells_have_of_their_own(settings, algorithm, changes):
         assert_same(trace(made[place]).run(), found[place])
 
 
+@pytest.mark.slow
 def test_continued_equals_uninterrupted(settings):
     made, numbers, rebuild = cells(settings)
     whole = prepare_batch(made, numbers, rebuild).run([1, 2])

@@ -37,6 +37,7 @@ def test_on_the_host_every_bit_is_the_same(settings, method):
     assert bool(on_host) == (method not in ("taco", "fedavg"))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_host_to_host_and_from_host_to_device(settings):
     whole = fd.simulate(METHODS["scaffold"](), **settings(num_rounds=6))
     half = fd.simulate(METHODS["scaffold"](), client_state="host", **settings(num_rounds=3))

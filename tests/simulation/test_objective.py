@@ -75,6 +75,7 @@ def test_crop_without_flip_or_shift_changes_nothing():
         crop_flip(-1)
 
 
+@pytest.mark.slow
 def test_an_augmentation_is_applied_to_every_batch_with_a_key_of_its_own(settings, fedavg):
     plain = settings(num_rounds=2, eval_every=2)
     idle = fd.simulate(fedavg, augmentation=lambda key, x: x, **plain)
