@@ -4,12 +4,15 @@
     python scripts/benchmark.py cnn lenet mlp cifar10 --repeats 9 --json benchmark.json --markdown benchmark.md
     python scripts/benchmark.py --growth            # time for a client, and memory, as the cohort grows to 10,000
     python scripts/benchmark.py --growth 10 1000
+    python scripts/benchmark.py --sweep             # up to 256 cells of a sweep as one program, against separate runs
+    python scripts/benchmark.py --sweep 64
     python scripts/benchmark.py --aggregators       # every aggregation rule alone, against one pass over the deltas
     python scripts/benchmark.py --aggregators drag median
     python scripts/benchmark.py --clients           # what each method's correction costs a client
 
 Contestants of a row's kind are timed in one process in turn, and ratios are medians over the turns; what they
-are is said in round_benchmark.py, growth_benchmark.py, aggregator_benchmark.py and client_benchmark.py.
+are is said in round_benchmark.py, growth_benchmark.py, sweep_benchmark.py, aggregator_benchmark.py and
+client_benchmark.py.
 """
 
 import json
@@ -22,6 +25,7 @@ import client_benchmark
 import growth_benchmark
 import jax
 import round_benchmark
+import sweep_benchmark
 import typer
 from benchmark_timing import in_turn, peak_memory, table, warm_up
 from benchmark_workloads import WORKLOADS
@@ -46,6 +50,14 @@ def growth(chosen: list[str], repeats: int, options: dict[str, Any]) -> list[dic
     return growth_benchmark.run([int(size) for size in chosen], repeats, options)
 
 
+def widths(chosen: list[str]) -> list[dict[str, Any]]:
+    """Rows of the sweeps."""
+    for size in chosen:
+        if not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"{size!r}: must be a number of cells, at least 1")
+    return sweep_benchmark.run([int(size) for size in chosen])
+
+
 def local_steps(repeats: int) -> list[dict[str, Any]]:
     """Rows of the methods."""
     work = WORKLOADS["lenet"]
@@ -59,7 +71,7 @@ def main(
         list[str] | None,
         typer.Argument(
             help=f"Of {', '.join(WORKLOADS)}, default cnn and mlp; with --aggregators, of the rules; with --growth, "
-            "cohort sizes."
+            "cohort sizes; with --sweep, numbers of cells."
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Timed calls of each contestant.", min=1)] = 9,
@@ -67,6 +79,7 @@ def main(
     clients_per_chunk: Annotated[int | None, typer.Option(help="Clients that run at once under map.")] = None,
     cores: Annotated[bool, typer.Option(help="Make each core a device, and also shard the clients over them.")] = True,
     growing: Annotated[bool, typer.Option("--growth", help="Let the cohort grow instead.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Time a sweep as one program instead, once.")] = False,
     aggregators: Annotated[bool, typer.Option("--aggregators", help="Time the aggregation rules instead.")] = False,
     clients: Annotated[bool, typer.Option("--clients", help="Time the local steps of the methods instead.")] = False,
     memory_gib: Annotated[float | None, typer.Option(help="Memory that --aggregators may use; default all.")] = None,
@@ -82,6 +95,8 @@ def main(
             rows = aggregator_benchmark.run(chosen or [], repeats, memory_gib)
         elif clients:
             rows = local_steps(repeats)
+        elif sweep:
+            rows = widths(chosen or [])
         else:
             rows = (growth if growing else rounds)(chosen or [], repeats, options)
     except ValueError as error:

@@ -51,4 +51,6 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

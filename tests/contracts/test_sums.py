@@ -15,7 +15,7 @@ from fedjax_drag.aggregators import fedavg
 from fedjax_drag.algorithms import from_aggregator, scaffold
 
 COHORT, CHUNK = 7, 3  # two chunks of three and one client by itself
-ROUNDING = {"rtol": 2e-5, "atol": 2e-6}  # the same terms in float32, added in another order
+RTOL, ATOL = 2e-5, 2e-6  # the same terms in float32, added in another order
 
 SUMMING = [case for case in AGGREGATORS if case.build().streamed]
 METHODS = [case for case in ALGORITHMS if case.build().streamed and "root_delta" not in case.requires]
@@ -90,7 +90,7 @@ def matrix(seed):
 
 
 def assert_close(a, b):
-    jax.tree.map(functools.partial(np.testing.assert_allclose, **ROUNDING), a, b)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=RTOL, atol=ATOL), a, b)
 
 
 @parametrize(SUMMING)
@@ -120,7 +120,7 @@ def test_chunks_equal_the_stack(case, trouble):
         assert now.metrics.keys() == state.metrics.keys() == rule.init(params).metrics.keys()
         for name, value in now.metrics.items():
             if value.size:
-                np.testing.assert_allclose(value, state.metrics[name], err_msg=name, **ROUNDING)
+                np.testing.assert_allclose(value, state.metrics[name], err_msg=name, rtol=RTOL, atol=ATOL)
             else:
                 assert name in ("cosine", "agreement")
         assert int(now.metrics["num_rejected"]) == (2 if trouble.startswith("some") else 0)
@@ -173,4 +173,4 @@ def test_methods_in_chunks_equal_the_whole(case):
         assert_close(other, params)
         for (path, x), y in zip(jax.tree.leaves_with_path(now), jax.tree.leaves(state), strict=True):
             if x.size:
-                np.testing.assert_allclose(x, y, err_msg=jax.tree_util.keystr(path), **ROUNDING)
+                np.testing.assert_allclose(x, y, err_msg=jax.tree_util.keystr(path), rtol=RTOL, atol=ATOL)
