@@ -36,17 +36,14 @@ class Share:
     Attributes:
       grid: the sweep with the cells of this job alone.
       folder: where they go, with what the job writes beside them.
-      cores: whether each CPU core is to be a device.
     """
 
     grid: Grid
     folder: Path
-    cores: bool
 
     def __call__(self) -> tuple[Cell, ...]:
         """Runs the cells; those that are finished are read."""
-        if self.cores:
-            one_device_per_core()
+        one_device_per_core()
         keep_compiled()
         planned = sweep.Plan(self.grid, self.folder, resume=True, federations=run.Federations())
         return sweep.execute(planned, quiet=True).cells
@@ -137,8 +134,7 @@ def _shares(planned: sweep.Plan, num_jobs: int) -> list[Share]:
 def _share(grid: Grid, points: Sequence[Point], folder: Path, cells: Path) -> Share:
     folder.mkdir(parents=True)
     (folder / sweep.CELLS).symlink_to(os.path.relpath(cells, folder), target_is_directory=True)
-    cores = any(point.config.mesh == "cores" for point in points)
-    return Share(dataclasses.replace(grid, points=tuple(points)), folder.absolute(), cores)
+    return Share(dataclasses.replace(grid, points=tuple(points)), folder.absolute())
 
 
 def _outcome(share: Share, job: Any) -> Sequence[Cell]:
