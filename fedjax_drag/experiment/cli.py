@@ -124,7 +124,7 @@ def run(
                 initialize(coordinator, num_processes, process_id)
             elif (coordinator, num_processes, process_id) != (None, None, None):
                 raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
-            elif loaded.mesh == "cores":
+            elif loaded.mesh in ("auto", "cores"):
                 one_device_per_core()
             planned = plan(loaded, out=folder, resume=resume, overwrite=overwrite)
         try:

@@ -101,8 +101,8 @@ class Config:
       nonfinite: ``reject`` or ``propagate`` deltas that are not finite.
       clients_axis: how a round's clients are computed: ``vmap``, ``map``, or ``auto``, the faster one as measured.
       clients_per_chunk: how many clients at a time under ``map``, or None for one.
-      mesh: ``cores`` to shard the clients over one device for each CPU core, ``all`` to shard them over all devices of
-        all processes, or None for a single device.
+      mesh: ``cores`` to shard the clients over one device for each CPU core, ``all`` over all devices of all processes,
+        ``auto`` for the cores where they divide the cohort, or None for a single device.
       compute_dtype: in which the model runs forward and backward, ``float32`` or ``bfloat16``.
       aggregation: whether messages are added up as they come: ``auto`` (where the rule can), ``stack`` or ``stream``.
       rounds_per_compile: rounds in one compiled call, or None for the engine's choice.
@@ -179,7 +179,7 @@ class Config:
         checks.one_of("compute_dtype", self.compute_dtype, ("float32", "bfloat16"))
         checks.one_of("aggregation", self.aggregation, ("auto", "stack", "stream"))
         if self.mesh is not None:
-            checks.one_of("mesh", self.mesh, ("cores", "all"))
+            checks.one_of("mesh", self.mesh, ("auto", "cores", "all"))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "Config":

@@ -28,7 +28,7 @@ Folder = Callable[..., tuple[Any, Any]]
 ``fold(shared, entries, outputs) -> (total, kept)`` makes of a chunk of them: the sum of all totals, and what is kept of
 each entry, a leading axis as long as that of ``inputs``."""
 
-MESHES = ("cores", "all")
+MESHES = ("auto", "cores", "all")
 """Meshes by name."""
 
 
@@ -37,12 +37,17 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
 
     Args:
       mesh: None (one device), ``"cores"`` (as many devices of this process as divide the cohort), ``"all"`` (as many of
-        all processes, the same number of each) or a mesh of one axis.
+        all processes, the same number of each), ``"auto"`` (``"cores"`` where that is faster, which it is on every CPU
+        of which several devices divide the cohort, else one device) or a mesh of one axis.
       cohort_size: S, which must be a multiple of the number of devices.
 
     Raises:
       ValueError: if the mesh does not fit the cohort or the machine.
     """
+    if mesh == "auto":
+        shares = range(2, jax.local_device_count() + 1)
+        sharing = jax.default_backend() == "cpu" and any(cohort_size % share == 0 for share in shares)
+        mesh = "cores" if sharing and jax.process_count() == 1 else None
     if mesh is None:
         return None
     if isinstance(mesh, str):

@@ -67,8 +67,9 @@ class Settings:
       clients_per_chunk: clients that run at once under ``"map"``; default 1.
       mesh: a ``jax.sharding.Mesh`` of one axis over whose devices the clients are sharded; ``cohort_size`` must be
         a multiple of their number. ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many
-        devices of all processes (:mod:`~fedjax_drag.simulation.distributed`), the same number of each. Default one
-        device.
+        devices of all processes (:mod:`~fedjax_drag.simulation.distributed`), the same number of each. ``"auto"``:
+        ``"cores"`` on a CPU of which several devices divide the cohort, where that is faster, else one device. Default
+        one device.
       compute_dtype: in which the model runs forward and backward, in training and in evaluation: ``"float32"``, or
         ``"bfloat16"``, faster where the hardware has it, slower elsewhere. Parameters, what clients send, aggregation
         and the loss of the logits are float32 in any case.

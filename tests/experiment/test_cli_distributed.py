@@ -50,7 +50,7 @@ def test_two_processes_write_one_folder_and_go_on_from_it(tiny, tmp_path):
             "mesh='cores': the devices of one process; must be all with --distributed",
         ),
         (["--distributed", "--coordinator", "here"], "coordinator_address='here': must be host:port"),
-        (["mesh=core"], "mesh='core': must be one of cores, all; did you mean 'cores'?"),
+        (["mesh=core"], "mesh='core': must be one of auto, cores, all; did you mean 'cores'?"),
     ],
 )
 def test_misuse_is_one_line_before_anything_is_written(command, tiny_file, tmp_path, options, message):

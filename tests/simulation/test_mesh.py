@@ -6,6 +6,7 @@ import pytest
 from jax.sharding import Mesh
 
 import fedjax_drag as fd
+from fedjax_drag.simulation.mesh import resolve_mesh
 
 ALGORITHMS = {
     "drag": fd.algorithms.from_aggregator(fd.aggregators.drag()),
@@ -41,10 +42,15 @@ def test_continued_on_two_devices_equals_uninterrupted(settings):
     ("changes", "message"),
     [
         ({"cohort_size": 5, "mesh": "cores"}, "cohort_size=5: must be a multiple of the 2 devices"),
-        ({"mesh": "core"}, "mesh='core': must be one of cores"),
+        ({"mesh": "core"}, "mesh='core': must be one of auto, cores"),
         ({"mesh": Mesh(np.array(jax.devices()).reshape(1, 2), ("a", "b"))}, "must have one axis"),
     ],
 )
 def test_a_mesh_that_does_not_fit(settings, changes, message):
     with pytest.raises(ValueError, match=message):
         fd.simulation.prepare(ALGORITHMS["drag"], **settings(**changes))
+
+
+def test_auto_takes_the_cores_where_they_divide_the_cohort():
+    assert resolve_mesh("auto", 6) == resolve_mesh("cores", 6)
+    assert resolve_mesh("auto", 5) is None
