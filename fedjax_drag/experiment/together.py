@@ -66,10 +66,22 @@ def run_together(
     devices = jax.local_devices()[: len(members)]
     mesh = Mesh(devices, ("cells",)) if len(devices) > 1 else None
     settings = [member.settings for member in members]
-    batch = traced(prepare_batch, settings, numbers, rebuild, width=most, mesh=mesh)
+    batch = _fitting(settings, numbers, rebuild, width=most or len(members), mesh=mesh)
     for begin in range(0, len(members), batch.width):
         which = range(begin, min(begin + batch.width, len(members)))
         yield _Chunk([members[cell] for cell in which], batch).run(which, quiet)
+
+
+def _fitting(*cells: Any, width: int, mesh: Mesh | None) -> BatchSimulation:
+    """The program for so many cells at a time, or for as many as fit the memory, compiled."""
+    while True:
+        batch = traced(prepare_batch, *cells, width=width, mesh=mesh)
+        try:
+            return batch.compile()
+        except MemoryError:
+            if batch.width <= (mesh.size if mesh else 1):
+                raise
+            width = batch.width // 2
 
 
 class _Chunk:

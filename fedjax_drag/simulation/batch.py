@@ -110,6 +110,15 @@ class BatchSimulation:
         memory.check([(advance, self.train), (evaluate, self.test)], 0, [f"width below {self.width}"])
         return init, advance, evaluate, time.perf_counter() - started
 
+    def compile(self) -> "BatchSimulation":
+        """This, ready to run.
+
+        Raises:
+          MemoryError: :attr:`width` cells do not fit the memory.
+        """
+        _ = self.compiled
+        return self
+
     @functools.cached_property
     def seconds_per_step(self) -> float | None:
         """Measured time of a client's local step, of the first cell by itself; None if it is not asked for."""

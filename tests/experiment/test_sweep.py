@@ -364,6 +364,21 @@ def test_failure_and_divergence_on_the_way_are_noted(tmp_path, monkeypatch):
     assert not (tmp_path / "out" / "heatmap.png").exists(), "one axis is no matrix"
 
 
+def test_cells_that_do_not_fit_the_memory_together_run_in_parts(monkeypatch):
+    needed = []
+
+    def check(programs, on_host, ways_out):
+        (advice,) = ways_out
+        needed.append(int(advice.removeprefix("width below ")))
+        if needed[-1] > 2:
+            raise MemoryError("not enough")
+
+    monkeypatch.setattr("fedjax_drag.simulation.batch.memory.check", check)
+    found = sweep(small(seed=[0, 1, 2, 3, 4]))
+    assert needed == [6, 4, 2], "multiples of the two devices"
+    assert [cell.status for cell in found.cells] == ["done"] * 5
+
+
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = sweep(small(aggregator=["krum"], seed=[0]))
