@@ -64,7 +64,7 @@ def keep_compiled() -> None:
     from fedjax_drag.data.cache import cache_folder
 
     folder = cache_folder()
-    if folder is not None and jax.config.read("jax_compilation_cache_dir") is None:
+    if folder is not None and jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
 
 
