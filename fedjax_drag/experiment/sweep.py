@@ -256,9 +256,10 @@ def _run(
 
 
 def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
-    point = member.point
+    point, folder = member.point, member.folder
+    begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, together with others
     try:
-        one = run.plan(point.config, out=member.folder, resume=member.resume, federations=planned.federations)
+        one = run.plan(point.config, out=folder, resume=begun, federations=planned.federations)
         named = dataclasses.replace(one, jobs=tuple(dataclasses.replace(job, label=point.label) for job in one.jobs))
         (result,) = run.execute(named, quiet).values()
         return _judged(point, result.history)

@@ -55,7 +55,8 @@ def run_together(
       its folder.
 
     Raises:
-      ValueError: the cells cannot be run.
+      ValueError: the cells cannot be run together.
+      OSError: a folder cannot be made.
       KeyboardInterrupt: stopped by Ctrl-C; what was computed has been saved.
     """
     first = members[0]
@@ -92,19 +93,18 @@ class _Chunk:
         self._saved = time.monotonic()
         self._failed: dict[int, Exception] = {}
         self._recorders: dict[int, Recorder] = {}
-        for cell, member in enumerate(members):
-            if member.folder is not None:
-                try:
-                    recorder = Recorder(member.folder, member.point.config, batch, member.resume)
-                    self._recorders[cell] = recorder
-                except OSError as error:
-                    self._failed[cell] = error
+        try:
+            for cell, member in enumerate(members):
+                if member.folder is not None:
+                    self._recorders[cell] = Recorder(member.folder, member.point.config, batch, member.resume)
+        except BaseException:
+            self._close()
+            raise
 
     def run(self, which: Sequence[int], quiet: bool | None) -> dict[int, History | Exception]:
         """Runs the cells in the places ``which`` of the batch."""
         recorders = self._recorders
-        begun = [recorder.state for recorder in recorders.values() if recorder.state is not None]
-        initial = begun if len(begun) == len(which) else None
+        initial = [recorder.state for recorder in recorders.values() if recorder.state is not None] or None
         start = int(initial[0].round) if initial else 0
         bar = Progress(_common(self._members), self._members[0].point.config.rounds, start, quiet)
 
@@ -125,8 +125,11 @@ class _Chunk:
             raise
         finally:
             bar.close()
-            for recorder in recorders.values():
-                recorder.close()
+            self._close()
+
+    def _close(self) -> None:
+        for recorder in self._recorders.values():
+            recorder.close()
 
     def _record(self, event: BatchEvaluation) -> None:
         save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS

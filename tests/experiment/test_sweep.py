@@ -379,6 +379,17 @@ def test_cells_that_do_not_fit_the_memory_together_run_in_parts(monkeypatch):
     assert [cell.status for cell in found.cells] == ["done"] * 5
 
 
+def test_what_fails_together_is_run_one_by_one(tmp_path, monkeypatch, capsys):
+    def broken(self, which, callbacks=(), initial=None):
+        raise RuntimeError("the compiler gave up")
+
+    monkeypatch.setattr("fedjax_drag.simulation.batch.BatchSimulation.run", broken)
+    found = sweep(small(seed=[0, 1]), out=tmp_path / "out")
+    assert "2 cells run one by one: RuntimeError: the compiler gave up" in capsys.readouterr().err
+    assert [cell.status for cell in found.cells] == ["done", "done"]
+    assert [row["round"] for row in rows_of(tmp_path / "out")] == ["1", "2"] * 2
+
+
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = sweep(small(aggregator=["krum"], seed=[0]))
