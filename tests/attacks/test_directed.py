@@ -200,14 +200,11 @@ def known_attacks():
     return [sent(attack)(G, malicious)[np.arange(FEW), malicious.argmax(1)] for attack in attacks]
 
 
-QUICK = [("br_drag", "against")]
 every_rule = pytest.mark.parametrize(
     ("name", "objective"),
     [
         # In one process, which compiles the rule once; some take long to compile.
-        pytest.param(
-            *entry, marks=[pytest.mark.xdist_group("-".join(entry))] + (entry not in QUICK) * [pytest.mark.slow]
-        )
+        pytest.param(*entry, marks=[pytest.mark.xdist_group("-".join(entry)), pytest.mark.slow])
         for entry in itertools.product(RULES, ("against", "distance"))
     ],
 )

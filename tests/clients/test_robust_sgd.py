@@ -136,6 +136,7 @@ def test_root_client_makes_the_reference(federation):
     assert not np.allclose(run(federation, guarded, root_client=robust_sgd(median())), plain, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_is_a_rule_of_clients_too(federation):
     plain = run(federation, fd.algorithms.from_aggregator(fedavg()))
     for axis in ("map", "vmap"):

@@ -86,7 +86,9 @@ def carried(state):
 
 
 @parametrize(AGGREGATORS)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)], ids=["float32", "bfloat16"]
+)
 def test_structure_shapes_and_dtypes_are_kept(case, dtype):
     params = nested_params(dtype)
     rule, _ = compiled(case)
@@ -173,7 +175,9 @@ def test_scan_over_rounds_equals_a_loop(case):
     assert_close(carried(last), carried(state))
 
 
-@parametrize([case for case in AGGREGATORS if case.sweeps])
+@parametrize(
+    [case for case in AGGREGATORS if case.sweeps], slow=lambda case: case.label in ("geometric_median", "autogm")
+)
 def test_vmap_over_hyperparameters_and_scan_over_rounds_equal_loops(case):
     """Two rounds, so that what the state carries is swept too; all hyperparameters of a rule at once."""
     rounds = [(unflatten(matrix(seed=t)), extras(COHORT, t)) for t in range(2)]
@@ -285,7 +289,7 @@ def test_rejected_and_masked_rows_together(case):
 
 
 @parametrize(AGGREGATORS)
-@pytest.mark.parametrize("reason", ["nan", "masked"])
+@pytest.mark.parametrize("reason", ["nan", pytest.param("masked", marks=pytest.mark.slow)])
 def test_a_round_without_a_usable_delta_changes_nothing(case, reason):
     """Neither in the first round, nor after one."""
     bad = matrix() if reason == "masked" else np.full_like(matrix(), np.nan)
@@ -348,7 +352,7 @@ def test_identical_clients(case):
 
 
 @parametrize(AGGREGATORS)
-@pytest.mark.parametrize("length", [1e30, 1e-30])
+@pytest.mark.parametrize("length", [1e30, pytest.param(1e-30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("who", [pytest.param("everybody", marks=pytest.mark.slow), "one"])
 def test_deltas_of_extreme_length(case, length, who):
     """Whatever the rule makes of them is a number, and so is what it remembers for the next round."""
@@ -379,7 +383,7 @@ def test_gradients_are_finite(case):
     assert gradient.any() != case.flat
 
 
-DIVIDED = ("drag", "fltrust", "geometric_median", "median", "krum", "clusterguard")
+DIVIDED = ("drag", "fltrust", "geometric_median", "median", "krum")
 """One of each way to look at a cohort; the other rules are divided among the slow tests."""
 
 

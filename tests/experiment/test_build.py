@@ -284,7 +284,7 @@ def test_a_reducer_is_not_told_about_malicious_clients():
         ),
         (
             {"name": "fedavg", "server_optimizer": "adam"},
-            "aggregator.server_optimizer.learning_rate: missing; adam needs it (a number or a schedule",
+            "aggregator.server_optimizer.learning_rate: missing; adam needs it (a value or a schedule",
         ),
         (
             {"name": "fedavg", "server_optimizer": {"name": "sdg"}},

@@ -140,7 +140,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, 
     assert summary["resumed_from_round"] == 4
 
 
-@pytest.mark.parametrize("place", ["device", "host"])
+@pytest.mark.parametrize("place", [pytest.param("device", marks=pytest.mark.slow), "host"])
 def test_state_of_clients_is_resumed(tiny, tmp_path, place):
     config = load(tiny, ["algorithm=scaffold", "aggregator=median", f"client_state={place}"])
     whole = run(config)

@@ -364,6 +364,7 @@ def test_failure_and_divergence_on_the_way_are_noted(tmp_path, monkeypatch):
     assert not (tmp_path / "out" / "heatmap.png").exists(), "one axis is no matrix"
 
 
+@pytest.mark.slow
 def test_cells_that_do_not_fit_the_memory_together_run_in_parts(monkeypatch):
     needed = []
 

@@ -69,7 +69,11 @@ def test_all_at_once_and_over_devices(settings):
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
     [
-        (lambda c: fd.algorithms.from_aggregator(fd.aggregators.br_drag(c=c)), {"byzantine_fraction": 0.25}),
+        pytest.param(
+            lambda c: fd.algorithms.from_aggregator(fd.aggregators.br_drag(c=c)),
+            {"byzantine_fraction": 0.25},
+            marks=pytest.mark.slow,
+        ),
         (lambda c: fd.algorithms.scaffold(12, a=c), {"local_steps": None, "local_epochs": 0.5}),
         pytest.param(
             lambda c: fd.algorithms.fedacg(lam=c),

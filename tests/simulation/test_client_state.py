@@ -23,10 +23,8 @@ def assert_same_bits(one, other):
         np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path), strict=True)
 
 
-OFTEN = ("feddc",)
-
-
-@pytest.mark.parametrize("method", [pytest.param(m, marks=[] if m in OFTEN else pytest.mark.slow) for m in METHODS])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_on_the_host_every_bit_is_the_same(settings, method):
     device = fd.simulate(METHODS[method](), **settings())
     host = fd.simulate(METHODS[method](), client_state="host", **settings())

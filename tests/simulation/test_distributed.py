@@ -32,6 +32,7 @@ def check_equal(folder, name):
             np.testing.assert_allclose(found[f"all-{i}"], found[f"one-{i}"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one_device(tmp_path):
     check_equal(outcome(tmp_path, 2, 2, ["scaffold-host"]), "scaffold")
 

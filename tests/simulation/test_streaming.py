@@ -31,9 +31,9 @@ def assert_same_run(one, other, unknown=()):
 
 WAYS = [
     {"clients_axis": "map"},
-    {"clients_axis": "map", "clients_per_chunk": 2},
+    pytest.param({"clients_axis": "map", "clients_per_chunk": 2}, marks=pytest.mark.slow),
     pytest.param({"clients_axis": "vmap"}, marks=pytest.mark.slow),
-    {"clients_axis": "map", "cohort_size": 6, "mesh": "cores"},
+    pytest.param({"clients_axis": "map", "cohort_size": 6, "mesh": "cores"}, marks=pytest.mark.slow),
 ]
 
 
@@ -46,6 +46,7 @@ def test_drag_streamed_equals_drag_stacked(settings, way):
     assert streamed.history["num_rejected"].max() > 0
 
 
+@pytest.mark.slow
 def test_scaffold_with_drag_inside_streamed_equals_stacked(settings):
     """With rows of the clients, and a rule that goes through the cohort twice in the first round."""
     method = fd.algorithms.scaffold(12, aggregator=fd.aggregators.drag())
