@@ -161,7 +161,7 @@ class BatchSimulation:
         done = int(states.round[0])
         while done < self.first.num_rounds:
             before, target = done, min(self.first.num_rounds, (done // every + 1) * every)
-            metrics, totals = {}, self._no_totals()
+            metrics, totals = {}, _no_totals(self.width)
             while done < target:
                 done = min(target, done + most)
                 states, metrics, totals = advance(self.train, cells, states, totals, np.int32(done))
@@ -194,9 +194,6 @@ class BatchSimulation:
         padded = [*initial, *[initial[-1]] * (self.width - len(initial))]
         stacked = jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *padded)
         return jax.device_put(stacked, _share_of(self.mesh))
-
-    def _no_totals(self) -> dict[str, np.ndarray]:
-        return {name: np.zeros(self.width, total.dtype) for name, total in no_totals().items()}
 
 
 def prepare_batch(
@@ -258,7 +255,7 @@ def prepare_batch(
 
     example = shapes(cells, split)
     states = shapes(jax.eval_shape(init, example), split)
-    totals = {name: np.zeros(width, total.dtype) for name, total in no_totals().items()}
+    totals = _no_totals(width)
     lowered = (
         jax.jit(init, out_shardings=split).lower(example),
         jax.jit(advance, donate_argnames="states", out_shardings=split).lower(
@@ -281,6 +278,10 @@ def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *federations)
     columns = {name: np.asarray([own[name] for own in numbers], np.float32) for name in numbers[0]}
     return Cells(columns, stacked, jnp.stack([jax.random.key(one.seed) for one in settings]))
+
+
+def _no_totals(width: int) -> dict[str, np.ndarray]:
+    return {name: np.zeros(width, total.dtype) for name, total in no_totals().items()}
 
 
 def _padded(rows: Any, length: int) -> np.ndarray:
