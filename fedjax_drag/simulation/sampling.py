@@ -6,6 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+FEW = 8
+"""Cohorts of at most one in so many clients are drawn one by one instead of by a permutation of all."""
+
 
 def stream(key: jax.Array, name: str) -> jax.Array:
     """The key of a named purpose; adding another purpose changes no existing draw."""
@@ -25,6 +28,33 @@ def cohort(key: jax.Array, num_clients: int, cohort_size: int, eligible: jax.Arr
     """
     if cohort_size == num_clients:
         return jnp.arange(num_clients)
+    if cohort_size * FEW <= num_clients:
+        ids, found = _distinct(key, num_clients, cohort_size, eligible)
+        return jax.lax.cond(found, lambda: ids, lambda: _ordered(key, num_clients, cohort_size, eligible))
+    return _ordered(key, num_clients, cohort_size, eligible)
+
+
+def _distinct(
+    key: jax.Array, num_clients: int, cohort_size: int, eligible: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """The first ids that differ and are eligible among draws with replacement, and whether they were enough.
+
+    The time does not depend on the number of clients, unlike that of a permutation.
+    """
+    drawn = jax.random.randint(key, (2 * cohort_size + 16,), 0, num_clients)
+    order = jnp.argsort(drawn, stable=True)
+    ascending = drawn[order]
+    accepted = jnp.append(True, ascending[1:] != ascending[:-1])  # not drawn earlier
+    if eligible is not None:
+        accepted &= eligible[ascending]
+    accepted = jnp.zeros_like(accepted).at[order].set(accepted)  # in the order in which they were drawn
+    count = jnp.cumsum(accepted)
+    ids = jnp.where(accepted & (count <= cohort_size), drawn, num_clients)
+    return jnp.sort(ids)[:cohort_size], count[-1] >= cohort_size
+
+
+def _ordered(key: jax.Array, num_clients: int, cohort_size: int, eligible: jax.Array | None) -> jax.Array:
+    """The first ids of a permutation, in which those that are not eligible come last."""
     order = jax.random.permutation(key, num_clients)
     if eligible is not None:
         order = order[jnp.argsort(~eligible[order], stable=True)]

@@ -13,7 +13,6 @@ from fedjax_drag.algorithms import scaffold
 from fedjax_drag.algorithms._alpha import coefficients
 from fedjax_drag.algorithms._taco import LocalWork, taco
 from fedjax_drag.algorithms._tailored import tailored_fedprox
-from fedjax_drag.simulation import sampling
 from fedjax_drag.types import Attack, Uplink
 
 M, S, SIZE, STEPS, ETA = 6, 4, 5, 3, 0.1
@@ -254,25 +253,6 @@ def test_scaffold_is_the_same_without_coefficients():
     other = other._replace(alpha=jnp.zeros(M))
     directions = [direction_of(m, m.broadcast(params, s, IDS), params) for m, s in ((plain, state), (tailored, other))]
     np.testing.assert_array_equal(*directions)
-
-
-def test_only_eligible_clients_are_drawn():
-    """Others fill up what is lacking; with everybody eligible the draw is that of a run without the mask."""
-    draw = jax.jit(sampling.cohort, static_argnums=(1, 2))
-    some = np.isin(np.arange(12), [1, 4, 5, 8, 11])
-    seen = set()
-    for seed in range(20):
-        key = jax.random.key(seed)
-        np.testing.assert_array_equal(draw(key, 12, 5), draw(key, 12, 5, jnp.ones(12, bool)))
-        assert set(draw(key, 12, 5, jnp.asarray(some)).tolist()) == {1, 4, 5, 8, 11}
-        few = np.asarray(draw(key, 12, 3, jnp.asarray(some)))
-        assert some[few].all()
-        assert len(set(few)) == 3
-        seen |= set(few.tolist())
-        many = np.asarray(draw(key, 12, 8, jnp.asarray(some)))
-        assert (some[many].sum(), len(set(many))) == (5, 8)
-    assert seen == {1, 4, 5, 8, 11}
-    np.testing.assert_array_equal(draw(jax.random.key(0), 12, 12, jnp.asarray(some)), np.arange(12))
 
 
 def agreeing(key, sent, malicious, **_):
