@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from fedjax_drag.experiment import results
 from fedjax_drag.experiment.config import Config, flatten
 from fedjax_drag.experiment.results import Run
+from fedjax_drag.experiment.wording import clean, method, shared
 
 FORMATS = (".png", ".pdf", ".svg")
 """File name suffixes that can be drawn."""
@@ -117,7 +118,7 @@ def _labels(configs: Sequence[Config]) -> list[str]:
             others = [other for other in flat if other["name"] == config.name]
             differing = [k for k in mine if k != "seed" and any(other.get(k) != mine[k] for other in others)]
             label += " " + ", ".join(f"{key.removesuffix('.name')}={mine[key]}" for key in differing)
-        labels.append(_clean(label, 40))
+        labels.append(clean(label, 40))
     return labels
 
 
@@ -188,68 +189,13 @@ def _head(figure: Figure, runs: Sequence[Run], curves: Sequence[_Curve]) -> None
     """Title, and a line with what all runs share."""
     left = _FRAME[0]
     names = list(dict.fromkeys(_TITLES.get(run.config.data.name, run.config.data.name) for run in runs))
-    method = f" of {_method(runs[0].config)}" if len(curves) == 1 else ""
-    title = figure.text(left, 0.945, _clean(f"Test accuracy{method} on {', '.join(names)}", 80), color=_INK)
+    whose = f" of {method(runs[0].config)}" if len(curves) == 1 else ""
+    title = figure.text(left, 0.945, clean(f"Test accuracy{whose} on {', '.join(names)}", 80), color=_INK)
     title.set(fontsize=13.5, fontweight="bold", va="center", parse_math=False)
-    shared = figure.text(left, 0.893, _clean(_shared([run.config for run in runs]), 130), color=_MUTED)
-    shared.set(fontsize=9.5, va="center", parse_math=False)
+    below = figure.text(left, 0.893, clean(shared([run.config for run in runs]), 130), color=_MUTED)
+    below.set(fontsize=9.5, va="center", parse_math=False)
     counts = sorted({curve.num_runs for curve in curves})
     if counts[-1] > 1:
         number = str(counts[-1]) if len(counts) == 1 else f"up to {counts[-1]}"
         note = figure.text(0.985, 0.022, f"line: mean over {number} seeds; band: minimum to maximum", color=_MUTED)
         note.set(fontsize=8.5, ha="right", va="bottom")
-
-
-def _shared(configs: Sequence[Config]) -> str:
-    """What all configurations have in common: partition, M, S, U, B and attack; what differs is left out."""
-
-    def common(describe) -> str:
-        told = {describe(config) for config in configs}
-        return told.pop() if len(told) == 1 else ""
-
-    parts = (
-        common(_clients),
-        common(_partition),
-        common(lambda c: f"{c.cohort_size} per round, {_pass(c)}, batch {c.batch_size}"),
-        common(_attack),
-    )
-    return "   \N{MIDDLE DOT}   ".join(part for part in parts if part)
-
-
-def _method(config: Config) -> str:
-    """What trained: the algorithm, or the rule that it merely lifts."""
-    return config.aggregator.name if config.algorithm.name == "from_aggregator" else config.algorithm.name
-
-
-def _pass(config: Config) -> str:
-    return f"{config.local_epochs:g} local epochs" if config.local_epochs else f"{config.local_steps} local steps"
-
-
-def _clients(config: Config) -> str:
-    number = config.partition.arguments.get("num_clients")
-    return f"{number} clients" if number else ""  # the data may decide how many there are
-
-
-def _partition(config: Config) -> str:
-    arguments = config.partition.arguments
-    match config.partition.name:
-        case "dirichlet":
-            return f"Dirichlet({arguments.get('beta')}) split"
-        case "label_affinity":
-            return f"label affinity {arguments.get('q')}"
-        case "iid":
-            return "IID split"
-    return f"{config.partition.name} split"
-
-
-def _attack(config: Config) -> str:
-    if config.attack is None or not (config.byzantine_fraction or config.num_byzantine):
-        return ""
-    share = f"{config.byzantine_fraction:.0%}" if config.num_byzantine is None else config.num_byzantine
-    return f"{share} malicious clients ({config.attack.name.replace('_', ' ')})"
-
-
-def _clean(text: str, length: int) -> str:
-    """One printable line of bounded length: labels and names may come from anywhere."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= length else text[: length - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,234 @@
+"""What the rule saw of each client, over the evaluated rounds."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_drag.experiment.report import charts
+from fedjax_drag.experiment.report.charts import Line
+from fedjax_drag.experiment.report.curves import Panel
+from fedjax_drag.experiment.report.reading import Run
+
+ROWS = 100
+"""Most clients that get a row each; of more, the rows are places in the cohort."""
+
+RUNS = 100
+"""Most runs of which the clients are shown."""
+
+EVALUATIONS = (200, 60)
+"""Columns of a heat map, of a single run and of one among several; more are thinned out evenly."""
+
+QUANTITIES = {
+    "divergence": "degree of divergence (DoD)",
+    "alpha": "correction coefficient alpha",
+    "weight": "weight in the aggregate",
+    "cosine": "cosine with the reference",
+}
+"""Quantities with a name of their own, first; others follow."""
+
+SIDES = ("benign", "malicious")
+"""Names of series 0 and 1."""
+
+_ABOUT = ("client_ids", "malicious", "valid")
+_TICKS = 40  # most clients that are named at the axis
+_DIVERGING = [[0.0, "#b35806"], [0.25, "#f1a340"], [0.5, "#f7f7f7"], [0.75, "#67a9cf"], [1.0, "#2166ac"]]
+_MARK = "\N{MULTIPLICATION X} "  # of a malicious client
+
+
+class Clients(NamedTuple):
+    """The clients of a run.
+
+    Attributes:
+      label: the run.
+      sides: names of the curves.
+      panels: for each quantity, curves of benign and of malicious clients and a heat map.
+      notes: who was expelled, and what the rows are.
+    """
+
+    label: str
+    sides: tuple[str, ...]
+    panels: list[Panel]
+    notes: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cohorts:
+    """Who was there at E evaluations; ``ids``, ``malicious`` and ``valid`` are ``[E, S]``."""
+
+    rounds: np.ndarray
+    ids: np.ndarray
+    malicious: np.ndarray
+    valid: np.ndarray
+
+    @property
+    def sides(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The malicious and the benign clients, in order; None if they are too many or change sides."""
+        lying, honest = np.unique(self.ids[self.malicious]), np.unique(self.ids[~self.malicious])
+        return None if len(lying) + len(honest) > ROWS or np.intersect1d(lying, honest).size else (lying, honest)
+
+
+class _Map(NamedTuple):
+    """What a heat map shows, ``[R, E]``: values, who is expelled, clients; of each column how many rows are malicious.
+
+    ``labels`` are those of the rows, None if they are only places in the cohort.
+    """
+
+    values: np.ndarray
+    gone: np.ndarray
+    ids: np.ndarray
+    lying: np.ndarray
+    labels: list[str] | None
+
+
+def diagnostics(runs: Sequence[Run], drawing: list[dict[str, Any]]) -> list[Clients]:
+    """Per-client charts of the runs that have recorded what they show.
+
+    Args:
+      runs: at most :data:`RUNS` of them are looked at.
+      drawing: the charts of the page, to which these are appended.
+    """
+    most = EVALUATIONS[len(runs) > 1]
+    return [found for run in runs[:RUNS] if (found := _clients(run, most, drawing)) is not None]
+
+
+def _clients(run: Run, most: int, drawing: list[dict[str, Any]]) -> Clients | None:
+    cohorts = _cohorts(run)
+    names = [] if cohorts is None else _quantities(run, cohorts)
+    if cohorts is None or not names:
+        return None
+    kept = charts.thinned(len(cohorts.rounds), most)
+    fewer = _Cohorts(*(getattr(cohorts, field.name)[kept] for field in dataclasses.fields(_Cohorts)))
+    panels = []
+    for name in names:
+        title = QUANTITIES.get(name, name.replace("_", " "))
+        lines = _lines(cohorts, run.history[name])
+        drawing.append(charts.curves(lines, charts.scale(title, lines, False)))
+        panels.append(Panel(len(drawing) - 1, title, f"{title}: mean and range over the clients of a side, by round"))
+        drawing.append(_heat_map(fewer, run.history[name][kept], title, cohorts.sides))
+        panels.append(Panel(len(drawing) - 1, f"{title}, by client", f"{title} of each client, by round"))
+    return Clients(run.label, SIDES[: 1 + bool(cohorts.malicious.any())], panels, _notes(cohorts))
+
+
+def _cohorts(run: Run) -> _Cohorts | None:
+    """Who took part; None if the history does not tell."""
+    ids = run.history.get("client_ids")
+    if ids is None or ids.ndim != 2 or not ids.size or not np.isfinite(ids).all() or np.abs(ids).max() > 2**31:
+        return None
+
+    def marks(name: str, default: float) -> np.ndarray:
+        given = run.history.get(name)
+        return (given if given is not None and given.shape == ids.shape else np.full(ids.shape, default)) == 1
+
+    return _Cohorts(run.history["round"], ids.astype(int), marks("malicious", 0.0), marks("valid", 1.0))
+
+
+def _quantities(run: Run, cohorts: _Cohorts) -> list[str]:
+    """Names of what the history has of each client, unless it is the same of all throughout."""
+    present = [
+        name
+        for name, x in run.history.items()
+        if name not in _ABOUT and x.shape == cohorts.ids.shape and np.unique(x[np.isfinite(x)]).size > 1
+    ]
+    return [name for name in QUANTITIES if name in present] + [name for name in present if name not in QUANTITIES]
+
+
+def _lines(cohorts: _Cohorts, values: np.ndarray) -> list[Line]:
+    """Mean and range over the benign and over the malicious clients that count; the latter only if there are any."""
+    lines = []
+    for series, side in enumerate((~cohorts.malicious, cohorts.malicious)):
+        counted = side & cohorts.valid & np.isfinite(values)
+        if not counted.any():
+            continue
+        number = counted.sum(1)
+        mean = np.where(counted, values, 0.0).sum(1) / number
+        low = np.where(number > 0, np.where(counted, values, np.inf).min(1), np.nan)
+        high = np.where(number > 0, np.where(counted, values, -np.inf).max(1), np.nan)
+        lines.append(Line(SIDES[series], series, cohorts.rounds, mean, low, high))
+    return lines
+
+
+def _by_client(cohorts: _Cohorts, values: np.ndarray, lying: np.ndarray, honest: np.ndarray) -> _Map:
+    """A row for each client, empty where it was not in the cohort."""
+    clients = np.concatenate([lying, honest])
+    order = np.argsort(clients)
+    row = order[np.searchsorted(clients[order], cohorts.ids)]
+    column = np.arange(len(values))[:, None]
+    shown, gone = np.full((len(clients), len(values)), np.nan), np.zeros((len(clients), len(values)), bool)
+    shown[row, column], gone[row, column] = values, ~cohorts.valid
+    labels = [f"{_MARK}{client}" for client in lying] + [f"{client}" for client in honest]
+    ids = np.broadcast_to(clients[:, None], shown.shape)
+    return _Map(shown, gone, ids, np.full(len(values), len(lying)), labels)
+
+
+def _by_place(cohorts: _Cohorts, values: np.ndarray) -> _Map:
+    """A row for each place in the cohort, malicious clients first."""
+    order = np.argsort(~cohorts.malicious, axis=1, kind="stable")
+    shown, gone, ids = (np.take_along_axis(x, order, 1).T for x in (values, ~cohorts.valid, cohorts.ids))
+    return _Map(shown, gone, ids, cohorts.malicious.sum(1), None)
+
+
+def _heat_map(
+    cohorts: _Cohorts, values: np.ndarray, title: str, sides: tuple[np.ndarray, np.ndarray] | None
+) -> dict[str, Any]:
+    """Clients, or places in the cohort, by evaluation; who does not count is painted over."""
+    found = _by_place(cohorts, values) if sides is None else _by_client(cohorts, values, *sides)
+    shown = np.where(found.gone, np.nan, found.values)
+    place = {"x": cohorts.rounds.tolist(), "y": list(range(len(shown))), "customdata": found.ids.tolist()}
+    place |= {"type": "heatmap", "hoverongaps": False}
+    told = "round %{x}<br>client %{customdata}<br>"
+    heat = {"z": charts.numbers(shown, 3), "hovertemplate": f"{told}{charts.text(title)} %{{z:.3~g}}<extra></extra>"}
+    data, series = [place | heat | _colors(shown)], [0]
+    if found.gone.any():
+        over = {"z": charts.numbers(np.where(found.gone, 1.0, np.nan)), "showscale": False}
+        data.append(place | over | {"hovertemplate": f"{told}expelled<extra></extra>"})
+        series.append(charts.MUTED)
+    if found.lying.any():
+        border = {"x": place["x"], "y": (found.lying - 0.5).tolist(), "mode": "lines", "hoverinfo": "skip"}
+        data.append(border | {"line": {"width": 2.5, "shape": "hvh"}})
+        series.append(charts.INK)
+    axis: dict[str, Any] = {"title": {"text": "cohort, malicious first"}, "showticklabels": False}
+    if found.labels is not None:
+        ticks = charts.thinned(len(found.labels), _TICKS)
+        axis = {"title": {"text": "client"}, "tickvals": ticks.tolist(), "ticktext": [found.labels[i] for i in ticks]}
+    layout = {
+        "xaxis": {"title": {"text": "communication round"}, "showgrid": False},
+        "yaxis": {"range": [len(shown) - 0.5, -0.5], "showgrid": False, "zeroline": False} | axis,
+        "height": int(np.clip(130 + 15 * len(shown), 240, 760)),
+    }
+    return {"data": data, "layout": layout, "series": series}
+
+
+def _colors(shown: np.ndarray) -> dict[str, Any]:
+    """Colours between the 1st and the 99th percentile; about 0 if there are negative values."""
+    known = charts.drawable(shown)
+    low, high = np.percentile(known, (1, 99)).tolist() if known.size else (0.0, 1.0)
+    if low < 0:
+        largest = max(-low, high)
+        return {"colorscale": _DIVERGING, "zmin": -largest, "zmax": largest}
+    return {"colorscale": "Cividis", "zmin": 0.0 if low < 0.5 * high else low, "zmax": high or 1.0}
+
+
+def _notes(cohorts: _Cohorts) -> list[str]:
+    """What a reader of the charts has to know."""
+    notes = []
+    if cohorts.sides is None:
+        notes.append(
+            f"Rows are places in the cohort: more than {ROWS} clients, or malicious ones that change by round."
+        )
+    elif cohorts.malicious.any():
+        notes.append(f"Malicious, marked {_MARK.strip()} and above the line: {_listed(map(str, cohorts.sides[0]))}.")
+    first = {}
+    for evaluation, place in np.argwhere(~cohorts.valid):
+        client = int(cohorts.ids[evaluation, place])
+        first.setdefault(client, (int(cohorts.rounds[evaluation]), bool(cohorts.malicious[evaluation, place])))
+    if first:
+        told = [f"{client} ({'malicious' if lying else 'benign'}, round {n})" for client, (n, lying) in first.items()]
+        notes.append(f"Expelled, with the first evaluated round in which they no longer count: {_listed(told)}.")
+    return notes
+
+
+def _listed(words: Iterable[str], most: int = 40) -> str:
+    listed = list(words)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -1,0 +1,186 @@
+"""Runs as lines over communication rounds: means and bands over seeds, a chart for each setting."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_drag.experiment.report import charts
+from fedjax_drag.experiment.report.charts import Line
+from fedjax_drag.experiment.report.reading import Run
+
+LINES = 8
+"""Lines in a chart; more are divided among charts, the best first."""
+
+MEASURES = {
+    "test_accuracy": "test accuracy",
+    "test_loss": "test loss",
+    "train_loss": "training loss",
+    "output_accuracy": "test accuracy of the model handed out",
+    "output_loss": "test loss of the model handed out",
+    "attack_success_rate": "attack success rate",
+    "cosine_to_benign": "cosine of the update with the benign mean",
+    "malicious_weight": "malicious clients' share of the weights",
+    "detection_tpr": "malicious clients rejected",
+    "detection_fpr": "benign clients rejected",
+    "num_rejected": "messages rejected as not finite",
+    "num_expelled": "clients expelled",
+}
+"""Quantities with a name of their own, in the order in which they are shown; others follow."""
+
+PERCENT = (
+    "test_accuracy",
+    "output_accuracy",
+    "attack_success_rate",
+    "malicious_weight",
+    "detection_tpr",
+    "detection_fpr",
+)
+"""Those that are shares."""
+
+COUNTERS = (
+    "round",
+    "local_steps",
+    "participants",
+    "slowest_steps",
+    "gradient_evaluations",
+    "vector_operations",
+    "bytes_down",
+    "bytes_up",
+)
+"""What a history has of each evaluation that is no curve worth seeing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Runs that differ only by seed.
+
+    Attributes:
+      row: what is compared.
+      column: under which settings.
+      runs: all of them.
+    """
+
+    row: str
+    column: str
+    runs: tuple[Run, ...]
+
+    @property
+    def drawn(self) -> tuple[Run, ...]:
+        """Those that figures are taken from: the ones that came to their end, or if none has, those that began."""
+        ended = tuple(run for run in self.runs if run.status in ("done", "diverged"))
+        return ended or tuple(run for run in self.runs if run.history)
+
+    @property
+    def final(self) -> float:
+        """Last test accuracy, its mean over the seeds; NaN without any."""
+        lasts = [float(run.history["test_accuracy"][-1]) for run in self.drawn]
+        return float(np.mean(lasts)) if lasts else np.nan
+
+    def line(self, measure: str, series: int) -> Line | None:
+        """Mean over seeds in a band from their minimum to their maximum, at the rounds that all have; None without."""
+        found = [(run.history["round"], y) for run in self.drawn if (y := run.scalars(measure)) is not None]
+        if not found:
+            return None
+        rounds = reduce(np.intersect1d, [x for x, _ in found])
+        stacked = np.stack([y[np.isin(x, rounds)] for x, y in found])
+        spread = (stacked.min(0), stacked.max(0)) if len(found) > 1 else (None, None)
+        return Line(self.row, series, rounds, stacked.mean(0), *spread)
+
+
+class Panel(NamedTuple):
+    """A chart of the page.
+
+    Attributes:
+      chart: its number among the charts.
+      title: above it; empty if it is the only one.
+      about: what it shows, for those who cannot see it.
+    """
+
+    chart: int
+    title: str
+    about: str
+
+
+class Part(NamedTuple):
+    """Charts that share a legend: the names of series 0, 1, ..., and those charts."""
+
+    names: list[str]
+    panels: list[Panel]
+
+
+class Block(NamedTuple):
+    """All charts of one quantity.
+
+    Attributes:
+      title: the quantity.
+      shown: whether it is unfolded at first.
+      parts: its charts, of at most :data:`LINES` lines each.
+    """
+
+    title: str
+    shown: bool
+    parts: list[Part]
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """The runs by row and column, in their order."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        found.setdefault((run.row, run.column), []).append(run)
+    return [Group(row, column, tuple(same)) for (row, column), same in found.items()]
+
+
+def blocks(found: Sequence[Group], target: float | None, drawing: list[dict[str, Any]]) -> list[Block]:
+    """The charts of every quantity that the runs have.
+
+    Args:
+      found: the runs.
+      target: accuracy to mark, in [0, 1], or None.
+      drawing: the charts of the page, to which these are appended.
+    """
+    columns = list(dict.fromkeys(group.column for group in found))
+    rows = list(dict.fromkeys(group.row for group in found))
+    if len(rows) > LINES:
+        best = {row: np.nan_to_num(np.nanmax([-1.0, *(g.final for g in found if g.row == row)])) for row in rows}
+        rows.sort(key=lambda row: -best[row])
+    shown = ("test_accuracy", "test_loss") if len(columns) == 1 else ("test_accuracy",)
+    made = []
+    for measure in _measures(found):
+        title = MEASURES.get(measure, measure.replace("_", " "))
+        of_rows = {
+            row: [(g.column, line) for g in found if g.row == row and (line := g.line(measure, 0))] for row in rows
+        }
+        axis = charts.scale(title, [line for lines in of_rows.values() for _, line in lines], measure in PERCENT)
+        parts = []
+        for start in range(0, len(rows), LINES):
+            names = rows[start : start + LINES]
+            panels = []
+            for column in columns:
+                lines = [
+                    line._replace(series=names.index(row))
+                    for row in names
+                    for where, line in of_rows[row]
+                    if where == column
+                ]
+                if lines:
+                    drawing.append(charts.curves(lines, axis, target if measure == "test_accuracy" else None))
+                    about = f"{title} over communication rounds{f', {column}' if column else ''}"
+                    panels.append(Panel(len(drawing) - 1, column if len(columns) > 1 else "", about))
+            parts.append(Part(names, panels))
+        made.append(Block(title, measure in shown, parts))
+    return made
+
+
+def _measures(found: Sequence[Group]) -> list[str]:
+    """Quantities with one number for each evaluation that are not 0 throughout."""
+    present: dict[str, bool] = {}
+    for run in (run for group in found for run in group.drawn):
+        for name in run.history:
+            values = run.scalars(name)
+            if values is not None and name not in COUNTERS:
+                present[name] = present.get(name, False) or bool(np.any(np.nan_to_num(values)))
+    telling = [name for name, seen in present.items() if seen]
+    return [name for name in MEASURES if name in telling] + [name for name in telling if name not in MEASURES]

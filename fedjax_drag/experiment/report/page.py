@@ -1,0 +1,200 @@
+"""The page: what is on it, in which order, and how it becomes one file."""
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.experiment import results
+from fedjax_drag.experiment.report import clients, curves, skew, tables
+from fedjax_drag.experiment.report.curves import Group
+from fedjax_drag.experiment.report.reading import Found, Run, finite, read
+from fedjax_drag.experiment.wording import clean, method, shared
+
+FILE = "report.html"
+"""What a report is called where nothing else is said."""
+
+_SOURCES = Path(__file__).parent / "page"
+_WRONG = 20  # most messages of what went wrong
+_ENVIRONMENTS = 3
+
+
+class Fact(NamedTuple):
+    """A headline figure: what it is, the figure, and a line about it."""
+
+    name: str
+    figure: str
+    about: str
+
+
+def write(
+    folder: str | Path, out: str | Path | None = None, target: float | None = None, with_skew: bool = True
+) -> Path:
+    """Writes what is in a results folder as one HTML page that needs no network.
+
+    Figures and tables are those of the runs that have come to their end; what is interrupted, diverged, failed or
+    cannot be read is marked.
+
+    Args:
+      folder: of a run, a comparison or a sweep; nothing but ``out`` is written into it.
+      out: the page; default ``report.html`` in ``folder``.
+      target: test accuracy in (0, 1] of which the table tells when it was reached; default the largest multiple of
+        0.05 that at least half of the lines reach.
+      with_skew: whether the data are loaded and split anew, to show how they are spread over the clients.
+
+    Returns:
+      The path of the page.
+
+    Raises:
+      FileNotFoundError: there is no such results folder.
+      ValueError: its configuration is not valid, it holds a single run that cannot be read, ``target`` is out of range
+        or ``out`` is a folder.
+    """
+    if target is not None:
+        checks.in_range("target", target, 0.0, 1.0)
+    place = Path(folder) / FILE if out is None else Path(out)
+    if place.is_dir():
+        raise ValueError(f"out={str(place)!r}: must be a file, and this is a folder")
+    with np.errstate(all="ignore"):  # figures may come from anywhere; what is not finite is left out where it is shown
+        page = _render(_content(read(Path(folder)), target, with_skew))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(place, page)
+    return place
+
+
+def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, Any]:
+    """All that the template asks for."""
+    groups = curves.groups(found.runs)
+    aim = tables.target_for(groups) if target is None else target
+    drawing: list[dict[str, Any]] = []
+    configs = [run.config for run in found.runs]
+    splits, about_splits = skew.splits(found.runs, drawing) if with_skew else ([], "Not asked for.")
+    return {
+        "title": clean(found.name, 80),
+        "kind": found.kind,
+        "about": shared(configs),
+        "facts": _facts(found, groups, aim),
+        "wrong": _wrong(found.runs),
+        "robustness": tables.robustness(found),
+        "blocks": curves.blocks(groups, aim, drawing),
+        "seeds": max(len(group.runs) for group in groups),
+        "target": aim,
+        "chosen": target is None,
+        "table": tables.results(groups, aim),
+        "clients": clients.diagnostics(found.runs, drawing),
+        "clients_left": max(0, len(found.runs) - clients.RUNS),
+        "splits": splits,
+        "about_splits": about_splits,
+        "yaml": found.yaml,
+        "environments": _environments(found.runs),
+        "charts": drawing,
+    }
+
+
+def _facts(found: Found, groups: Sequence[Group], target: float | None) -> list[Fact]:
+    """What a reader wants to know first."""
+    begun = [group for group in groups if group.drawn]
+    if not begun:
+        return [Fact("runs", str(len(found.runs)), "none has been evaluated")]
+    if found.kind == "run":
+        return _facts_of_run(found.runs[0], target)
+    ended = [group for group in begun if all(run.status != "diverged" for run in group.drawn)] or begun
+    best = max(ended, key=lambda group: np.nan_to_num(group.final, nan=-1.0))
+    facts = [Fact("highest final accuracy", _percent(best.final), ", ".join(filter(None, (best.row, best.column))))]
+    matrix = tables.robustness(found)
+    if matrix is not None and matrix.rows[0][1].shade is not None:
+        label, worst, _ = matrix.rows[0]
+        facts.insert(0, Fact("best worst case", f"{worst.text} %", f"{label}, over {len(matrix.rows[0][2])} settings"))
+    if target is not None and found.kind == "comparison":
+        reached = [(n, g.row) for g in begun for run in g.drawn if (n := tables.rounds_to(run, target)) is not None]
+        if reached:
+            number, row = min(reached)
+            facts.append(Fact(f"fewest rounds to {100 * target:g} %", str(number), row))
+    counts = Counter(run.status for run in found.runs)
+    about = ", ".join(f"{number} {status}" for status, number in counts.items())
+    return [*facts, Fact("runs", str(len(found.runs)), about)]
+
+
+def _facts_of_run(run: Run, target: float | None) -> list[Fact]:
+    best, at = tables.best_of(run)
+    last = int(run.history["round"][-1])
+    final = float(run.history["test_accuracy"][-1])
+    facts = [
+        Fact(
+            "final test accuracy",
+            _percent(final),
+            f"{method(run.config)}, round {last}",
+        ),
+        Fact("best test accuracy", _percent(best), f"round {at}"),
+    ]
+    if target is not None:
+        number = tables.rounds_to(run, target)
+        facts.append(Fact(f"rounds to {100 * target:g} %", str(number or "not reached"), "test accuracy"))
+    seconds = finite(run.figures.get("seconds"))
+    about = run.message or (f"{seconds:,.0f} s of wall clock" if seconds is not None else "")
+    return [*facts, Fact("status", run.status, about)]
+
+
+def _percent(accuracy: float) -> str:
+    return (
+        f"{100 * accuracy:.1f} %" if abs(accuracy) < 10.0 else "not finite" if np.isnan(accuracy) else f"{accuracy:.3g}"
+    )
+
+
+def _wrong(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Messages of runs that did not come to a good end, with the runs that they are about."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        if run.status != "done":
+            found.setdefault(f"{run.status}: {run.message}" if run.message else run.status, []).append(run.label)
+    told = [
+        (message, "; ".join(labels[:4]) + (f"; and {len(labels) - 4} more" if len(labels) > 4 else ""))
+        for message, labels in found.items()
+    ]
+    return told[:_WRONG] + ([("and more", f"{len(told) - _WRONG} other messages")] if len(told) > _WRONG else [])
+
+
+def _environments(runs: Sequence[Run]) -> list[str]:
+    """What the numbers depend on beside the configuration, once for all runs that agree but for seed and time."""
+    own = ("seed", "started")
+    texts = [
+        json.dumps({key: value for key, value in run.environment.items() if key not in own}, indent=2)
+        for run in runs
+        if run.environment
+    ]
+    told = [text if number == len(texts) else f"{text}\n({number} runs)" for text, number in Counter(texts).items()]
+    return told[:_ENVIRONMENTS] + ([f"and {len(told) - _ENVIRONMENTS} others"] if len(told) > _ENVIRONMENTS else [])
+
+
+def _render(content: dict[str, Any]) -> str:
+    """The page, its scripts allowed by their hashes alone and all other sources forbidden."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # here: only a report needs them
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    templates = Environment(
+        loader=FileSystemLoader(_SOURCES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    templates.globals["clean"] = clean
+    library = get_plotlyjs().replace("\r\n", "\n")
+    script, style = (_SOURCES.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
+    page = templates.get_template("page.html").render(
+        content, library=Markup(library), script=Markup(script), style=Markup(style), hashes=Markup(hashes)
+    )
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

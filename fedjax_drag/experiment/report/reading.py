@@ -1,0 +1,199 @@
+"""What a results folder holds, whether or not all of it has come to its end."""
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from fedjax_drag.experiment import axes, matrix, results, sweep
+from fedjax_drag.experiment.axes import Grid
+from fedjax_drag.experiment.config import Config, load, slug
+from fedjax_drag.experiment.results import History
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run, or what there is of it.
+
+    Attributes:
+      row: what is compared: the rule, the variant, the name of a single run.
+      column: under which settings; empty if there is but one.
+      label: all that tells it from the others.
+      config: its configuration.
+      history: empty if nothing was evaluated or what was cannot be read.
+      status: ``done``, ``diverged`` (parameters, or the loss at the end, are not finite), ``interrupted``,
+        ``unfinished`` (still going, or killed), ``failed``, ``damaged`` (cannot be read) or ``not run``.
+      message: what went wrong, or empty.
+      figures: its ``summary.json``, or empty.
+      environment: its ``environment.json``, or empty.
+    """
+
+    row: str
+    column: str
+    label: str
+    config: Config
+    history: History
+    status: str
+    message: str
+    figures: dict[str, Any]
+    environment: dict[str, Any]
+
+    def scalars(self, name: str) -> np.ndarray | None:
+        """A quantity of which there is one number for each evaluation ``[E]``; None if it is not that, or not there."""
+        found = self.history.get(name)
+        return found if found is not None and found.ndim == 1 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A results folder that was read.
+
+    Attributes:
+      kind: ``run``, ``comparison`` or ``sweep``.
+      name: of its configuration.
+      runs: one at least; those that have not run included.
+      grid: of a sweep, else None.
+      yaml: its configuration.
+    """
+
+    kind: str
+    name: str
+    runs: tuple[Run, ...]
+    grid: Grid | None
+    yaml: str
+
+
+def read(folder: Path) -> Found:
+    """Reads a run, a comparison or a sweep.
+
+    Raises:
+      FileNotFoundError: there is no such folder, or none of them is in it.
+      ValueError: its configuration is not valid, or the only run cannot be read.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
+    if (folder / sweep.CONFIG).is_file():
+        return _sweep(folder)
+    if not (folder / results.CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{str(folder)!r}: not a results folder; must be that of a run, a comparison or a sweep"
+        )
+    config = load(_no_interpolation(folder / results.CONFIG))
+    yaml = OmegaConf.to_yaml(OmegaConf.create(config.to_mapping()))
+    variants = config.variants()
+    if variants:
+        runs = tuple(_run(folder / slug(label), (label, "", label), variant) for label, variant in variants.items())
+        return Found("comparison", config.name, runs, None, yaml)
+    only = _run(folder, (config.name, "", config.name), config)
+    if not only.history:
+        raise ValueError(only.message or f"{str(folder)!r}: holds no evaluation yet")
+    return Found("run", config.name, (only,), None, yaml)
+
+
+def cells(found: Found) -> list[matrix.Cell]:
+    """The runs of a sweep as the cells of its matrix."""
+    assert found.grid is not None
+    known = (*matrix.COMPLETE, "failed")
+    return [
+        matrix.Cell(point.values, run.status if run.status in known else "interrupted", run.message, run.history)
+        for point, run in zip(found.grid.points, found.runs, strict=True)
+    ]
+
+
+def finite(value: Any) -> float | None:
+    """A number from a file that may hold anything; None if it is none or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _sweep(folder: Path) -> Found:
+    grid = axes.load(_no_interpolation(folder / sweep.CONFIG))
+    failures = _failures(folder / sweep.TABLE, grid)
+    runs = []
+    for point in grid.points:
+        names = (*matrix.place(grid, point.values), point.label)
+        failure = failures.get(_key(point.values))
+        runs.append(_run(folder / sweep.CELLS / point.folder, names, point.config, failure))
+    yaml = OmegaConf.to_yaml(OmegaConf.create(grid.to_mapping()))
+    return Found("sweep", grid.base.name, tuple(runs), grid, yaml)
+
+
+def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str | None = None) -> Run:
+    history: History = {}
+    metrics = folder / results.METRICS
+    figures = _mapping(folder / results.SUMMARY)
+    try:
+        history = results.read_metrics(metrics)
+        status, message = _status(history, figures, config.rounds)
+    except FileNotFoundError:
+        status, message = "not run", ""
+    except (ValueError, OSError) as error:
+        begun = metrics.is_file() and not metrics.stat().st_size
+        status, message = ("unfinished", "no evaluation yet") if begun else ("damaged", str(error))
+    if failure is not None:
+        status, message = "failed", failure
+    environment = _mapping(folder / results.ENVIRONMENT)
+    return Run(*names, config, history, status, message, figures, environment)
+
+
+def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[str, str]:
+    last = int(history["round"][-1])
+    stopped_by = finite(figures.get("diverged_at"))
+    if stopped_by is not None:
+        return "diverged", f"parameters are not finite after round {stopped_by:.0f}"
+    loss = history.get("test_loss", np.zeros(1))
+    if not np.isfinite(loss[-1]).all():
+        return "diverged", f"test_loss is not finite at round {last}"
+    if figures.get("interrupted") is True:
+        return "interrupted", f"stopped after {last} of {rounds} rounds"
+    if last < rounds:
+        return "unfinished", f"{last} of {rounds} rounds so far"
+    return "done", ""
+
+
+def _failures(path: Path, grid: Grid) -> dict[tuple[str, ...], str]:
+    """Messages of the cells that failed, which need not have left anything else than a row of the table."""
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as lines:
+            failed = [row for row in csv.DictReader(lines) if row.get("status") == "failed"]
+    except (OSError, csv.Error):
+        return {}
+    return {_key({axis: row.get(axis) for axis in grid.axes}): str(row.get("message") or "") for row in failed}
+
+
+def _key(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Values by axis as text that is the same for a cell and for its row in the table."""
+    return tuple(_same(value) for value in values.values())
+
+
+def _same(value: Any) -> str:
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty if there is none or it cannot be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _no_interpolation(path: Path) -> Path:
+    """Refuses ``${...}``, which would put what this machine knows, such as its environment, into the page."""
+    if "${" in path.read_text(encoding="utf-8", errors="replace"):
+        raise ValueError(f"{str(path)!r}: must not hold '${{', which stands for something outside the file")
+    return path

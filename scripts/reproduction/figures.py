@@ -1,0 +1,90 @@
+"""A target's figure: test accuracy against rounds, labelled as in the papers."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from fedjax_drag.experiment.matrix import COMPLETE
+from reproduction.names import written
+from reproduction.outcome import Outcome
+from reproduction.targets import Target
+
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")  # Okabe and Ito
+_QUANTITIES = {"test_accuracy": "Test accuracy", "num_expelled": "Clients expelled"}
+
+
+def draw(target: Target, outcome: Outcome) -> Figure:
+    """Draws a panel for each setting and a line for each method, with a band from minimum to maximum over seeds.
+
+    Args:
+      target: what it shows.
+      outcome: of its sweep; cells that did not come to their end are left out.
+    """
+    settings = [
+        dict(zip(target.panels, labels, strict=True))
+        for labels in itertools.product(*(outcome.labels(axis) for axis in target.panels))
+    ]
+    columns = min(len(settings), 3 if len(settings) % 2 else 2 if len(settings) <= 4 else 4)
+    rows = math.ceil(len(settings) / columns)
+    figure = Figure(figsize=(4.2 * columns + 1.8, 3.2 * rows + 0.5), facecolor="white", layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey="row")
+    for panel, setting, letter in itertools.zip_longest(panels.flat, settings, "abcdefghijklmnopqrstuvwxyz"):
+        if panel is not None and setting is not None:
+            title = ", ".join(written(axis, label) for axis, label in setting.items())
+            panel.set_title(f"({letter}) {title}" if len(settings) > 1 else title, fontsize=10, loc="left")
+            _panel(panel, target, outcome.at(setting))
+        elif panel is not None:
+            panel.set_visible(False)
+    for panel in panels[:, 0]:
+        panel.set_ylabel(_QUANTITIES[target.y])
+    handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize=9)
+    figure.suptitle(f"{target.paper}, {target.place}: {target.name}", fontsize=11, fontweight="bold")
+    return figure
+
+
+def save(target: Target, outcome: Outcome, folder: Path) -> Path | None:
+    """Writes the figure of a target into a folder; None if no cell has come to its end."""
+    if not any(cell.status in COMPLETE for cell in outcome.cells):
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{target.name}.png"
+    draw(target, outcome).savefig(path, dpi=150)
+    return path
+
+
+def _panel(panel: Axes, target: Target, part: Outcome) -> None:
+    for place, label in enumerate(part.labels(target.lines)):
+        line = part.at({target.lines: label})
+        histories = [cell.history for cell in line.cells if cell.status in COMPLETE and target.y in cell.history]
+        if histories:
+            rounds, mean = line.curve(target.y)
+            _line(panel, rounds, mean, histories, target.y, place, written(target.lines, label))
+    panel.set_xlabel("Communication round")
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    if target.y == "test_accuracy":
+        panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    panel.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _line(
+    panel: Axes,
+    rounds: np.ndarray,
+    mean: np.ndarray,
+    histories: Sequence[Mapping[str, np.ndarray]],
+    y: str,
+    place: int,
+    label: str,
+) -> None:
+    color, style = _COLORS[place % len(_COLORS)], ("-", "--")[place // len(_COLORS) % 2]
+    full = [history[y] for history in histories if len(history[y]) == len(rounds)]
+    if len(full) > 1:
+        panel.fill_between(rounds, np.min(full, axis=0), np.max(full, axis=0), color=color, alpha=0.15, linewidth=0)
+    panel.plot(rounds, mean, style, color=color, linewidth=1.6, label=label, marker="o" if len(rounds) == 1 else "")

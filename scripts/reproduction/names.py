@@ -1,0 +1,44 @@
+"""Names and numbers as the papers write them."""
+
+from typing import Any
+
+NAMES = {
+    "fedavg": "FedAvg",
+    "fltrust": "FLTrust",
+    "rfa": "RFA",
+    "raga": "RAGA",
+    "br_drag": "BR-DRAG",
+    "scale_noise": "noise injection",
+    "sign_flip": "sign flipping",
+    "label_flip": "label flipping",
+    "gaussian": "Gaussian noise",
+    "none": "no attack",
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+}
+"""By label of a sweep; what is not here is called as it is."""
+
+SYMBOLS = {
+    "aggregator.alpha": "\N{GREEK SMALL LETTER ALPHA} = {}",
+    "aggregator.c": "c = {}",
+    "algorithm.gamma": "\N{GREEK SMALL LETTER GAMMA} = {}",
+    "algorithm.kappa": "\N{GREEK SMALL LETTER KAPPA} = {}",
+    "algorithm.max_strikes": "\N{GREEK SMALL LETTER LAMDA} = {}",
+    "partition.beta": "Dirichlet({})",
+    "partition.q": "q = {}",
+    "cohort_size": "S = {}",
+}
+"""By axis, what stands before its numbers."""
+
+
+def written(axis: str, label: Any) -> str:
+    """A value of an axis."""
+    if axis == "byzantine_fraction":
+        return f"{percent(label, 0)} malicious"
+    return SYMBOLS.get(axis, "{}").format(NAMES.get(label, label))
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent."""
+    return f"{100 * share:.{digits}f} %"

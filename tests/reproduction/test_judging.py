@@ -1,0 +1,197 @@
+import numpy as np
+import pytest
+from reproduction import freeloaders, judging, verdicts
+from reproduction.judging import Claim, Verdict, judge
+from reproduction.outcome import Outcome
+from reproduction.targets import TARGETS
+
+from fedjax_drag.experiment.config import read
+from fedjax_drag.experiment.matrix import Cell
+
+ROUNDS = np.arange(10.0, 110.0, 10.0)
+
+
+def cell(method, accuracy, status="done", seconds=1.0, **values):
+    """A cell whose accuracy goes from a tenth to ``accuracy`` in ten evaluations, or is as given."""
+    curve = np.linspace(0.1, accuracy, 10) if np.ndim(accuracy) == 0 else np.asarray(accuracy, float)
+    history = {"round": ROUNDS[: len(curve)], "test_accuracy": curve, "client_seconds": seconds * ROUNDS[: len(curve)]}
+    return Cell({"method": method, **values}, status, "", history if status != "failed" else {})
+
+
+def outcome(*cells):
+    return Outcome(tuple(cells))
+
+
+def answer(question, *cells):
+    return judge(Claim("a paper", "Fig. 1", "a claim", "", "x", question), outcome(*cells))
+
+
+def m(label, **where):
+    return {"method": label, **where}
+
+
+FAST = [0.1, 0.7, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]
+SLOW = [0.1, 0.2, 0.3, 0.7, 0.7, 0.75, 0.75, 0.75, 0.75, 0.76]
+
+
+@pytest.mark.parametrize(("at_most", "holds"), [(0.5, "yes"), (0.4, "no")])
+def test_rounds_to_the_papers_accuracy(at_most, holds):
+    found = answer(judging.faster(m("DRAG"), m("FedAvg"), 0.7, at_most), cell("DRAG", FAST), cell("FedAvg", SLOW))
+    assert (found.holds, found.ours) == (holds, "0.50 (20 against 40 rounds to 70 %)")
+
+
+def test_an_accuracy_that_both_reach_takes_the_place_of_one_that_they_do_not():
+    found = answer(judging.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", SLOW))
+    assert found.ours == "0.50 (30 against 60 rounds to 75 %)"
+    nothing = answer(judging.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", [0.01] * 10))
+    assert nothing.holds == "not measured"
+
+
+def test_seeds_are_averaged_before_anything_is_read_off():
+    cells = [cell("DRAG", FAST, seed=0), cell("DRAG", SLOW, seed=1), cell("FedAvg", SLOW, seed=0)]
+    assert outcome(*cells).at(m("DRAG")).level() == pytest.approx((0.8 + 0.752) / 2)
+    assert outcome(*cells).at(m("DRAG")).first(0.7) == 40
+
+
+def test_who_is_first_among_the_methods_of_a_panel():
+    cells = [cell("DRAG", FAST, beta=0.1), cell("other DRAG", [0.99] * 10, beta=0.1), cell("FedAvg", SLOW, beta=0.1)]
+    cells.append(cell("FedAvg", 0.95, beta=0.5))
+    question = judging.highest("method", "DRAG", {"beta": 0.1}, beside=["other DRAG"])
+    assert answer(question, *cells)[1:] == ("yes", "80.0 %, FedAvg 75.2 %")
+    assert answer(judging.highest("method", "DRAG", {"beta": 0.1}), *cells).holds == "no"
+    soonest = judging.first_to("method", "DRAG", 0.7, {"beta": 0.1}, beside=["other DRAG"])
+    assert answer(soonest, *cells)[1:] == ("yes", "round 20, FedAvg round 40, to 70 %")
+
+
+def test_leads_orders_and_swings():
+    cells = [cell("DRAG", 0.8, beta=0.1), cell("FedAvg", 0.5, beta=0.1)]
+    cells += [cell("DRAG", 0.8, beta=0.5), cell("FedAvg", 0.75, beta=0.5)]
+    wider = judging.wider(m("DRAG"), m("FedAvg"), {"beta": 0.1}, {"beta": 0.5})
+    assert answer(wider, *cells)[1:] == ("yes", "+23.3 against +3.9 points")
+    assert answer(judging.wider(m("DRAG"), m("FedAvg"), {"beta": 0.5}, {"beta": 0.1}), *cells).holds == "no"
+    ahead = judging.ahead(m("DRAG", beta=0.1), m("FedAvg", beta=0.1), by=0.25)
+    assert answer(ahead, *cells)[1:] == ("no", "+23.3 points")
+    rising = judging.rising("method", ("FedAvg", "DRAG"), {"beta": 0.5})
+    assert answer(rising, *cells)[1:] == ("yes", "FedAvg 60.6 %, DRAG 64.4 %")
+    restless = cell("FedAvg", [0.5, 0.7] * 5)
+    steadier = judging.steadier(m("DRAG"), m("FedAvg"))
+    assert answer(steadier, cell("DRAG", 0.9), restless)[1:] == ("yes", "8.9 against 20.0 points an evaluation")
+
+
+def test_convergence_is_to_end_near_the_best_and_well_above_guessing():
+    question = judging.converges(m("DRAG"), guessing=0.1)
+    assert answer(question, cell("DRAG", FAST)).holds == "yes"
+    assert answer(question, cell("DRAG", [0.1, 0.8, *[0.3] * 8])).holds == "no"
+    assert answer(question, cell("DRAG", [0.12] * 10)).holds == "no"
+    assert answer(question, cell("DRAG", FAST, status="diverged")).holds == "no"
+    assert answer(judging.converges(m("DRAG"), 0.1, wanted=False), cell("DRAG", [0.12] * 10)).holds == "yes"
+
+
+def test_time_of_the_clients():
+    cells = [cell("TACO", FAST, seconds=1.2), cell("FedAvg", SLOW)]
+    assert answer(judging.quicker(m("TACO"), m("FedAvg"), 0.7, 0.744), *cells)[1:] == (
+        "yes",
+        "0.60 of its time to 70 %",
+    )
+    assert answer(judging.costlier(m("TACO"), m("FedAvg"), 1.03), *cells)[1:] == ("yes", "1.20 times")
+    assert answer(judging.costlier(m("TACO"), m("FedAvg"), 0.0, 1.07), *cells).holds == "no"
+    del cells[0].history["client_seconds"]
+    assert answer(judging.costlier(m("TACO"), m("FedAvg"), 1.03), *cells).holds == "not measured"
+
+
+def test_what_is_missing_or_diverged_is_a_verdict():
+    question = judging.highest("method", "DRAG", {})
+    claim = Claim("a paper", "Fig. 1", "a claim", "", "x", question)
+    assert judge(claim, None).holds == "not measured"
+    assert answer(question, cell("FedAvg", 0.5)).holds == "not measured"
+    assert answer(question, cell("DRAG", 0.9)).holds == "not measured"
+    assert answer(question, cell("DRAG", 0.9, status="interrupted"), cell("FedAvg", 0.5)).holds == "not measured"
+    assert answer(question, cell("DRAG", 0.9, status="failed"), cell("FedAvg", 0.5)).holds == "not measured"
+    assert answer(question, cell("DRAG", 0.9, status="diverged"), cell("FedAvg", 0.5)).holds == "diverged"
+    fallen = cell("FedAvg", [0.1, 0.2, np.nan], status="diverged")
+    assert answer(question, cell("DRAG", 0.9), fallen)[1:] == ("yes", "72.2 %, FedAvg 10.0 %")
+    cannot = judge(Claim("a paper", "Fig. 1", "a claim", "", reason="no data"), None)
+    assert (cannot.holds, cannot.ours) == ("cannot be run", "no data")
+
+
+def of_freeloaders(alpha, strikes):
+    """A history of six clients, two of each group, of which the last is a freeloader and is expelled in the end."""
+    malicious = np.tile([0, 0, 0, 0, 0, 1], (3, 1))
+    valid = np.array([[1] * 6, [1] * 6, [1, 1, 1, 1, 1, 0]])
+    rows = {"alpha": np.array([[9.0] * 6, alpha, alpha]), "strikes": np.array([strikes] * 3)}
+    return rows | {
+        "round": np.arange(1, 4),
+        "client_ids": np.tile(range(6), (3, 1)),
+        "malicious": malicious,
+        "valid": valid,
+    }
+
+
+def test_coefficients_of_groups_are_of_the_rounds_with_freeloaders_but_the_first():
+    history = of_freeloaders([0.1, 0.3, 0.4, 0.4, 0.5, 0.9], [0] * 6)
+    np.testing.assert_allclose(freeloaders.coefficients(history), [0.2, 0.4, 0.5, 0.9])
+
+
+def test_shares_of_the_expelled():
+    history = of_freeloaders([0.5] * 6, [0, 0, 0, 0, 2, 2])
+    assert freeloaders.expelled(history, 2) == (1.0, 0.2)
+    assert freeloaders.expelled(history, 3) == (0.0, 0.0)
+
+
+def test_what_is_kept_of_each_client_must_be_in_the_folder(tmp_path):
+    question = freeloaders.ordered({"data": "mnist"})
+    claim = Claim("a paper", "Table II", "a claim", "", "x", question)
+    cells = (Cell({"data": "mnist"}, "done", "", {"round": ROUNDS}),)
+    assert judge(claim, Outcome(cells)).holds == "not measured"
+    assert judge(claim, Outcome(cells, tmp_path)).holds == "not measured"
+
+
+def test_every_claim_is_judged_by_a_target_that_there_is_or_says_why_not():
+    for claim in verdicts.CLAIMS:
+        assert (claim.target in TARGETS and claim.question and not claim.reason) or (claim.reason and not claim.target)
+    unused = set(TARGETS) - {claim.target for claim in verdicts.CLAIMS}
+    assert unused == {"brdrag003_fig9_17_cifar10"}  # its claims are judged by its stand-in on Fashion-MNIST
+    texts = [(claim.paper, claim.place, claim.text) for claim in verdicts.CLAIMS]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_claim_asks_for_cells_that_its_target_has(name):
+    """Every value that a question looks for is one of the configuration."""
+    config = read(TARGETS[name].config)
+    known = {axis: [_label(value) for value in values] for axis, values in config["axes"].items()}
+    known["method"] = list(config.get("compare", {}))
+
+    class Asked(Outcome):
+        def at(self, values):
+            for axis, value in values.items():
+                assert value in known[axis], (axis, value)
+            return self
+
+    history = {key: np.ones(2) for key in ("round", "test_accuracy", "client_seconds")}
+    cells = (Cell({axis: values[0] for axis, values in known.items() if values}, "done", "", history),)
+    for claim in verdicts.CLAIMS:
+        if claim.target == name:
+            judge(claim, Asked(cells))
+
+
+def _label(value):
+    return "none" if value is None else value["name"] if isinstance(value, dict) else value
+
+
+def test_a_verdict_is_a_line_and_a_row(tmp_path):
+    claim = Claim("a paper", "Fig. 4", "A | B", "0.50", "x")
+    assert verdicts.line(Verdict(claim, "yes", "0.46")) == "Fig. 4: A | B: yes, 0.46 (the paper: 0.50)"
+    assert verdicts.line(Verdict(claim, "not measured", "")) == "Fig. 4: A | B: not measured (the paper: 0.50)"
+    verdicts.write(tmp_path, [Verdict(claim, "yes", "0.46"), Verdict(claim, "not measured", "")], "medium")
+    page = (tmp_path / verdicts.MARKDOWN).read_text()
+    assert "2 claims: yes 1, not measured 1." in page
+    assert "| Fig. 4 | A \\| B | 0.50 | 0.46 | yes | x |" in page
+
+
+def test_of_many_settings_those_are_told_that_are_not_as_said():
+    cells = [cell("DRAG", 0.8), cell("FedAvg", 0.7)]
+    first, second = judging.ahead(m("DRAG"), m("FedAvg")), judging.ahead(m("FedAvg"), m("DRAG"))
+    assert answer(judging.every(first, second), *cells)[1:] == ("no", "1 of 2: +7.8 points; -7.8 points")
+    assert answer(judging.every(*[first] * 5), *cells)[1:] == ("yes", "5 of 5")
+    assert answer(judging.every(*[first] * 5, second), *cells)[1:] == ("no", "5 of 6, but -7.8 points")

@@ -1,0 +1,90 @@
+import json
+
+import pytest
+import reproduce
+import typer
+import yaml
+from reproduction import judging, targets, verdicts
+from reproduction.judging import Claim
+from reproduction.targets import Scale, Target
+
+TINY = {
+    "name": "tiny_here",
+    "data": "digits",
+    "partition": {"name": "dirichlet", "num_clients": 8, "beta": 0.1},
+    "model": {"name": "mlp", "hidden": [8]},
+    "rounds": 6,
+    "eval_every": 2,
+    "cohort_size": 4,
+    "local_steps": 2,
+    "batch_size": 4,
+    "step_size": 0.1,
+    "time_clients": False,
+    "compare": {"FedAvg": {"aggregator": "fedavg"}, "DRAG": {"aggregator": {"name": "drag", "c": 0.1}}},
+    "axes": {"partition.beta": [0.1, 1.0], "seed": [0, 1]},
+}
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """Two targets, the second of which lacks its data, with a claim each."""
+    (tmp_path / "tiny_here.yaml").write_text(yaml.safe_dump(TINY))
+    nowhere = TINY | {"name": "tiny_absent", "data": {"name": "mnist", "data_dir": str(tmp_path / "nowhere")}}
+    (tmp_path / "tiny_absent.yaml").write_text(yaml.safe_dump(nowhere))
+    monkeypatch.setattr(targets, "CONFIGS", tmp_path)
+    question = judging.highest("method", "DRAG", {"partition.beta": 0.1}, within=1.0)
+    claims = []
+    for name in ("tiny_here", "tiny_absent"):
+        monkeypatch.setitem(targets.TARGETS, name, Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1))
+        claims.append(Claim("A paper", "Fig. 1", f"DRAG is first in {name}", "90 %", name, question))
+    monkeypatch.setattr(verdicts, "CLAIMS", tuple(claims))
+    return tmp_path / "out"
+
+
+@pytest.mark.slow
+def test_from_configurations_to_figures_and_verdicts_and_again_without_running(tiny, capsys):
+    reproduce.main("tiny", Scale.FULL, tiny, quiet=True)
+    told = capsys.readouterr().out
+    assert "Fig. 1: DRAG is first in tiny_here: yes, " in told
+    assert "not run: " in told
+    assert "nowhere" in told
+    assert (tiny / "figures" / "tiny_here.png").stat().st_size > 10_000
+    first, second = json.loads((tiny / verdicts.JSON).read_text())
+    assert (first["holds"], second["holds"]) == ("yes", "not measured")
+    assert "FedAvg" in first["ours"]
+    assert "nowhere" in second["ours"]
+
+    metrics = {path: path.stat().st_mtime_ns for path in tiny.glob("tiny_here/cells/*/metrics.jsonl")}
+    assert len(metrics) == 8
+    reproduce.main("tiny", Scale.FULL, tiny, resume=True, quiet=True)
+    assert {path: path.stat().st_mtime_ns for path in metrics} == metrics
+    assert json.loads((tiny / verdicts.JSON).read_text())[0] == first
+
+    with pytest.raises(typer.Exit):
+        reproduce.main("tiny", Scale.FULL, tiny, quiet=True)
+    assert "already holds a sweep" in capsys.readouterr().out
+
+
+def test_quick_leaves_one_seed(tiny):
+    assert "axes.seed=[0]" in targets.TARGETS["tiny_here"].overrides(Scale.QUICK)
+    assert targets.TARGETS["tiny_here"].overrides(Scale.FULL) == ()
+
+
+def test_a_target_that_takes_hours_is_not_run_at_a_smaller_scale(tmp_path):
+    assert reproduce.run(targets.TARGETS["brdrag003_signflip_cnn"], Scale.MEDIUM, tmp_path, False, True) == (
+        "at full length only"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_stand_for_targets():
+    assert [target.name for target in reproduce.chosen("brdrag003_fig7")] == ["brdrag003_fig7_alpha"]
+    assert len(reproduce.chosen("all")) == len(targets.TARGETS)
+    with pytest.raises(ValueError, match="'fig3': must be all, or the beginning of one of drag000_fig7_8_emnist, "):
+        reproduce.chosen("fig3")
+
+
+def test_listing_has_every_target_with_its_time():
+    lines = reproduce.listing().splitlines()
+    assert len(lines) == len(targets.TARGETS) + 1
+    assert lines[-1].split()[-1] == "min"
