@@ -4,7 +4,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedjax_drag import aggregators, algorithms, attacks, clients, data, losses, models, simulation, tree, types
+    from fedjax_drag import (
+        aggregators,
+        algorithms,
+        attacks,
+        callbacks,
+        clients,
+        data,
+        losses,
+        models,
+        simulation,
+        testing,
+        tree,
+        types,
+    )
     from fedjax_drag.experiment.run import run
     from fedjax_drag.experiment.sweep import sweep
     from fedjax_drag.simulation import simulate
@@ -15,6 +28,7 @@ __all__ = [
     "aggregators",
     "algorithms",
     "attacks",
+    "callbacks",
     "clients",
     "data",
     "losses",
@@ -23,6 +37,7 @@ __all__ = [
     "simulate",
     "simulation",
     "sweep",
+    "testing",
     "tree",
     "types",
 ]

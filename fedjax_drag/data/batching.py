@@ -60,7 +60,16 @@ def draw_epochs(
     return orders[jnp.minimum(epoch, len(orders) - 1)[:, None], place], real
 
 
-def gather(train: Batch, row: jax.Array, positions: jax.Array, preprocess: Callable[[jax.Array], jax.Array]) -> Batch:
-    """The examples at ``positions`` ``[B]`` of a client with index list ``row`` ``[L]``, preprocessed."""
-    index = row[positions]
+def gather(
+    train: Batch, row: jax.Array | Batch, positions: jax.Array, preprocess: Callable[[jax.Array], jax.Array]
+) -> Batch:
+    """The examples at ``positions`` ``[B]`` of a client, preprocessed.
+
+    Args:
+      train: every example; not looked at where ``row`` is the client's own.
+      row: the client's index list ``[L]``, or its examples themselves, leading axis ``[L]``.
+      positions: places among them, in ``[0, L)``.
+      preprocess: from stored examples to model inputs.
+    """
+    train, index = (row, positions) if isinstance(row, Batch) else (train, row[positions])
     return Batch(preprocess(train.x[index]), jnp.asarray(train.y)[index])

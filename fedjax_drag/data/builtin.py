@@ -5,6 +5,9 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset, make
 
+_MOST = 1 << 27
+"""Numbers in all inputs together at most: half a GiB of them, and thrice as much while they are drawn."""
+
 
 def digits() -> FederatedDataset:
     """The 8x8 handwritten digits that come with scikit-learn (Alpaydin and Kaynak, 1998).
@@ -44,8 +47,8 @@ def synthetic(
       num_classes: C, >= 2.
       num_examples: for training, at least C.
       num_test_examples: for testing, at least C.
-      dim: entries of an input, >= 1.
-      separation: spread of the class centres in units of the noise, >= 0; 0 makes learning impossible.
+      dim: entries of an input, >= 1; of all inputs together at most 134,217,728.
+      separation: spread of the class centres in units of the noise, in [0, 1e6]; 0 makes learning impossible.
       seed: of everything drawn.
 
     Returns:
@@ -58,7 +61,11 @@ def synthetic(
     checks.count("num_examples", num_examples, num_classes)
     checks.count("num_test_examples", num_test_examples, num_classes)
     checks.count("dim", dim, 1)
-    checks.in_range("separation", separation, 0.0)
+    numbers = (num_examples + num_test_examples) * dim
+    if numbers > _MOST:
+        sizes = f"num_examples={num_examples}, num_test_examples={num_test_examples}, dim={dim}"
+        raise ValueError(f"{sizes}: {numbers:,} numbers; must be at most {_MOST:,}")
+    checks.in_range("separation", separation, 0.0, 1e6)
     checks.count("seed", seed)
     rng = np.random.default_rng(seed)
     centres = separation * rng.normal(size=(num_classes, dim))

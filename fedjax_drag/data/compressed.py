@@ -16,6 +16,9 @@ SUFFIXES = {".gz": "gzip", ".xz": "xz"}
 
 _CHUNK = 1 << 20
 
+_PLAUSIBLE, _ANYWAY = 250, 64 << 20
+"""How many times its size a packed file may hold, and how many bytes in any case: data pack ten- to fiftyfold."""
+
 
 def official_name(path: Path) -> str:
     """The name of a file without the ending that says how it is compressed."""
@@ -27,12 +30,16 @@ def read(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
 
     Args:
       path: the file.
-      limit: the most bytes that it may hold, unpacked; any number if not given.
+      limit: the most bytes that it may hold, unpacked; any number if not given. Of a packed file that is large these
+        are in any case no more than 250 times its size.
 
     Raises:
       ValueError: it is damaged, truncated or holds more; the one line names it.
       OSError: it cannot be opened or read at all.
     """
+    if Path(path).suffix in SUFFIXES:
+        plausible = max(_ANYWAY, _PLAUSIBLE * os.path.getsize(path))
+        limit = plausible if limit is None else min(limit, plausible)
     with opened(path) as stream:
         content = take(stream, limit)
         if limit is not None and stream.read(1):

@@ -12,7 +12,7 @@ from fedjax_drag.data import compressed, locate
 from fedjax_drag.data.cache import Arrays, cached
 from fedjax_drag.data.dataset import FederatedDataset, make
 
-_MOST = 1 << 30
+_MOST = 1 << 28
 """Bytes of a file at most; the published ones have 182 and 64 million."""
 
 

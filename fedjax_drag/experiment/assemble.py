@@ -20,18 +20,21 @@ _AS_THEY_ARE = (
     "num_byzantine",
     "byzantine_of",
     "root_size",
+    "root_bias",
     "eval_every",
     "seed",
     "nonfinite",
     "clients_axis",
     "clients_per_chunk",
     "mesh",
+    "shard_data",
     "aggregation",
     "compute_dtype",
     "rounds_per_compile",
     "diagnostics",
     "client_state",
     "time_clients",
+    "stop_on_divergence",
 )
 """Keys that mean the same in a configuration and in the settings."""
 
@@ -65,8 +68,8 @@ def assemble(
 
 
 def traced(trace: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls ``trace``; shapes or types that do not go together become a ValueError of one line."""
+    """Calls ``trace``; shapes or types that do not go together, or are too large, become a ValueError of one line."""
     try:
         return trace(*args, **kwargs)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ValueError(str(error).splitlines()[0]) from error

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,12 @@ from fedjax_drag.experiment.config import load as load_run
 
 AXES = "axes"
 """The key that a sweep's configuration has and a run's has not."""
+
+METHOD = "method"
+"""The first axis of a sweep that compares: its values are the labels under ``compare``."""
+
+_MOST_CELLS = 100_000
+"""Cells of a sweep at most: all are checked before the first one runs."""
 
 _LONGEST = 100  # letters of a folder's name; file systems allow 255 bytes
 
@@ -41,7 +48,7 @@ class Grid:
 
     Attributes:
       base: the configuration that the axes change, not resolved.
-      axes: values by axis, as written.
+      axes: values by axis, as written; of ``method`` the labels.
       labels: by axis, the number or the label of each value.
       points: the cells, the last axis changing fastest.
     """
@@ -53,14 +60,15 @@ class Grid:
 
     def to_mapping(self) -> dict[str, Any]:
         """The sweep's configuration as plain values, as :func:`load` reads them."""
-        return self.base.to_mapping() | {AXES: self.axes}
+        return self.base.to_mapping() | {AXES: {axis: self.axes[axis] for axis in self.axes if axis != METHOD}}
 
 
 def load(source: str | Path | Mapping[str, Any] | Grid, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Grid:
     """Reads a sweep's configuration and checks all its cells.
 
     Args:
-      source: path of a YAML file, a mapping, or a :class:`Grid`.
+      source: path of a YAML file, a mapping, or a :class:`Grid`. The variants under ``compare``, if there are any,
+        are one more axis, ``method``.
       overrides: as for a run; ``axes.seed=[0,1]`` gives an axis other values, or adds one.
 
     Returns:
@@ -77,7 +85,10 @@ def load(source: str | Path | Mapping[str, Any] | Grid, overrides: Iterable[str 
         if AXES in part:
             axes |= _lists(part.pop(AXES))
     base = load_run(mapping, changes)
+    variants = base.variants()
     _check_axes(base, axes, changes)
+    if variants:
+        axes = {METHOD: list(variants), **axes}
     labels = {axis: _labels(axis, values) for axis, values in axes.items()}
     return Grid(base, axes, labels, _points(base, axes, labels))
 
@@ -88,7 +99,7 @@ def describe(values: Mapping[str, Any]) -> str:
     words = []
     for axis, value in values.items():
         short = axis.rpartition(".")[2]
-        telling = axis in COMPONENTS and value != "none"
+        telling = axis in (METHOD, *COMPONENTS) and value != "none"
         words.append(str(value) if telling else f"{short if last[short] == 1 else axis}={value}")
     return ", ".join(words)
 
@@ -106,10 +117,13 @@ def _lists(written: Any) -> dict[str, list[Any]]:
 def _check_axes(base: Config, axes: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> None:
     if not axes:
         raise ValueError("axes: missing; a sweep needs one at least, such as seed: [0, 1, 2]")
-    if base.compare is not None:
-        raise ValueError("compare: belongs to a run, not to a sweep; make it an axis")
+    cells = math.prod(map(len, axes.values()))
+    if cells > _MOST_CELLS:
+        raise ValueError(f"axes: span {cells:,} cells; must be at most {_MOST_CELLS:,}")
     known = [field.name for field in dataclasses.fields(Config) if field.name not in ("name", "compare")]
     set_elsewhere = {key: "an override" for change in changes for key in flatten(change)}
+    for label, own in (base.compare or {}).items():
+        set_elsewhere |= dict.fromkeys(flatten(own or {}), f"compare.{label}")
     for axis in axes:
         unknown_key(axis.partition(".")[0], known, AXES)
         same = next((key for key in (axis, *EITHER.get(axis, ())[:1]) if key in set_elsewhere), None)
@@ -144,12 +158,14 @@ def _parts(value: Any) -> tuple[str, dict[str, Any]]:
 
 def _points(base: Config, axes: Mapping[str, list[Any]], labels: Mapping[str, list[Any]]) -> tuple[Point, ...]:
     points = []
+    variants = base.variants()
     for choice in itertools.product(*(range(len(values)) for values in axes.values())):
         values = {axis: labels[axis][i] for axis, i in zip(axes, choice, strict=True)}
-        changes = {axis: axes[axis][i] for axis, i in zip(axes, choice, strict=True)}
+        changes = {axis: axes[axis][i] for axis, i in zip(axes, choice, strict=True) if axis != METHOD}
         label = describe(values)
         name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base.name
-        points.append(Point(values, label, slug(label), _cell(base, label, name, changes)))
+        start = variants.get(values.get(METHOD, ""), base)
+        points.append(Point(values, label, slug(label), _cell(start, label, name, changes)))
     shared = Counter(point.folder for point in points)
     return tuple(
         dataclasses.replace(point, folder=f"{point.folder[:_LONGEST]}-{zlib.crc32(point.label.encode()):08x}")

@@ -7,11 +7,13 @@ configuration leaves them out. An argument whose type is in :data:`NESTED` is a 
 
 import dataclasses
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union
 
+import numpy as np
 import optax
 
 from fedjax_drag import aggregators, algorithms, attacks, checks, clients, data, losses, models
@@ -49,6 +51,7 @@ AGGREGATORS: Builders = {
     "foolsgold_taco": aggregators.foolsgold_taco,
     "nnm": aggregators.nnm,
     "bucketing": aggregators.bucketing,
+    "rescaled_mean": aggregators.rescaled_mean,
 }
 CLIENTS: Builders = {
     "sgd": clients.sgd,
@@ -137,6 +140,8 @@ TABLES: Mapping[str, Builders] = {
     "schedule": SCHEDULES,
 }
 """Builders of each component key of a configuration, and of the kinds that occur only inside another."""
+
+_LARGEST, _LARGEST_COUNT = float(np.finfo(np.float32).max), int(np.iinfo(np.int32).max)
 
 NESTED: Mapping[Any, str] = {
     Aggregator: "aggregator",
@@ -369,7 +374,16 @@ def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]
         return {"name": inner.name, **inner.arguments}
     if not _fits(value, hint):
         raise ValueError(f"{where}={value!r}: must be {phrase(hint)}")
-    return value
+    return _within_range(where, value, hint) if checks.is_concrete(value) else value
+
+
+def _within_range(where: str, value: int | float, hint: Any) -> int | float:
+    """A number that the device can hold; builders say what they think of infinity and of what is not a number."""
+    whole = not _fits(0.5, hint)
+    largest = _LARGEST_COUNT if whole else _LARGEST
+    if largest < abs(value) < math.inf and not where.endswith(".seed"):
+        raise ValueError(f"{where}={value!r}: must be at most {largest:{'' if whole else 'g'}} in size")
+    return value if whole or abs(value) <= _LARGEST_COUNT else float(value)
 
 
 def _call(table: str, component: Component, known: Mapping[str, Any], where: str = "") -> Any:
@@ -397,7 +411,7 @@ def _call(table: str, component: Component, known: Mapping[str, Any], where: str
         return builder(**{name: value for name, value in told.items() if name in parameters} | given)
     except FileNotFoundError:
         raise
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, MemoryError) as error:
         about_argument = any(str(error).startswith((f"{name}=", f"{name}:")) for name in parameters)
         prefix = f"{where}." if about_argument else f"{where} {component.name}: "
         raise ValueError(f"{prefix}{error}") from error

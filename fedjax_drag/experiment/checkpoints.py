@@ -1,60 +1,173 @@
 """Checkpoints of a run's state, written with Orbax.
 
 The state is stored as a flat mapping from each leaf's path to an array, so that a checkpoint can be
-read without knowing the classes it was made of. Of several processes the first writes and reads the whole state, so
-that a run may go on with another number of them.
+read without knowing the classes it was made of, with a checksum, since Orbax does not notice a flipped bit. Of several
+processes the first writes and reads the whole state, so that a run may go on with another number of them.
 """
 
+import contextlib
 import functools
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tqdm import tqdm
 
 from fedjax_drag.experiment.results import CHECKPOINTS
-from fedjax_drag.simulation.distributed import from_first, is_first
+from fedjax_drag.simulation.distributed import checksum, from_first, is_first
 from fedjax_drag.simulation.mesh import fetch
 
 KEEP = 2
+"""How many of the newest are kept if nothing else is said."""
+
+_ACCURACY, _CHECKSUM = "test_accuracy", "checksum"
+
+T = TypeVar("T")
 
 
-class Checkpoints:
-    """The checkpoints of one results folder; the newest :data:`KEEP` are kept.
+def load_params(folder: str | Path, which: str | int = "latest") -> Any:
+    """Global parameters of a run, from one of the checkpoints in its results folder.
 
     Args:
       folder: the run's results folder.
+      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest test accuracy, of equal ones the
+        newest), or the round of a checkpoint.
+
+    Returns:
+      Nested dicts of arrays, as Flax has them: ``model.apply({"params": params}, x)``.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      ValueError: ``which`` is something else, or the checkpoint is damaged.
+
+    Examples:
+      >>> params = load_params("runs/quickstart", "best")  # doctest: +SKIP
+    """
+    if isinstance(which, bool) or not (isinstance(which, int) or which in ("latest", "best")):
+        raise ValueError(f"which={which!r}: must be 'latest', 'best' or the round of a checkpoint")
+    folder = Path(folder)
+    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        rounds = checkpoints.rounds() if (folder / CHECKPOINTS).is_dir() else []
+        round_number = which if isinstance(which, int) else None
+        if rounds and round_number is None:
+            round_number = rounds[-1] if which == "latest" else checkpoints.best()
+        if round_number not in rounds:
+            there = ", ".join(map(str, rounds)) or "none"
+            raise FileNotFoundError(f"{str(folder)!r}: no checkpoint {which!r}; there are those of rounds {there}")
+        return checkpoints.params(round_number)
+
+
+class Checkpoints:
+    """The checkpoints of one results folder.
+
+    Args:
+      folder: the run's results folder.
+      keep: how many of the newest are kept, >= 1.
+      keep_best: whether the one with the highest test accuracy is kept as well.
+      writes: whether this is the run that writes them: then what a killed one left half written is removed.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, keep: int = KEEP, keep_best: bool = True, writes: bool = False):
         import orbax.checkpoint as ocp  # here: slow to import, and only runs that write need it
 
         self._ocp = ocp
         self._path = (folder / CHECKPOINTS).absolute()
+        self._keep, self._keep_best, self._writes = keep, keep_best, writes
 
     @functools.cached_property
     def _manager(self) -> Any:
         """Made when it is needed: it starts threads of its own, and a sweep has many runs open at once."""
+        from orbax.checkpoint import checkpoint_managers as policies
+
         self._path.mkdir(exist_ok=True)  # Orbax itself would wait for the other processes
+        self._drop_damaged_accuracies()
+        kept: list[Any] = [policies.LatestN(self._keep)]
+        if self._keep_best:
+            best = policies.BestN(get_metric_fn=_accuracy, n=1, keep_checkpoints_without_metrics=False)
+            kept.append(best)
         alone = self._ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})
-        options = self._ocp.CheckpointManagerOptions(max_to_keep=KEEP, create=False, multiprocessing_options=alone)
+        options = self._ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy(kept),
+            best_fn=_accuracy,
+            create=False,
+            cleanup_tmp_directories=self._writes,
+            enable_async_checkpointing=False,
+            multiprocessing_options=alone,
+        )
         handlers = self._ocp.StandardCheckpointHandler(multiprocessing_options=alone)
         return self._ocp.CheckpointManager(self._path, item_handlers=handlers, options=options)
 
+    def _drop_damaged_accuracies(self) -> None:
+        """Orbax would not start with one; without, its checkpoint is none of the candidates for the best."""
+        for path in self._path.glob("*/metrics/metrics"):
+            try:
+                float(json.loads(path.read_text(encoding="utf-8"))[_ACCURACY])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                path.unlink()
+
+    def rounds(self) -> list[int]:
+        """The rounds of all checkpoints, the newest last; damaged ones count."""
+        return from_first(lambda: sorted(self._manager.all_steps()))
+
     def latest(self) -> int | None:
         """The round of the newest checkpoint, or None."""
-        return from_first(lambda: self._manager.latest_step())
+        return max(self.rounds(), default=None)
 
-    def save(self, round_number: int, state: Any) -> None:
-        """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call."""
+    def best(self) -> int | None:
+        """The round of the checkpoint with the highest test accuracy, or None."""
+        return from_first(lambda: self._manager.best_step())
+
+    def save(self, round_number: int, state: Any, accuracy: float) -> None:
+        """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call.
+
+        Args:
+          round_number: rounds done.
+          state: after them.
+          accuracy: its test accuracy.
+        """
         leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
-        if jax.distributed.is_initialized():
-            leaves = fetch(leaves)
+        leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
         if not is_first():
             return
-        self._manager.save(round_number, args=self._ocp.args.StandardSave(leaves))
-        self._manager.wait_until_finished()
+        leaves[_CHECKSUM] = np.uint32(checksum(leaves))
+        args = self._ocp.args.StandardSave(leaves)
+        with _without_logs():
+            self._manager.save(round_number, args=args, metrics={_ACCURACY: float(accuracy)})
+
+    def newest(self, read: Callable[[int], T]) -> tuple[int, T] | None:
+        """The newest checkpoint that can be read; newer ones are reported in a line and removed.
+
+        Args:
+          read: ``(round) -> what is read``, such as :meth:`restore`; what it raises says what is wrong.
+
+        Returns:
+          Its round and what was read; None if there is no checkpoint.
+
+        Raises:
+          ValueError: none of those that there are can be read; nothing is removed.
+        """
+        faults: dict[int, str] = {}
+        for round_number in reversed(self.rounds()):
+            try:
+                found = read(round_number)
+            except Exception as error:  # Orbax and what it stands on raise many kinds
+                faults[round_number] = _reason(error)
+                continue
+            for damaged, reason in faults.items():
+                if is_first():
+                    tqdm.write(f"{reason}; removed, going on from round {round_number}", file=sys.stderr)
+                    self._manager.delete(damaged)
+            return round_number, found
+        if not faults:
+            return None
+        reason = "; ".join(faults.values())
+        raise ValueError(f"{str(self._path)!r}: no checkpoint can be read; remove that folder to begin anew ({reason})")
 
     def restore(self, round_number: int, like: Any) -> Any:
         """Reads the state of a round.
@@ -67,7 +180,7 @@ class Checkpoints:
           The state.
 
         Raises:
-          ValueError: the stored state has another structure.
+          ValueError: the stored state has another structure, or is damaged.
         """
         shapes = jax.eval_shape(_flatten, like)
         wanted = {name: leaf for name, leaf in shapes.items() if leaf.size}
@@ -75,20 +188,74 @@ class Checkpoints:
         stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
         return jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
 
-    def _read(self, round_number: int, wanted: dict[str, Any]) -> dict[str, Any]:
-        found = self._manager.item_metadata(round_number) or {}
+    def params(self, round_number: int) -> Any:
+        """The global parameters after a round, as nested dicts."""
+        from flax.traverse_util import unflatten_dict
+
+        stored = self._read(round_number)
+        leaves = {name.removeprefix("params."): x for name, x in stored.items() if name.startswith("params.")}
+        return unflatten_dict(leaves, sep=".")
+
+    def _stored(self, round_number: int) -> dict[str, Any]:
+        """Shapes and dtypes of all that a checkpoint holds."""
+        fault = f"checkpoint of round {round_number}: damaged"
+        if not (self._path / str(round_number) / "default").is_dir():
+            raise ValueError(f"{fault}: holds no state")
+        try:
+            found = dict(self._manager.item_metadata(round_number))
+            return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in found.items()}
+        except Exception as error:
+            raise ValueError(f"{fault}: {_reason(error)}") from error
+
+    def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What a checkpoint holds; it must be what is ``wanted``."""
+        found = self._stored(round_number)
+        summed = {_CHECKSUM: found.pop(_CHECKSUM)} if _CHECKSUM in found else {}
+        wanted = found if wanted is None else wanted
         for name in sorted({*wanted, *found}):
             here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, found))
             if here != there:
                 fault = f"has {there} at {name}; must have {here} for this configuration"
                 raise ValueError(f"checkpoint of round {round_number}: {fault}")
-        return dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted)))
+        try:
+            stored = dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted | summed)))
+        except Exception as error:
+            raise ValueError(f"checkpoint of round {round_number}: damaged: {_reason(error)}") from error
+        if summed and int(stored.pop(_CHECKSUM)) != checksum(stored):
+            raise ValueError(f"checkpoint of round {round_number}: damaged: is not what its checksum says")
+        return stored
 
     def close(self) -> None:
         """Releases what Orbax holds."""
         if "_manager" in vars(self):
-            self._manager.close()
+            with contextlib.suppress(Exception):  # what went wrong with a checkpoint, saving it has already raised
+                self._manager.close()
             del self._manager
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Of what Orbax raises, it also writes pages into the log."""
+    logger = logging.getLogger("absl")
+
+    def none(_):
+        return False
+
+    logger.addFilter(none)
+    try:
+        yield
+    finally:
+        logger.removeFilter(none)
+
+
+def _accuracy(metrics: Any) -> float:
+    return metrics[_ACCURACY]
+
+
+def _reason(error: Exception) -> str:
+    """The beginning of what Orbax says, which may be pages."""
+    first = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return first if len(first) <= 160 else first[:159] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _flatten(state: Any) -> dict[str, Any]:

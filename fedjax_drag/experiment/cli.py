@@ -8,8 +8,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedjax_drag.experiment import cli_data
-from fedjax_drag.experiment.cli_common import INTERRUPTED, abandon, keep_compiled, laid_out, misuse, reported
+from fedjax_drag.experiment import cli_data, cli_report
+from fedjax_drag.experiment.cli_common import (
+    FAILED,
+    INTERRUPTED,
+    abandon,
+    keep_compiled,
+    laid_out,
+    misuse,
+    reported,
+    watched,
+)
 
 # Nothing else is imported here: JAX and matplotlib take seconds, and --help needs neither.
 
@@ -51,6 +60,7 @@ def _app(
       fedjax-drag run configs/fashion_mnist_drag.yaml --resume
       fedjax-drag sweep configs/sweeps/robustness_matrix.yaml
       fedjax-drag plot runs/quickstart runs/c05 -o accuracy.png
+      fedjax-drag report runs/quickstart
       fedjax-drag list aggregators
       fedjax-drag data status
     """
@@ -69,6 +79,9 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the results folder.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no summary.")] = False,
+    log: Annotated[
+        list[str] | None, typer.Option(metavar="TOOL", help="Log to tensorboard, wandb or mlflow too.")
+    ] = None,
     distributed: Annotated[
         bool, typer.Option("--distributed", help="Share the run with the other processes of a job.")
     ] = False,
@@ -77,6 +90,7 @@ def run(
     ] = None,
     num_processes: Annotated[int | None, typer.Option(metavar="N", help="How many processes there are.")] = None,
     process_id: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
+    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail where a program returns a NaN; slower.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
@@ -92,6 +106,7 @@ def run(
       fedjax-drag run CONFIG 'aggregator={name: fedavg, server_optimizer: {name: adam, learning_rate: 0.01}}'
       fedjax-drag run CONFIG aggregator=nnm aggregator.aggregator=krum
       fedjax-drag run configs/quickstart.yaml --resume rounds=400
+      fedjax-drag run configs/quickstart.yaml --log tensorboard
       fedjax-drag run runs/quickstart/config.yaml --out runs/again
 
     With --distributed every process of a job calls the same command, and the clients are shared among the devices of
@@ -105,13 +120,13 @@ def run(
       fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 0
       fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 1
 
-    Exit status: 0 done, 1 the run failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume
-    goes on from there).
+    Exit status: 0 done, 1 the run failed or diverged (its parameters are not finite; other runs of the comparison
+    are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on from there).
     """
-    with reported(debug):
+    with reported(debug), watched(debug_nans):
         with misuse():
             from fedjax_drag.experiment import config as configuration
-            from fedjax_drag.experiment.run import execute, plan
+            from fedjax_drag.experiment.run import divergences, execute, plan
             from fedjax_drag.simulation.distributed import initialize, is_first, one_device_per_core
 
             keep_compiled()
@@ -126,13 +141,18 @@ def run(
                 raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
             elif loaded.mesh in ("auto", "cores"):
                 one_device_per_core()
-            planned = plan(loaded, out=folder, resume=resume, overwrite=overwrite)
+            planned = plan(loaded, out=folder, resume=resume, overwrite=overwrite, log=log or ())
         try:
             finished = execute(planned, quiet=quiet or None)
         except KeyboardInterrupt:
             _stopped()
+        diverged = divergences(planned, finished)
         if is_first():
             _conclude(planned.folder or folder, list(finished), quiet)
+            for line in diverged:
+                typer.echo(f"fedjax-drag: error: {line}", err=True)
+        if diverged:
+            raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -161,12 +181,13 @@ def sweep(
     job_options: Annotated[
         list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="What each job asks for.")
     ] = None,
+    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail where a program returns a NaN; slower.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     r"""Run every combination of the values under axes in CONFIG; write a table, a summary and a heat map.
 
     CONFIG is the configuration of a run with one more key, axes: a mapping from a key, dotted to reach into a
-    component, to the list of its values.
+    component, to the list of its values. What it compares, if it does, is one more axis, method.
 
     \b
       rounds: 100
@@ -201,7 +222,7 @@ def sweep(
     Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on
     from there).
     """
-    with reported(debug):
+    with reported(debug), watched(debug_nans):
         with misuse():
             from fedjax_drag.experiment import axes, launch
             from fedjax_drag.experiment import config as configuration
@@ -214,6 +235,8 @@ def sweep(
             one_device_per_core()
             if launcher is None and (jobs or job_options):
                 raise ValueError("--jobs, --job: go with --launcher")
+            if launcher is not None and debug_nans:
+                raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
             target = launcher and launch.executor(launcher, folder / launch.JOBS, job_options or ())
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
         try:
@@ -259,6 +282,9 @@ def plot(
 
             path = plotting.plot(runs, output)
         typer.echo(path)
+
+
+app.command()(cli_report.report)
 
 
 @app.command("list")

@@ -49,9 +49,26 @@ def reported(debug: bool) -> Iterator[None]:
         misused = isinstance(error, MisuseError)
         kind = "" if misused else f"the run failed: {type(error).__name__}: "
         hint = "" if misused or debug else " (--debug shows where)"
-        first_line = next(iter(str(error).strip().splitlines()), "")
+        first_line = _printable(next(iter(str(error).strip().splitlines()), ""))
         typer.echo(f"fedjax-drag: error: {kind}{first_line}{hint}", err=True)
         raise typer.Exit(MISUSED if misused else FAILED) from None
+
+
+@contextmanager
+def watched(for_nans: bool) -> Iterator[None]:
+    """Lets JAX look at all that a program returns, and raise an exception where it is not a number."""
+    if not for_nans:
+        yield
+        return
+    import jax
+
+    with jax.debug_nans(True):
+        yield
+
+
+def _printable(text: str) -> str:
+    """A message as it may be shown: what was wrong may be what a terminal obeys."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def keep_compiled() -> None:

@@ -7,6 +7,7 @@ its turn, to any depth. Which names and arguments exist is decided in
 """
 
 import dataclasses
+import io
 import re
 import types
 from collections.abc import Iterable, Mapping
@@ -49,6 +50,21 @@ EITHER: Mapping[str, tuple[str, Any]] = {
     "num_byzantine": ("byzantine_fraction", 0.0),
 }
 """Keys that say the same in two ways: to set one gives the other the value that says nothing."""
+
+_LONGEST = 200
+"""Bytes of a folder's name at most, for which file systems allow 255."""
+
+_MOST_BYTES = 1 << 20
+"""Of a configuration's text; one with a page of comments has some thousand."""
+
+_DEEPEST = 40
+"""Collections inside one another, at most; the readers of YAML and all that follows them go down by recursion."""
+
+_LARGEST = 2**31 - 1
+"""What a count on the device can be."""
+
+_UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError)
+"""What reading a configuration's text may raise."""
 
 _MAPPING = "a mapping with a name and arguments"
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
@@ -96,6 +112,7 @@ class Config:
       augmentation: how training inputs are changed at random, or None.
       root_size: examples of the server's root data, for rules that need it, or None for 3,000 or a tenth of the
         benign clients' data where that is less.
+      root_bias: share of the root data that are of class 0, the rest being drawn evenly as without it.
       eval_every: rounds between evaluations on the test set.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       nonfinite: ``reject`` or ``propagate`` deltas that are not finite.
@@ -104,11 +121,15 @@ class Config:
       mesh: ``cores`` to shard the clients over one device for each CPU core, ``all`` over all devices of all processes,
         ``auto`` for the cores where they divide the cohort, or None for a single device.
       compute_dtype: in which the model runs forward and backward, ``float32`` or ``bfloat16``.
+      shard_data: whether the devices of ``mesh`` divide the training examples among them, instead of each holding all.
       aggregation: whether messages are added up as they come: ``auto`` (where the rule can), ``stack`` or ``stream``.
       rounds_per_compile: rounds in one compiled call, or None for the engine's choice.
       diagnostics: whether the rule's per-client diagnostics are recorded.
       client_state: where the rows that a method keeps for every client lie, "device" or "host".
       time_clients: whether a client's local step is timed before the first round.
+      stop_on_divergence: whether the run ends when its parameters are not finite any more.
+      keep_checkpoints: how many of the newest checkpoints are kept.
+      keep_best: whether the checkpoint with the highest test accuracy is kept as well.
       compare: None, or a mapping from a label to the keys that this variant changes.
     """
 
@@ -136,18 +157,23 @@ class Config:
     loss: Component = dataclasses.field(default_factory=partial(Component, "cross_entropy"))
     augmentation: Component | None = None
     root_size: int | None = None
+    root_bias: float = 0.0
     eval_every: int = 10
     seed: int = 0
     nonfinite: str = "reject"
     clients_axis: str = "auto"
     clients_per_chunk: int | None = None
     mesh: str | None = None
+    shard_data: bool = False
     aggregation: str = "auto"
     compute_dtype: str = "float32"
     rounds_per_compile: int | None = None
     diagnostics: bool = True
     client_state: str = "device"
     time_clients: bool = True
+    stop_on_divergence: bool = True
+    keep_checkpoints: int = 2
+    keep_best: bool = True
     compare: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -158,20 +184,23 @@ class Config:
         if self.num_byzantine is not None:
             checks.count("num_byzantine", self.num_byzantine)
         checks.one_of("byzantine_of", self.byzantine_of, ("federation", "cohort"))
+        checks.in_range("root_bias", self.root_bias, 0.0, 1.0)
         if not isinstance(self.step_size, Component):
             if not checks.is_concrete(self.step_size):
                 raise ValueError(f"step_size={self.step_size!r}: must be a number or a schedule, {_MAPPING}")
             checks.positive("step_size", self.step_size)
+            if self.step_size > _LARGEST:
+                raise ValueError(f"step_size={self.step_size!r}: must be at most {_LARGEST}")
         if (self.local_steps is None) == (self.local_epochs is None):
             given = f"local_steps={self.local_steps!r}, local_epochs={self.local_epochs!r}"
             raise ValueError(f"{given}: must be exactly one of the two, the other null")
         if self.local_epochs is not None:
             checks.positive("local_epochs", self.local_epochs)
-        for key in ("rounds", "cohort_size", "batch_size", "eval_every"):
-            checks.count(key, getattr(self, key), 1)
+        for key in ("rounds", "cohort_size", "batch_size", "eval_every", "keep_checkpoints"):
+            checks.count(key, getattr(self, key), 1, _LARGEST)
         for key in ("local_steps", "root_size", "clients_per_chunk", "rounds_per_compile"):
             if getattr(self, key) is not None:
-                checks.count(key, getattr(self, key), 1)
+                checks.count(key, getattr(self, key), 1, _LARGEST)
         checks.count("seed", self.seed, 0, 2**32 - 1)
         checks.one_of("nonfinite", self.nonfinite, ("reject", "propagate"))
         checks.one_of("client_state", self.client_state, ("device", "host"))
@@ -194,6 +223,7 @@ class Config:
         Raises:
           ValueError: one line naming the key, its value and what is allowed.
         """
+        _check_literal(mapping)
         merged = merge(_DEFAULTS, mapping)
         if not isinstance(merged["compare"], Mapping | types.NoneType):
             allowed = "null or a mapping from labels to the keys that each changes"
@@ -343,8 +373,9 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> None:
 
 
 def slug(label: str) -> str:
-    """``label`` as a folder name: lower case, anything but letters, digits, ``.`` and ``_`` a dash."""
-    return re.sub(r"[^\w.]+", "-", label.lower()).strip("-._")
+    """``label`` as a folder name: lower case, anything but letters, digits, ``.`` and ``_`` a dash; its beginning."""
+    plain = re.sub(r"[^\w.]+", "-", label.lower()).strip("-._")
+    return plain.encode()[:_LONGEST].decode(errors="ignore").rstrip("-._")
 
 
 def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
@@ -378,24 +409,56 @@ def _flat(key: str, value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise FileNotFoundError(f"configuration {str(path)!r}: no such file")
     try:
-        mapping = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as stream:
+            text = stream.read(_MOST_BYTES + 1).decode("utf-8-sig")
+        _check_text(text)
+        mapping = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"configuration {str(path)!r}: no such file") from None
+    except _UNREADABLE as error:
         raise ValueError(f"configuration {str(path)!r}: {_one_line(error)}") from None
     if not isinstance(mapping, dict) or not mapping:
         raise ValueError(f"configuration {str(path)!r}: must be a mapping of keys to values")
     return {str(key): value for key, value in mapping.items()}
 
 
+def _check_text(text: str) -> None:
+    """Refuses YAML that is too long, or nested so deeply that reading it would exhaust the stack.
+
+    How far aliases may multiply what is there is limited by OmegaConf.
+    """
+    if len(text.encode()) > _MOST_BYTES:
+        raise ValueError(f"must have at most {_MOST_BYTES:,} bytes")
+    depth = 0
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # which does not go down itself
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"line {event.start_mark.line + 1}: nested more than {_DEEPEST} deep")
+
+
+def _check_literal(value: Any, where: str = "") -> None:
+    """Refuses interpolations: nothing in a configuration is looked up elsewhere, such as in the environment."""
+    if isinstance(value, str) and "${" in value:
+        raise ValueError(f"{where}={value!r}: must be the value itself, without '${{'")
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            _check_literal(below, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        for below in value:
+            _check_literal(below, where)
+
+
 def _parse(override: str) -> dict[str, Any]:
-    key, equals, _ = override.partition("=")
+    key, equals, value = override.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
         raise ValueError(f"override {override!r}: must be key=value, such as rounds=50 or aggregator.c=0.5")
     try:
-        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=True)
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        if key.count(".") >= _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} deep")
+        _check_text(value)
+        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=False)
+    except _UNREADABLE as error:
         raise ValueError(f"override {override!r}: {_one_line(error)}") from None
     assert isinstance(parsed, dict)
     return {str(key): value for key, value in parsed.items()}

@@ -10,7 +10,7 @@ from fedjax_drag.experiment import build
 from fedjax_drag.experiment.config import Component, Config, split
 from fedjax_drag.experiment.numbers import numbers
 
-_DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine")
+_DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias")
 """Keys that decide what a program is fed and not what it is."""
 
 

@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,8 @@ class Cell:
 
     Attributes:
       values: by axis, its number or the label of its value.
-      status: ``"done"``, ``"diverged"`` (the loss is not finite at the end), ``"failed"`` or ``"interrupted"``.
+      status: ``"done"``, ``"diverged"`` (the parameters, or the loss at the end, are not finite), ``"failed"`` or
+        ``"interrupted"``.
       message: what went wrong, or empty.
       history: the run's history; empty if the cell failed.
     """
@@ -129,14 +130,8 @@ def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
       grid: the sweep.
       cells: those that have run.
     """
-    proper = [axis for axis in grid.axes if axis != "seed"] or ["seed"]
-    by = next((axis for axis in proper if axis in ("aggregator", "algorithm")), proper[0])
-
-    def place(values: dict[str, Any]) -> tuple[str, str]:
-        return str(values[by]), describe({axis: values[axis] for axis in proper if axis != by}) or "test accuracy"
-
-    places = dict.fromkeys(place(point.values) for point in grid.points)
-    groups = {key: [cell for cell in cells if place(cell.values) == key] for key in places}
+    places = dict.fromkeys(place(grid, point.values) for point in grid.points)
+    groups = {key: [cell for cell in cells if place(grid, cell.values) == key] for key in places}
     rows, columns = (tuple(dict.fromkeys(key[side] for key in places)) for side in (0, 1))
     num_seeds = len(grid.points) // len(places)
     mean = np.array([[_mean(groups[row, column]) for column in columns] for row in rows])
@@ -145,7 +140,7 @@ def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
     worst = mean.min(axis=1)  # NaN if an entry is: a row that cannot be had in a column has no worst case
     order = np.argsort(-worst, kind="stable")
     return Matrix(
-        by,
+        compared(grid),
         tuple(rows[i] for i in order),
         columns,
         num_seeds,
@@ -154,6 +149,19 @@ def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
         tuple(texts[i] for i in order),
         worst[order],
     )
+
+
+def compared(grid: Grid) -> str:
+    """The axis that the rows of a matrix are values of."""
+    proper = _proper(grid)
+    return next((axis for axis in proper if axis in ("aggregator", "algorithm")), proper[0])
+
+
+def place(grid: Grid, values: Mapping[str, Any]) -> tuple[str, str]:
+    """Row and column of a matrix in which a cell with these values stands."""
+    by = compared(grid)
+    others = {axis: values[axis] for axis in _proper(grid) if axis != by}
+    return str(values[by]), describe(others) or "test accuracy"
 
 
 def summary(grid: Grid, cells: Sequence[Cell]) -> str:
@@ -186,6 +194,11 @@ def summary(grid: Grid, cells: Sequence[Cell]) -> str:
 def percent(accuracy: float) -> str:
     """An accuracy in percent with one decimal; a dash if there is none."""
     return f"{100 * accuracy:.1f}" if np.isfinite(accuracy) else "-"
+
+
+def _proper(grid: Grid) -> list[str]:
+    """The axes but the seed, unless there is no other."""
+    return [axis for axis in grid.axes if axis != "seed"] or ["seed"]
 
 
 def _finals(cells: Sequence[Cell]) -> np.ndarray:

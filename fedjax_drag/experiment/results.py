@@ -20,13 +20,17 @@ from typing import IO, Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from fedjax_drag.experiment import build
 from fedjax_drag.experiment.config import Config, flatten, load, slug
 from fedjax_drag.simulation.calibration import Walk
 
 CONFIG, ENVIRONMENT, METRICS, SUMMARY = "config.yaml", "environment.json", "metrics.jsonl", "summary.json"
-CHECKPOINTS, FIGURE = "checkpoints", "accuracy.png"
+CHECKPOINTS, FIGURE, REPORT, LOGS = "checkpoints", "accuracy.png", "report.html", "logs"
 WRITTEN = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS, FIGURE)
 """Everything that a run writes into its folder."""
+
+FREE = ("keep_checkpoints", "keep_best", "stop_on_divergence")
+"""Keys that may be another when a run is resumed: they decide what is kept and where it ends."""
 
 History = dict[str, np.ndarray]
 """Recorded quantities by name, each with one entry per evaluation."""
@@ -73,15 +77,21 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Refuses to resume a run under another configuration; only ``rounds`` may have grown.
+    """Refuses to resume a run under another configuration.
+
+    Only ``rounds`` may have grown, and what changes no number may differ. Keys and arguments that the stored
+    configuration does not have, since it is older than they are, take their defaults.
 
     Raises:
       ValueError: names the first difference.
     """
-    stored, wanted = flatten(load(folder / CONFIG)), flatten(config)
+    try:
+        stored, wanted = flatten(build.resolve(load(folder / CONFIG))), flatten(config)
+    except ValueError as error:
+        raise ValueError(f"the run to resume in {str(folder)!r}: {error}") from None
     for key in [*wanted, *(key for key in stored if key not in wanted)]:
         old, new = stored.get(key), wanted.get(key)
-        if old != new and not (key == "rounds" and config.rounds > stored["rounds"]):
+        if old != new and key not in FREE and not (key == "rounds" and config.rounds > stored["rounds"]):
             hint = " or more" if key == "rounds" else ""
             raise ValueError(
                 f"{key}={new!r}: the run to resume in {str(folder)!r} has {key}={old!r}; must be that{hint}"
@@ -97,7 +107,7 @@ def clear(folder: Path) -> None:
             clear(inner)
             if not any(inner.iterdir()):
                 inner.rmdir()
-    for name in WRITTEN:
+    for name in (*WRITTEN, REPORT, LOGS):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -108,7 +118,7 @@ def clear(folder: Path) -> None:
 def begin(folder: Path, config: Config, walk: Walk | None = None) -> None:
     """Makes the folder with its ``config.yaml`` and ``environment.json``; the latter says how clients are walked."""
     folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(OmegaConf.create(config.to_mapping()), folder / CONFIG)
+    write_text(folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config.to_mapping())))
     write_json(folder / ENVIRONMENT, environment(config.seed) | (walk._asdict() if walk else {}))
 
 
@@ -178,7 +188,7 @@ def plain(value: Any) -> Any:
 
 
 def read_metrics(path: Path, *, up_to: int | None = None) -> History:
-    """Reads ``metrics.jsonl``.
+    """Reads ``metrics.jsonl``; a last line that was cut short when the run was stopped is none.
 
     Args:
       path: the file.
@@ -204,8 +214,8 @@ def read_metrics(path: Path, *, up_to: int | None = None) -> History:
                     _check_like(row, rows[-1])
                 rows.append(row)
             except (ValueError, OverflowError, RecursionError) as error:
-                if up_to is not None and rows and rows[-1]["round"] == up_to:
-                    break  # a line cut short when the run stopped
+                if not line.endswith("\n") or (up_to is not None and rows and rows[-1]["round"] == up_to):
+                    break
                 reason = "nested too deeply" if isinstance(error, RecursionError) else error
                 raise ValueError(f"{str(path)!r}, line {number}: {reason}") from None
     if not rows:

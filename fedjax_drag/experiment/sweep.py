@@ -21,7 +21,7 @@ from fedjax_drag.experiment.families import Family
 from fedjax_drag.experiment.matrix import Cell, Table
 from fedjax_drag.experiment.results import History
 from fedjax_drag.experiment.together import Member, run_together
-from fedjax_drag.simulation.metrics import client_seconds
+from fedjax_drag.simulation.metrics import Result, client_seconds
 
 CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
 HEATMAP, CELLS = "heatmap.png", "cells"
@@ -144,7 +144,8 @@ def begin(planned: Plan) -> None:
     """Makes the folder of a planned sweep, if it is to have one, with its configuration."""
     if planned.folder is not None:
         planned.folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(OmegaConf.create(planned.grid.to_mapping()), planned.folder / CONFIG)
+        text = OmegaConf.to_yaml(OmegaConf.create(planned.grid.to_mapping()))
+        results.write_text(planned.folder / CONFIG, text)
 
 
 def execute(
@@ -195,9 +196,9 @@ def _outcomes(
     known = dict(given)
     for place, point in enumerate(planned.grid.points):
         folder = planned.folder and planned.folder / CELLS / point.folder
-        history = _finished(folder, point) if folder is not None and planned.resume else None
-        if history is not None:
-            known[place] = _judged(point, history)
+        finished = _finished(folder, point) if folder is not None and planned.resume else None
+        if finished is not None:
+            known[place] = finished
         if place in known:
             continue
         try:
@@ -262,13 +263,15 @@ def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
         one = run.plan(point.config, out=folder, resume=begun, federations=planned.federations)
         named = dataclasses.replace(one, jobs=tuple(dataclasses.replace(job, label=point.label) for job in one.jobs))
         (result,) = run.execute(named, quiet).values()
-        return _judged(point, result.history)
+        return _judged(point, result.history, result.diverged_at)
     except Exception as error:
         return _failed(point, error)
 
 
-def _outcome(point: Point, came: History | Exception) -> Cell:
-    return _failed(point, came) if isinstance(came, Exception) else _judged(point, came)
+def _outcome(point: Point, came: Result | Exception) -> Cell:
+    if isinstance(came, Exception):
+        return _failed(point, came)
+    return _judged(point, came.history, came.diverged_at)
 
 
 def _failed(point: Point, error: Exception) -> Cell:
@@ -280,20 +283,26 @@ def _reason(error: Exception) -> str:
     return reason if isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"
 
 
-def _finished(folder: Path, point: Point) -> History | None:
-    """The history of a cell that has nothing left to do, else None."""
+def _finished(folder: Path, point: Point) -> Cell | None:
+    """What became of a cell that has nothing left to do, else None."""
     try:
         figures = results.read_summary(folder)
         history = results.read_metrics(folder / results.METRICS)
     except (OSError, ValueError):
         return None
-    if figures["interrupted"] or history["round"][-1] < point.config.rounds:
+    diverged_at = figures.get("diverged_at")
+    stopped = diverged_at is not None and point.config.stop_on_divergence
+    if figures["interrupted"] or (history["round"][-1] < point.config.rounds and not stopped):
         return None
     seconds = figures["seconds_per_local_step"]
-    return history if seconds is None else history | {"client_seconds": client_seconds(history, seconds)}
+    if seconds is not None:
+        history |= {"client_seconds": client_seconds(history, seconds)}
+    return _judged(point, history, diverged_at)
 
 
-def _judged(point: Point, history: History) -> Cell:
+def _judged(point: Point, history: History, diverged_at: int | None) -> Cell:
+    if diverged_at is not None:
+        return Cell(point.values, "diverged", f"parameters are not finite after round {diverged_at}", history)
     bad = ~np.isfinite(np.asarray(history["test_loss"], np.float64))
     if not bad[-1]:
         return Cell(point.values, "done", "", history)
@@ -352,5 +361,5 @@ def _clear(folder: Path) -> None:
     results.clear(folder / CELLS)
     if (folder / CELLS).is_dir() and not any((folder / CELLS).iterdir()):
         (folder / CELLS).rmdir()
-    for name in (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP):
+    for name in (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, results.REPORT):
         (folder / name).unlink(missing_ok=True)

@@ -12,9 +12,9 @@ from jax.sharding import Mesh
 from fedjax_drag.experiment.assemble import assemble, traced
 from fedjax_drag.experiment.axes import Point, describe
 from fedjax_drag.experiment.progress import Progress
-from fedjax_drag.experiment.results import History
 from fedjax_drag.experiment.run import Recorder
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
+from fedjax_drag.simulation.metrics import Result
 from fedjax_drag.simulation.settings import Settings
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 def run_together(
     members: Sequence[Member], numbers: Sequence[Mapping[str, float]], most: int | None, quiet: bool | None
-) -> Iterator[dict[int, History | Exception]]:
+) -> Iterator[dict[int, Result | Exception]]:
     """Runs cells of one family, divided among all devices of this process.
 
     Args:
@@ -51,7 +51,7 @@ def run_together(
       quiet: as for a run.
 
     Yields:
-      After every call of the program, what became of its cells, by place: a history, or what went wrong with writing
+      After every call of the program, what became of its cells, by place: a result, or what went wrong with writing
       its folder.
 
     Raises:
@@ -97,26 +97,33 @@ class _Chunk:
             for cell, member in enumerate(members):
                 if member.folder is not None:
                     self._recorders[cell] = Recorder(member.folder, member.point.config, batch, member.resume)
+            self._check_starts()
         except BaseException:
             self._close()
             raise
 
-    def run(self, which: Sequence[int], quiet: bool | None) -> dict[int, History | Exception]:
+    def _check_starts(self) -> None:
+        """The newest checkpoint of a cell may have been damaged, and the cell be behind the others."""
+        starts = sorted({recorder.start for recorder in self._recorders.values()})
+        if len(starts) > 1:
+            raise ValueError(f"they go on after different rounds {starts}")
+
+    def run(self, which: Sequence[int], quiet: bool | None) -> dict[int, Result | Exception]:
         """Runs the cells in the places ``which`` of the batch."""
         recorders = self._recorders
-        initial = [recorder.state for recorder in recorders.values() if recorder.state is not None] or None
-        start = int(initial[0].round) if initial else 0
+        start = max((recorder.start for recorder in recorders.values()), default=0)
+        initial = [recorder.state for recorder in recorders.values()] if start else None
         bar = Progress(_common(self._members), self._members[0].point.config.rounds, start, quiet)
 
         def show(event: BatchEvaluation) -> None:
-            bar.update(event.round, {"test_accuracy": np.mean([row["test_accuracy"] for row in event.rows])})
+            bar.update(event.round, {"test_accuracy": np.mean([row["test_accuracy"] for row in event.rows.values()])})
 
         try:
             found = self._batch.run(which, [self._record, show], initial)
             return {
                 member.place: self._failed[cell]
                 if cell in self._failed
-                else (recorders[cell].finish(result) if cell in recorders else result).history
+                else (recorders[cell].finish(result) if cell in recorders else result)
                 for cell, (member, result) in enumerate(zip(self._members, found, strict=True))
             }
         except KeyboardInterrupt:
@@ -135,7 +142,7 @@ class _Chunk:
         save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
         if save:
             event = event._replace(states=jax.device_get(event.states))
-        for cell, recorder in list(self._recorders.items()):
+        for cell, recorder in [(cell, self._recorders[cell]) for cell in event.rows if cell in self._recorders]:
             try:
                 recorder(event.of(cell, with_state=save))
             except Exception as error:  # of its own folder; the others go on

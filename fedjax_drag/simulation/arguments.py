@@ -46,7 +46,7 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
 
 def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> None:
     """Refuses what goes down the gradient by itself, shown by the first update at 0 for a gradient of ones."""
-    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), params)
+    zeros = jax.tree.map(lambda p: jnp.zeros((1,) * len(p.shape), p.dtype), params)  # whatever the model's size
     ones = jax.tree.map(jnp.ones_like, zeros)
     update, _ = local_optimizer.update(ones, local_optimizer.init(zeros), zeros)
     total = sum(leaf.sum() for leaf in jax.tree.leaves(update))

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
-from fedjax_drag.simulation import memory
+from fedjax_drag.simulation import memory, nans
 from fedjax_drag.simulation.calibration import Walk
 from fedjax_drag.simulation.cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.engine import Evaluation, history_row
@@ -53,19 +53,21 @@ class BatchEvaluation(NamedTuple):
     Attributes:
       round: rounds done.
       num_rounds: rounds of every run.
-      rows: each cell's row of its history.
+      rows: by place, the rows of the histories; of a cell that has diverged and stopped there is none.
       states: of the runs, leading axis ``[C]``; their buffers are given to the next rounds.
+      diverged_at: by place, the first round after which a parameter of a cell was not finite.
     """
 
     round: int
     num_rounds: int
-    rows: list[dict[str, Any]]
+    rows: dict[int, dict[str, Any]]
     states: RunState
+    diverged_at: dict[int, int]
 
     def of(self, cell: int, with_state: bool = True) -> Evaluation:
         """The evaluation of one cell, its state on the host if it is asked for."""
-        state: Any = jax.tree.map(lambda x: np.asarray(x[cell]), self.states) if with_state else None
-        return Evaluation(self.round, self.num_rounds, self.rows[cell], state)
+        state: Any = _of(cell, self.states) if with_state else None
+        return Evaluation(self.round, self.num_rounds, self.rows[cell], state, self.diverged_at.get(cell))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +139,7 @@ class BatchSimulation:
         callbacks: Sequence[Callable[[BatchEvaluation], Any]] = (),
         initial: Sequence[RunState] | None = None,
     ) -> list[Result]:
-        """Runs cells to the last round.
+        """Runs cells to the last round, or each to the evaluation that finds parameters that are not finite.
 
         Args:
           which: their places, up to :attr:`width` of them.
@@ -157,40 +159,56 @@ class BatchSimulation:
 
         started = time.perf_counter()
         histories: list[list[dict[str, Any]]] = [[] for _ in which]
+        diverged_at: dict[int, int] = {}
+        stopped: dict[int, RunState] = {}
         every, most = self.first.eval_every, self.first.rounds_per_compile or self.first.eval_every
         done = int(states.round[0])
-        while done < self.first.num_rounds:
+        while done < self.first.num_rounds and len(stopped) < len(which):
             before, target = done, min(self.first.num_rounds, (done // every + 1) * every)
             metrics, totals = {}, _no_totals(self.width)
-            while done < target:
-                done = min(target, done + most)
-                states, metrics, totals = advance(self.train, cells, states, totals, np.int32(done))
-            found = jax.device_get((metrics, totals, evaluate(cells, states, self.test)))
-            for place, history in enumerate(histories):
+            with nans.located(done + 1, target):
+                while done < target:
+                    done = min(target, done + most)
+                    states, metrics, totals = advance(self.train, cells, states, totals, np.int32(done))
+                found = jax.device_get((metrics, totals, evaluate(cells, states, self.test)))
+            rows = {}
+            for place in [place for place in range(len(which)) if place not in stopped]:
                 metrics, totals, evaluated = jax.tree.map(lambda x, place=place: x[place], found)
-                history.append(history_row(done, done - before, metrics, totals, evaluated, self.cost))
-            event = BatchEvaluation(done, self.first.num_rounds, [history[-1] for history in histories], states)
+                rows[place] = history_row(done, done - before, metrics, totals, evaluated, self.cost)
+                histories[place].append(rows[place])
+                if totals["diverged_at"]:
+                    diverged_at.setdefault(place, int(totals["diverged_at"]))
             for callback in callbacks:
-                callback(event)
+                callback(BatchEvaluation(done, self.first.num_rounds, rows, states, diverged_at))
+            if self.first.stop_on_divergence:
+                stopped |= {place: _of(place, states) for place in diverged_at if place in rows}
         jax.block_until_ready(states)
         seconds = (time.perf_counter() - started) / len(which)
         return [
-            self._result(place, history, states, seconds, compile_seconds / len(which), seconds_per_step)
+            self._result(
+                history,
+                stopped[place] if place in stopped else jax.tree.map(lambda x, place=place: x[place], states),
+                (seconds, compile_seconds / len(which), seconds_per_step),
+                diverged_at.get(place),
+            )
             for place, history in enumerate(histories)
         ]
 
-    def _result(self, place, history, states, seconds, compile_seconds, seconds_per_step) -> Result:
-        state = jax.tree.map(lambda x: x[place], states)
+    def _result(self, history, state: RunState, times, diverged_at: int | None) -> Result:
+        seconds, compile_seconds, seconds_per_step = times
         columns = stack_history(history)
         if seconds_per_step is not None and columns:
             columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
-        return Result(state.params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step)
+        return Result(state.params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step, diverged_at)
 
     def _taken(self, places: Sequence[int]) -> Cells:
         taken = jax.tree.map(lambda x: x[np.asarray(places)], self.cells)
         return jax.device_put(taken, _share_of(self.mesh) if len(places) == self.width else None)
 
     def _stacked(self, initial: Sequence[RunState]) -> RunState:
+        rounds = sorted({int(state.round) for state in initial})
+        if len(rounds) > 1:
+            raise ValueError(f"initial: states after rounds {rounds}: must all be after the same round")
         padded = [*initial, *[initial[-1]] * (self.width - len(initial))]
         stacked = jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *padded)
         return jax.device_put(stacked, _share_of(self.mesh))
@@ -287,6 +305,11 @@ def _no_totals(width: int) -> dict[str, np.ndarray]:
 def _padded(rows: Any, length: int) -> np.ndarray:
     missing = length - rows.shape[-1]
     return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
+
+
+def _of(cell: int, states: RunState) -> Any:
+    """The state of one cell, on the host."""
+    return jax.tree.map(lambda x: np.asarray(x[cell]), states)
 
 
 def _share_of(mesh: Mesh | None) -> Any:

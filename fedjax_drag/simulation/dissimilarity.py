@@ -74,8 +74,8 @@ def make_dissimilarity(
     apply: Callable[[Params, jax.Array], jax.Array],
     preprocess: Callable[[jax.Array], jax.Array],
     over_clients: Mapper,
-) -> Callable[[Batch, Params, Deltas, jax.Array, jax.Array], jax.Array]:
-    """Builds ``(train, start, deltas, rows, counts) -> dissimilarity [S]``.
+) -> Callable[[Batch, Params, Deltas, jax.Array | Batch, jax.Array], jax.Array]:
+    """Builds ``(train, start, deltas, rows, counts) -> dissimilarity [S]``; of ``rows``, each as ``gather`` takes it.
 
     Each client compares the softmax predictions of the model it was sent, ``start``, with those of the model that it
     uploads, ``start + delta``: for a malicious client that is the forged one. The examples are all of the client's
@@ -97,11 +97,11 @@ def make_dissimilarity(
     def of_client(shared, entry):
         train, start = shared
         delta, row, count = entry
-        models = (start, tree.move(start, delta))
-        size = min(_BATCH, row.shape[0])
+        models, most = (start, tree.move(start, delta)), jax.tree.leaves(row)[0].shape[0]
+        size = min(_BATCH, most)
 
         def predict(index):
-            places = jnp.minimum(index * size + jnp.arange(size), row.shape[0] - 1)
+            places = jnp.minimum(index * size + jnp.arange(size), most - 1)
             x = gather(train, row, places, preprocess).x
             return [jax.nn.softmax(tree.accurate(apply(params, x))) for params in models]
 
@@ -111,7 +111,7 @@ def make_dissimilarity(
                 for kept, new in zip(predictions, predict(index), strict=True)
             ]
 
-        length = -(-row.shape[0] // size) * size
+        length = -(-most // size) * size
         blank = [jnp.zeros((length, *p.shape[1:]), p.dtype) for p in jax.eval_shape(predict, 0)]
         before, after = jax.lax.fori_loop(0, -(-count // size), write, blank)
         moved = distance(before, after, count)

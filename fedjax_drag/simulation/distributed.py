@@ -5,7 +5,6 @@ what it finds in them, or what goes wrong there, it tells the others.
 """
 
 import os
-import pickle
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedjax_drag import checks
+from fedjax_drag.simulation import wire
 
 T = TypeVar("T")
 
@@ -68,27 +68,29 @@ def from_first(function: Callable[..., T], *args: Any) -> T:
     All processes must get here, in the same order with respect to whatever else they do together.
 
     Args:
-      function: called in the first process only; its value or exception must be picklable.
+      function: called in the first process only; :func:`~fedjax_drag.simulation.wire.pack` says what it may return,
+        and what of that comes back as something plainer. An exception comes back as the nearest built-in one.
       *args: its arguments.
     """
     if not jax.distributed.is_initialized():
         return function(*args)
-    message = _outcome(function, *args) if is_first() else b""
+    raised, message = _outcome(function, *args) if is_first() else (False, b"")
     # Its length goes ahead in two parts, as 64 bits are not to be had everywhere.
-    high, low = multihost_utils.broadcast_one_to_all(np.array(divmod(len(message), 2**31), np.int32))
-    padded = message.ljust(int(high) * 2**31 + int(low), b"\0")
-    received = multihost_utils.broadcast_one_to_all(np.frombuffer(padded, np.uint8))
-    value, error = pickle.loads(received.tobytes())
-    if error is not None:
-        raise error
-    return value
+    head = np.array([*divmod(len(message), 2**31), raised], np.int32)
+    high, low, raised = map(int, multihost_utils.broadcast_one_to_all(head))
+    padded = message.ljust(high * 2**31 + low, b"\0")
+    received = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(padded, np.uint8))).tobytes()
+    if raised:
+        raise wire.unpack_error(received)
+    return wire.unpack(received)
 
 
-def _outcome(function: Callable[..., Any], *args: Any) -> bytes:
+def _outcome(function: Callable[..., Any], *args: Any) -> tuple[bool, bytes]:
+    """Whether it raised, and what it returned or raised."""
     try:
-        return pickle.dumps((function(*args), None))
+        return False, wire.pack(function(*args))
     except Exception as error:
-        return pickle.dumps((None, error))
+        return True, wire.pack_error(error)
 
 
 def check_same(name: str, tree: Any) -> None:
@@ -97,15 +99,16 @@ def check_same(name: str, tree: Any) -> None:
     Raises:
       ValueError: in each process whose values are not those of the first.
     """
-    if jax.distributed.is_initialized() and from_first(_checksum, tree) != _checksum(tree):
+    if jax.distributed.is_initialized() and from_first(checksum, tree) != checksum(tree):
         raise ValueError(
             f"{name}: not the same in process {jax.process_index()} as in the first; every process must load the same "
             "files and have the same settings"
         )
 
 
-def _checksum(tree: Any) -> int:
+def checksum(tree: Any) -> int:
+    """Of the bits of all leaves, which are arrays on the host."""
     total = 0
     for leaf in jax.tree.leaves(tree):
-        total = zlib.crc32(np.ascontiguousarray(leaf).data, total)
+        total = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data, total)
     return total

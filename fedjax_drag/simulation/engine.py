@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import per_client
-from fedjax_drag.simulation import distributed, host_state, memory
+from fedjax_drag.simulation import distributed, host_state, memory, nans
 from fedjax_drag.simulation.calibration import Walk
 from fedjax_drag.simulation.cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.federation import Federation
-from fedjax_drag.simulation.mesh import everywhere, own_copy, place, placement, resolve_mesh
+from fedjax_drag.simulation.mesh import divided, everywhere, own_copy, place, placement, resolve_mesh
 from fedjax_drag.simulation.metrics import Result, client_seconds, stack_history
 from fedjax_drag.simulation.programs import TIMED_STEPS, Programs, cost_of, no_totals
 from fedjax_drag.simulation.round import RunState, choose_cohort
@@ -32,12 +32,14 @@ class Evaluation(NamedTuple):
       num_rounds: rounds of the whole run.
       metrics: this evaluation's row of the history.
       state: the run's state. Its buffers are given to the next rounds: copy what must outlive the callback.
+      diverged_at: the first round of this run after which a parameter was not finite, or None.
     """
 
     round: int
     num_rounds: int
     metrics: dict[str, Any]
     state: RunState
+    diverged_at: int | None = None
 
 
 class Lowered(NamedTuple):
@@ -73,6 +75,7 @@ class Simulation:
       cost: what the method asks of one client.
       time_clients: whether :meth:`run` measures how long a local step takes.
       walk: how a device goes through its clients of a round.
+      stop_on_divergence: whether a run whose parameters are not finite ends.
     """
 
     federation: Federation
@@ -88,6 +91,7 @@ class Simulation:
     cost: ClientCost
     time_clients: bool
     walk: Walk
+    stop_on_divergence: bool
 
     @property
     def shapes(self) -> RunState:
@@ -100,7 +104,7 @@ class Simulation:
         return per_client.num_bytes(self.shapes)
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
-        """Compiles, then runs to the last round.
+        """Compiles, then runs to the last round, or to the evaluation that finds parameters that are not finite.
 
         Args:
           callbacks: each is called on the host after every evaluation.
@@ -122,23 +126,24 @@ class Simulation:
 
         started = time.perf_counter()
         history: list[dict[str, Any]] = []
-        done = int(state.round)
-        while done < self.num_rounds:
+        done, diverged_at = int(state.round), None
+        while done < self.num_rounds and not (diverged_at and self.stop_on_divergence):
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
-            state, metrics, totals = self._advance(compiled, state, done, target)
-            evaluated = compiled.evaluate(host_state.without_rows(state), self.test)
+            with nans.located(done + 1, target):
+                state, metrics, totals = self._advance(compiled, state, done, target)
+                evaluated = compiled.evaluate(host_state.without_rows(state), self.test)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
-            done = target
+            done, diverged_at = target, diverged_at or int(totals["diverged_at"]) or None
             for callback in callbacks:
-                callback(Evaluation(done, self.num_rounds, history[-1], state))
+                callback(Evaluation(done, self.num_rounds, history[-1], state, diverged_at))
         jax.block_until_ready(state)
         columns = stack_history(history)
         if seconds_per_step is not None:
             columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
         seconds = time.perf_counter() - started
         params = state.params if self.key.is_fully_addressable else own_copy(state.params)
-        return Result(params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step)
+        return Result(params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step, diverged_at)
 
     def _check_memory(self, compiled: Lowered) -> None:
         rows, on_host = self.client_state_bytes, self.lowered.draw is not None
@@ -248,7 +253,11 @@ def trace(asked: Settings) -> Simulation:
     shared = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
         distributed.check_same("data", (hosted, asked.data.test, asked.seed))
-    federation, test, key = place((hosted, asked.data.test, jax.random.key(asked.seed)), shared)
+    if asked.shard_data and mesh is None:
+        raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
+    train = divided(hosted.train, mesh) if mesh is not None and asked.shard_data else place(hosted.train, shared)
+    federation, test, key = place((hosted._replace(train=()), asked.data.test, jax.random.key(asked.seed)), shared)
+    federation = federation._replace(train=train)
 
     state = jax.eval_shape(programs.init, key)
     small = _shapes(host_state.without_rows(state), shared)
@@ -275,6 +284,7 @@ def trace(asked: Settings) -> Simulation:
         cost_of(asked.algorithm, work, programs, federation, key, seen),
         asked.time_clients,
         work.walk,
+        asked.stop_on_divergence,
     )
 
 

@@ -1,5 +1,6 @@
 """The federation as arrays: examples once, clients as rows of indices."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -67,7 +68,7 @@ def choose_malicious(num_clients: int, number: int, seed: int) -> np.ndarray:
     return malicious
 
 
-def choose_root(data: FederatedDataset, malicious: np.ndarray, root_size: int | None) -> np.ndarray:
+def choose_root(data: FederatedDataset, malicious: np.ndarray, root_size: int | None, bias: float = 0.0) -> np.ndarray:
     """Draws the root data in equal parts from the benign clients.
 
     Rows are in random order, so a prefix of each is a random part of it. What a small client cannot
@@ -77,24 +78,37 @@ def choose_root(data: FederatedDataset, malicious: np.ndarray, root_size: int | 
       data: a partitioned data set.
       malicious: ``[M]`` bool.
       root_size: number of examples; default 3,000, or a tenth of the benign clients' data where that is less.
+      bias: share of them that are of class 0, in [0, 1], besides those that are among the others by chance.
 
     Returns:
       Indices into ``data.train``, ``[root_size]`` int32.
 
     Raises:
-      ValueError: if the benign clients hold fewer examples.
+      ValueError: if the benign clients hold fewer examples, or fewer of class 0.
     """
     assert data.rows is not None
     assert data.counts is not None
-    available = np.where(malicious, 0, data.counts)
-    total = int(available.sum())
+    shelves = [row[:count] for row, count in zip(data.rows, np.where(malicious, 0, data.counts), strict=True)]
+    total = sum(map(len, shelves))
     if total == 0:
         raise ValueError("byzantine_fraction: root data come from benign clients, and every client is malicious")
     if root_size is None:
         root_size = max(1, min(3000, total // 10))
     checks.count("root_size", root_size, 1, total)
-    quota = _even_quotas(available, root_size)
-    return np.concatenate([row[:take] for row, take in zip(data.rows, quota, strict=True)]).astype(np.int32)
+    checks.in_range("root_bias", bias, 0.0, 1.0)
+    of_class = [row[np.asarray(data.train.y)[row] == 0] for row in shelves]
+    wanted, held = round(bias * root_size), sum(map(len, of_class))
+    if wanted > held:
+        raise ValueError(f"root_bias={bias}: needs {wanted} examples of class 0; the benign clients hold {held}")
+    biased = _taken_evenly(of_class, wanted)
+    rest = [row[~np.isin(row, biased)] for row in shelves]
+    return np.concatenate([biased, _taken_evenly(rest, root_size - wanted)]).astype(np.int32)
+
+
+def _taken_evenly(rows: Sequence[np.ndarray], total: int) -> np.ndarray:
+    """The beginnings of rows, ``total`` entries in all."""
+    quota = _even_quotas(np.array([len(row) for row in rows]), total)
+    return np.concatenate([row[:take] for row, take in zip(rows, quota, strict=True)])
 
 
 def _even_quotas(available: np.ndarray, total: int) -> np.ndarray:

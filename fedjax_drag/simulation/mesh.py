@@ -172,6 +172,42 @@ def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:
     return jax.tree.map(leaf, stacked)
 
 
+def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
+    """``examples[index]`` of examples that the devices divide among them.
+
+    Args:
+      examples: a pytree of arrays, leading axis divided as :func:`divided` does it.
+      index: of the clients of a round ``[S, L]``, or one list ``[L]`` for all.
+      mesh: the devices.
+
+    Returns:
+      ``[S, L, ...]``, each device having those of its share of the clients; for one list ``[L, ...]`` everywhere.
+    """
+    axis, of_clients = mesh.axis_names[0], index.ndim == 2
+
+    def share(own, index):
+        def leaf(x):
+            place = index - jax.lax.axis_index(axis) * x.shape[0]
+            mine = ((place >= 0) & (place < x.shape[0])).reshape(*index.shape, *[1] * (x.ndim - 1))
+            found = jnp.where(mine, x[jnp.clip(place, 0, x.shape[0] - 1)], jnp.zeros((), x.dtype))
+            return jax.lax.psum_scatter(found, axis, tiled=True) if of_clients else jax.lax.psum(found, axis)
+
+        return jax.tree.map(leaf, own)
+
+    split = PartitionSpec(axis)
+    out = split if of_clients else PartitionSpec()
+    return jax.shard_map(share, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=out)(examples, index)
+
+
+def divided(examples: Any, mesh: Mesh) -> Any:
+    """``examples`` from the host, their leading axis divided among the devices and filled up to what these divide."""
+
+    def leaf(x):
+        return np.pad(x, [(0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)])
+
+    return place(jax.tree.map(leaf, examples), NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])))
+
+
 def everywhere(mesh: Mesh | None) -> NamedSharding | None:
     """The sharding of what every device holds a copy of; None without a mesh."""
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())

@@ -91,6 +91,8 @@ class Result(NamedTuple):
       compile_seconds: time spent compiling and timing a client.
       cost: what the method asks of one client, a :class:`~fedjax_drag.simulation.cost.ClientCost`.
       seconds_per_step: measured time of a client's local step; None if it was not measured.
+      diverged_at: the first round after which a parameter was not finite; None if there is none. Unless
+        ``stop_on_divergence`` was off, the history ends with the evaluation that follows it.
     """
 
     params: Params
@@ -100,6 +102,7 @@ class Result(NamedTuple):
     compile_seconds: float
     cost: ClientCost
     seconds_per_step: float | None
+    diverged_at: int | None = None
 
     def rounds_to(self, accuracy: float) -> int | None:
         """First evaluated round whose test accuracy reaches ``accuracy`` (in [0, 1]), or None."""

@@ -16,7 +16,7 @@ from fedjax_drag.simulation.federation import Federation
 from fedjax_drag.simulation.local import LocalResult
 from fedjax_drag.simulation.metrics import make_evaluate
 from fedjax_drag.simulation.round import RunState, Work, make_client_pass, make_round
-from fedjax_drag.types import Algorithm, Attack
+from fedjax_drag.types import Algorithm, Attack, Params
 
 SUMMED = {"train_loss": np.float32} | dict.fromkeys(
     ("num_rejected", "participants", "local_steps", "slowest_steps"), np.int32
@@ -34,7 +34,8 @@ class Programs(NamedTuple):
     Attributes:
       init: ``(key) -> state``.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
-        metrics of the last of them, and the sums of :data:`SUMMED` ones continued from ``totals``.
+        metrics of the last of them, and the sums of :data:`SUMMED` ones continued from ``totals``, which also has
+        ``diverged_at``: the first round after which a parameter is not finite, or 0.
       evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
     """
@@ -82,6 +83,9 @@ def make_programs(
             grown = {
                 name: totals[name] + metrics[name].astype(totals[name].dtype) for name in totals if name in metrics
             }
+            grown["diverged_at"] = jnp.where(
+                (totals["diverged_at"] > 0) | _finite(state.params), totals["diverged_at"], state.round
+            )
             return state, metrics, totals | grown, scratch
 
         metrics, scratch = jax.tree.map(_blank, jax.eval_shape(reported_round, state)[1:])
@@ -111,7 +115,11 @@ def make_programs(
 
 def no_totals() -> dict[str, np.ndarray]:
     """The sums of no rounds."""
-    return {name: np.zeros((), dtype) for name, dtype in SUMMED.items()}
+    return {name: np.zeros((), dtype) for name, dtype in (SUMMED | {"diverged_at": np.int32}).items()}
+
+
+def _finite(params: Params) -> jax.Array:
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()
 
 
 def _blank(like: Any) -> jax.Array:

@@ -20,7 +20,7 @@ from fedjax_drag.simulation.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.federation import Federation
 from fedjax_drag.simulation.harm import harm, sum_of_benign
 from fedjax_drag.simulation.local import LocalResult, local_pass
-from fedjax_drag.simulation.mesh import Folder, Mapper, placed, split_coordinates
+from fedjax_drag.simulation.mesh import Folder, Mapper, bring, placed, split_coordinates
 from fedjax_drag.simulation.streaming import make_stream
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, State
 
@@ -66,6 +66,7 @@ class Work:
       local_epochs: passes over the client's own data.
       local_optimizer: what transforms the directions of a local pass, or None.
       augmentation: what changes training inputs at random, or None.
+      shard_data: whether the devices of ``mesh`` divide the training examples among them.
     """
 
     apply: Callable[[Params, jax.Array], jax.Array]
@@ -85,6 +86,19 @@ class Work:
     local_optimizer: optax.GradientTransformation | None = None
     augmentation: Augmentation | None = None
     fold_clients: Folder | None = None
+    shard_data: bool = False
+
+    def within_reach(self, federation: Federation, rows: jax.Array) -> tuple[Federation, Any]:
+        """The data for work on ``rows``, index lists ``[S, L]`` of clients, or ``[R]`` of the server's root data.
+
+        Returns:
+          The federation that the work sees, and for every client what :func:`~fedjax_drag.data.batching.gather` takes
+          of it: its list, or, where devices divide the examples among them, its examples where it is worked on.
+        """
+        if not self.shard_data:
+            return federation, rows
+        assert self.mesh is not None
+        return federation._replace(train=()), bring(federation.train, rows, self.mesh)
 
     def loss_fn(self, params: Params, batch: Batch) -> jax.Array:
         """The mean loss of a batch's real examples, scalar."""
@@ -104,6 +118,7 @@ def make_client_pass(attack: Attack | None, work: Work) -> Callable[..., LocalRe
     def client_pass(client, shared, inputs):
         federation, key, round_index, downlink = shared
         client_id, row, count, malicious, own = inputs
+        most = jax.tree.leaves(row)[0].shape[0]
 
         def named(name):
             return jax.random.fold_in(sampling.round_key(key, name, round_index), client_id)
@@ -123,7 +138,7 @@ def make_client_pass(attack: Attack | None, work: Work) -> Callable[..., LocalRe
             positions, real = draw_positions(named("batches"), count, work.local_steps, work.batch_size), None
         else:
             assert work.local_epochs is not None
-            positions, real = draw_epochs(named("batches"), count, work.local_epochs, work.batch_size, row.shape[0])
+            positions, real = draw_epochs(named("batches"), count, work.local_epochs, work.batch_size, most)
         keys = None if work.augmentation is None else jax.random.split(named("augmentation"), len(positions))
         step_size = work.step_size(round_index) if callable(work.step_size) else work.step_size
         downlink, drawn = downlink._replace(own=own), (positions, keys)
@@ -151,7 +166,8 @@ def make_round(
     dissimilarity = make_dissimilarity(emd, work.apply, work.preprocess, work.over_clients) if emd else None
 
     def root_delta(federation, key, round_index, start):
-        inputs = (federation.rows.shape[0], federation.root_row, federation.root_count, False, ())
+        federation, root = work.within_reach(federation, federation.root_row)
+        inputs = (federation.rows.shape[0], root, federation.root_count, False, ())
         return client_pass(work.root_client, (federation, key, round_index, Downlink(start)), inputs).uplink.delta
 
     stream = None
@@ -180,8 +196,9 @@ def make_round(
         memory = per_client.gather(state.algorithm, ids)
         downlink = algorithm.broadcast(state.params, memory, ids)
 
-        shared = (federation, key, index, downlink._replace(own=()))
-        inputs = (ids, federation.rows[ids], federation.counts[ids], malicious, downlink.own)
+        seen, rows = work.within_reach(federation, federation.rows[ids])
+        shared = (seen, key, index, downlink._replace(own=()))
+        inputs = (ids, rows, federation.counts[ids], malicious, downlink.own)
 
         known = {
             "client_ids": ids,
@@ -192,6 +209,8 @@ def make_round(
         }
         if eligible is not None:
             known["valid"] = eligible[ids]
+        if "malicious" in algorithm.needs:
+            known["malicious"] = malicious
         if "root_delta" in algorithm.needs:
             known["root_delta"] = root_delta(federation, key, index, downlink.start)
 
@@ -204,7 +223,7 @@ def make_round(
             extras = known | changes
             if dissimilarity is not None:  # of what is uploaded, while it still lies with the clients
                 extras["dissimilarity"] = dissimilarity(
-                    federation.train, downlink.start, uplink.delta, federation.rows[ids], federation.counts[ids]
+                    seen.train, downlink.start, uplink.delta, rows, federation.counts[ids]
                 )
             if algorithm.split == "coordinates":
                 uplink = split_coordinates(uplink, work.mesh)

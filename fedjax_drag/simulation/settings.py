@@ -54,6 +54,8 @@ class Settings:
         tells them. Root data come from clients that are not malicious throughout.
       root_size: examples of the server's root data for rules that need it; default 3,000, or a tenth of the
         benign clients' data where that is less.
+      root_bias: share of the root data that are of class 0, in [0, 1], the rest being drawn evenly as without it;
+        default 0.
       root_client: what the server runs on its root data, for rules that need it; default
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
       eval_every: rounds between evaluations on the test set; default 10.
@@ -73,6 +75,9 @@ class Settings:
       compute_dtype: in which the model runs forward and backward, in training and in evaluation: ``"float32"``, or
         ``"bfloat16"``, faster where the hardware has it, slower elsewhere. Parameters, what clients send, aggregation
         and the loss of the logits are float32 in any case.
+      shard_data: whether the devices of ``mesh`` divide the training examples among them, so that each needs memory for
+        its share only; in every round the examples of the cohort's clients then travel to the devices that work for
+        them. Default False: every device holds all examples, and nothing travels. The results are the same bits.
       aggregation: ``"stream"`` adds up the clients' messages as they come, for methods that need nothing but sums
         (:attr:`~fedjax_drag.types.Algorithm.sums`) and attacks that forge none; ``"stack"`` keeps those of the whole
         cohort. The results are the same to rounding. Default ``"auto"``: stream where it can be done, which is faster
@@ -84,6 +89,8 @@ class Settings:
         :attr:`Simulation.client_state_bytes` says what they need.
       time_clients: whether to measure, before the first round, how long a client needs for a local step; then the
         history has ``client_seconds``, and ``time_to`` can be asked. It costs the compilation of one local pass.
+      stop_on_divergence: whether a run whose parameters are not finite any more ends with the evaluation that finds
+        it, as :attr:`Result.diverged_at` then says; default True.
       diagnostics: whether the history keeps per-client metrics; default True.
 
     Raises:
@@ -107,6 +114,7 @@ class Settings:
     num_byzantine: int | None = None
     byzantine_of: str = "federation"
     root_size: int | None = None
+    root_bias: float = 0.0
     root_client: ClientRule | None = None
     eval_every: int = 10
     seed: int = 0
@@ -114,12 +122,14 @@ class Settings:
     clients_axis: str = "auto"
     clients_per_chunk: int | None = None
     mesh: Mesh | str | None = None
+    shard_data: bool = False
     aggregation: str = "auto"
     compute_dtype: str = "float32"
     rounds_per_compile: int | None = None
     diagnostics: bool = True
     client_state: str = "device"
     time_clients: bool = True
+    stop_on_divergence: bool = True
 
     def __post_init__(self) -> None:
         if self.data.rows is None or self.data.counts is None:
@@ -131,6 +141,7 @@ class Settings:
         check_work(self.local_steps, self.local_epochs, self.step_size, self.num_rounds)
         checks.count("batch_size", self.batch_size, 1)
         checks.count("eval_every", self.eval_every, 1)
+        checks.in_range("root_bias", self.root_bias, 0.0, 1.0)
         checks.count("seed", self.seed, 0, 2**63 - 1)
         checks.one_of("nonfinite", self.nonfinite, ("reject", "propagate"))
         checks.one_of("client_state", self.client_state, ("device", "host"))

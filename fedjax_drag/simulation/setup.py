@@ -38,7 +38,9 @@ def federate(settings: Settings) -> Federation:
     data, number = settings.data, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
-    root = choose_root(data, malicious, settings.root_size) if settings.uses_root else np.zeros(0, np.int32)
+    root = np.zeros(0, np.int32)
+    if settings.uses_root:
+        root = choose_root(data, malicious, settings.root_size, settings.root_bias)
     drawn = None if of_federation else np.int32(number)
     assert data.rows is not None
     assert data.counts is not None
@@ -89,13 +91,16 @@ def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
         augmentation=settings.augmentation,
         walk=walk,
         fold_clients=make_folder(*walk, mesh) if streams else None,
+        shard_data=settings.shard_data and mesh is not None,
     )
     return make_programs(settings.algorithm, attack, work, init_params, settings.diagnostics), work
 
 
 def _walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
     """The fastest walk; where devices belong to several processes, as the first of them has measured it."""
-    return from_first(choose, usual, passes) if mesh is not None and mesh.is_multi_process else choose(usual, passes)
+    if mesh is not None and mesh.is_multi_process:
+        return Walk(*from_first(choose, usual, passes))
+    return choose(usual, passes)
 
 
 def _passes(settings: Settings, mesh: Mesh | None, apply: Callable[..., Any], params: Any, example: Any) -> Passes:

@@ -13,7 +13,7 @@ from fedjax_drag.simulation.local import LocalResult
 from fedjax_drag.simulation.mesh import Folder
 from fedjax_drag.types import Params, State, Sums
 
-OF_CLIENTS = ("client_ids", "num_examples", "valid")
+OF_CLIENTS = ("client_ids", "malicious", "num_examples", "valid")
 """Extras with one entry for each client."""
 
 
@@ -48,7 +48,7 @@ def make_stream(
     def one(shared, entry):
         return client_pass(shared[0], entry[0])
 
-    def stream(params, memory, shared, inputs, malicious, *, reject_nonfinite, **extras):
+    def stream(params, memory, shared, inputs, malicious, /, *, reject_nonfinite, **extras):
         of_clients = {name: value for name, value in extras.items() if name in OF_CLIENTS}
         of_all = {name: value for name, value in extras.items() if name not in OF_CLIENTS}
         entries = inputs, malicious, of_clients, _rows_alone(memory)

@@ -181,6 +181,22 @@ def test_resume_under_another_configuration_names_the_difference(tiny, finished,
         run(tiny, overrides=[override], out=folder, resume=True)
 
 
+def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_path):
+    stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config
+    for key in ("keep_checkpoints", "stop_on_divergence", "compute_dtype"):
+        del stored[key]
+    del stored["aggregator"]["divergence"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
+    results.check_same(tmp_path, asked)
+    results.check_same(tmp_path, dataclasses.replace(asked, keep_checkpoints=5, keep_best=False))
+    with pytest.raises(ValueError, match="compute_dtype='bfloat16': the run to resume in"):
+        results.check_same(tmp_path, dataclasses.replace(asked, compute_dtype="bfloat16"))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored | {"invented_later": 1}))
+    with pytest.raises(ValueError, match=r"the run to resume in .*: unknown key 'invented_later'") as caught:
+        results.check_same(tmp_path, asked)
+    assert "\n" not in str(caught.value)
+
+
 def test_nothing_to_resume(tiny, tmp_path):
     with pytest.raises(ValueError, match="holds no run to resume"):
         run(tiny, out=tmp_path / "out", resume=True)
@@ -216,7 +232,7 @@ def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
 
 
 def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch):
-    def fail(self, round_number, state):
+    def fail(self, *given):
         raise OSError("disk full")
 
     monkeypatch.setattr(Checkpoints, "save", fail)

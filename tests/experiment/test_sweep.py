@@ -136,6 +136,18 @@ def test_runs_that_differ_by_seed_have_the_same_name_in_plots():
     assert len({point.folder for point in grid.points}) == 2
 
 
+def test_what_a_configuration_compares_is_the_first_axis():
+    compare = {"Mean": None, "DRAG": {"aggregator": {"name": "drag", "c": 0.1}, "client": "fedprox"}}
+    grid = axes.load(small(**{"partition.num_clients": [8], "seed": [0, 1]}) | {"compare": compare}, ["rounds=3"])
+    assert grid.labels == {"method": ["Mean", "DRAG"], "partition.num_clients": [8], "seed": [0, 1]}
+    assert [point.label for point in grid.points][1:3] == ["Mean, num_clients=8, seed=1", "DRAG, num_clients=8, seed=0"]
+    last = grid.points[-1].config
+    assert (last.aggregator.name, last.client.name, last.rounds, last.seed) == ("drag", "fedprox", 3, 1)
+    assert (last.name, last.compare) == ("DRAG, num_clients=8", None)
+    again = axes.load(grid.to_mapping())
+    assert again.points == grid.points
+
+
 @pytest.mark.parametrize(
     ("given", "overrides", "message"),
     [
@@ -154,7 +166,8 @@ def test_runs_that_differ_by_seed_have_the_same_name_in_plots():
         ({"seed": [0]}, ["seed=1"], "seed: an override and axes.seed both set it"),
         ({"partition.beta": [0.1]}, ["partition.beta=1"], "partition.beta: an override and axes.partition.beta"),
         ({"byzantine_fraction": [0.1], "num_byzantine": [1]}, [], "both set it; leave out one"),
-        ({"seed": [0]}, ["compare={A: {}}"], "compare: belongs to a run"),
+        ({"step_size": [0.1]}, ["compare={A: {step_size: 1}}"], "step_size: compare.A and axes.step_size both set it"),
+        ({"seed": [0]}, ["compare={A: {rund: 1}}"], "compare.A: unknown key 'rund'"),
         ({"data": [{"name": "mnist", "data_dir": "nowhere"}]}, [], "nowhere"),
     ],
 )

@@ -61,6 +61,24 @@ def test_root_data_are_benign_distinct_and_even(digits):
     assert (gifts[~malicious & ~short] >= gifts.max() - 1).all()
 
 
+@pytest.mark.parametrize("bias", [0.5, 1.0])
+def test_a_biased_root_set_has_more_of_one_class(digits, bias):
+    malicious = choose_malicious(12, 4, seed=0)
+    root = choose_root(digits, malicious, 60, bias)
+    assert len(root) == len(set(root)) == 60
+    of_class = digits.train.y[root] == 0
+    assert of_class[: round(60 * bias)].all()
+    owners = [m for index in root for m in range(12) if index in digits.rows[m][: digits.counts[m]]]
+    assert not malicious[owners].any()
+    if bias < 1:
+        assert not of_class.all()
+
+
+def test_a_biased_root_set_that_cannot_be_had(digits):
+    with pytest.raises(ValueError, match=r"root_bias=1\.0: needs 1000 examples of class 0; the benign clients hold"):
+        choose_root(digits, np.zeros(12, bool), 1000, 1.0)
+
+
 def test_default_root_size(digits):
     benign = np.zeros(12, bool)
     assert len(choose_root(digits, benign, None)) == int(digits.counts.sum()) // 10

@@ -38,10 +38,42 @@ def test_continued_on_two_devices_equals_uninterrupted(settings):
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, resumed.state, whole.state)))
 
 
+SHARDED = {
+    "drag": ({"attack": fd.attacks.label_flip(), "byzantine_fraction": 0.3}, ALGORITHMS["drag"]),
+    "br_drag": ({"local_epochs": 1.0, "local_steps": None}, ALGORITHMS["br_drag"]),
+    "clusterguard": ({}, fd.algorithms.from_aggregator(fd.aggregators.clusterguard())),
+}
+"""With an attack on the data; with root data and passes over all examples; with predictions of all examples."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "drag" else pytest.mark.slow) for n in SHARDED])
+def test_examples_divided_among_devices_are_the_same_examples(settings, name):
+    changes, algorithm = SHARDED[name]
+    asked = settings(cohort_size=6, mesh="cores", num_rounds=3) | changes
+    copied, divided = (fd.simulation.prepare(algorithm, shard_data=shard, **asked) for shard in (False, True))
+    number = len(asked["data"].train.x)
+    shards = divided.federation.train.x.addressable_shards
+    assert [shard.data.shape[0] for shard in shards] == [-(-number // 2)] * 2
+    assert divided.federation.train.x.dtype == copied.federation.train.x.dtype
+    one, other = copied.run(), divided.run()
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, one.state, other.state)))
+    np.testing.assert_array_equal(one.history["train_loss"], other.history["train_loss"])
+
+
+def test_no_device_is_sent_all_examples(settings):
+    asked = settings(cohort_size=6, mesh="cores", shard_data=True)
+    program = fd.simulation.prepare(ALGORITHMS["drag"], **asked).lowered.advance.compile().as_text()
+    assert "reduce-scatter" in program
+    shape = asked["data"].train.x.shape
+    assert f"[{shape[0]}," not in program
+    assert f"[{shape[0] + shape[0] % 2}," not in program
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"cohort_size": 5, "mesh": "cores"}, "cohort_size=5: must be a multiple of the 2 devices"),
+        ({"shard_data": True}, "shard_data=True with mesh=None: needs a mesh of several devices"),
         ({"mesh": "core"}, "mesh='core': must be one of auto, cores"),
         ({"mesh": Mesh(np.array(jax.devices()).reshape(1, 2), ("a", "b"))}, "must have one axis"),
     ],

@@ -17,9 +17,6 @@ from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
 from fedjax_drag.experiment.wording import clean, method, shared
 
-FILE = "report.html"
-"""What a report is called where nothing else is said."""
-
 _SOURCES = Path(__file__).parent / "page"
 _WRONG = 20  # most messages of what went wrong
 _ENVIRONMENTS = 3
@@ -58,7 +55,7 @@ def write(
     """
     if target is not None:
         checks.in_range("target", target, 0.0, 1.0)
-    place = Path(folder) / FILE if out is None else Path(out)
+    place = Path(folder) / results.REPORT if out is None else Path(out)
     if place.is_dir():
         raise ValueError(f"out={str(place)!r}: must be a file, and this is a folder")
     with np.errstate(all="ignore"):  # figures may come from anywhere; what is not finite is left out where it is shown

@@ -1,0 +1,63 @@
+"""What the tools have in common."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedjax_drag.simulation import Evaluation
+
+Write = Callable[[int, dict[str, float], dict[str, np.ndarray]], None]
+"""``(round, scalars, vectors)``; vectors are finite and not empty."""
+
+
+class Logger:
+    """A callback of the engine that hands every evaluation on to a tool, and ends with a ``with`` block.
+
+    Args:
+      write: what the tool does with an evaluation.
+      close: ``(succeeded)``, at the end of the run; not succeeded if an exception ends the block, be it Ctrl-C.
+    """
+
+    def __init__(self, write: Write, close: Callable[[bool], Any]):
+        self._write, self._close = write, close
+
+    def __call__(self, event: Evaluation) -> None:
+        """Hands an evaluation on: scalars as they are, of per-client metrics the finite entries."""
+        metrics = {name: np.asarray(value) for name, value in event.metrics.items() if name != "round"}
+        scalars = {name: float(value) for name, value in metrics.items() if value.ndim == 0}
+        finite = {name: value[np.isfinite(value)].astype(float) for name, value in metrics.items() if value.ndim}
+        self._write(event.round, scalars, {name: value for name, value in finite.items() if value.size})
+
+    def __enter__(self) -> "Logger":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._close(kind is None)
+
+
+PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
+
+
+def needed(tool: str) -> Any:
+    """The package of a tool.
+
+    Args:
+      tool: one of ``PACKAGES``.
+
+    Raises:
+      ImportError: one line that says what to install.
+    """
+    try:
+        return importlib.import_module(PACKAGES[tool])
+    except ImportError as error:
+        raise ImportError(f"{tool}: {error}; pip install 'fedjax-drag[{tool}]'") from None
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A configuration with dotted keys."""
+    entries: dict[str, Any] = {}
+    for key, value in config.items():
+        entries |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return entries

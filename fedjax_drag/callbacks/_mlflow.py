@@ -1,0 +1,42 @@
+"""MLflow."""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fedjax_drag.callbacks._logger import Logger, flat, needed
+
+_AT_ONCE, _LONGEST = 100, 500
+"""What MLflow takes: parameters in a request, and characters in one of them."""
+
+
+def mlflow(name: str | None = None, config: Mapping[str, Any] | None = None) -> Logger:
+    """Logs scalars to MLflow, which has no histograms for per-client metrics; ``pip install 'fedjax-drag[mlflow]'``.
+
+    Where to is said by MLflow's own environment variables: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``
+    (default ``fedjax-drag``).
+
+    Args:
+      name: of the run; default one that MLflow makes up.
+      config: of the run, as parameters with dotted keys; long ones are cut.
+
+    Raises:
+      ImportError: MLflow is not installed.
+    """
+    package = needed("mlflow")
+    client = package.MlflowClient()
+    title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedjax-drag")
+    experiment = client.get_experiment_by_name(title)
+    place = experiment.experiment_id if experiment else client.create_experiment(title)
+    run = client.create_run(place, run_name=name).info.run_id
+    params = [package.entities.Param(key, str(value)[:_LONGEST]) for key, value in flat(config or {}).items()]
+    for begin in range(0, len(params), _AT_ONCE):
+        client.log_batch(run, params=params[begin : begin + _AT_ONCE])
+
+    def write(number, scalars, vectors):
+        del vectors
+        now = int(time.time() * 1000)
+        client.log_batch(run, [package.entities.Metric(key, value, now, number) for key, value in scalars.items()])
+
+    return Logger(write, lambda succeeded: client.set_terminated(run, "FINISHED" if succeeded else "FAILED"))

@@ -1,0 +1,175 @@
+"""A rule as the server of a federation that runs elsewhere: named NumPy arrays in, named NumPy arrays out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_drag import checks, per_client, tree
+from fedjax_drag.types import Aggregator
+
+Arrays = Mapping[str, np.ndarray]
+"""A model by name, as a PyTorch ``state_dict`` in NumPy arrays."""
+
+RootDelta = Callable[[dict[str, np.ndarray], int], Arrays]
+"""``(arrays, round) -> delta``: what a local pass over the server's own data adds to the global arrays; rounds count
+from 1."""
+
+KNOWN = frozenset({"client_ids", "key", "num_examples", "root_delta", "round"})
+"""Extras that a server can give a rule."""
+
+MOST_EXAMPLES = 2**31
+"""More than any client has; what is larger would only serve to spoil sums."""
+
+
+class Update(NamedTuple):
+    """What a client sent back.
+
+    Attributes:
+      delta: what it added to every floating point array that it was sent.
+      num_examples: how many examples it says that it has, in (0, 2^31].
+    """
+
+    delta: dict[str, np.ndarray]
+    num_examples: float
+
+
+def update(sent: Arrays, returned: Arrays, num_examples: Any = 1) -> Update:
+    """Checks a client's reply.
+
+    Args:
+      sent: the arrays that the client was sent.
+      returned: those that it returned. Entries may be anything that is no number; a rule rejects the client.
+      num_examples: how many examples it says that it has.
+
+    Raises:
+      ValueError: a floating point array is missing or has another shape or kind than the one sent, or the number is
+        none.
+    """
+    checks.in_range("num_examples", num_examples, 0.0, MOST_EXAMPLES, open_low=True)
+    return Update(_changes(sent, returned, subtract=True), float(num_examples))
+
+
+class RuleServer:
+    """An aggregation rule, and what it remembers from round to round.
+
+    Floating point arrays are the model's parameters. Integer and boolean ones, such as counters of batches, stay as the
+    server has them. Running statistics of a normalisation are floating point and so parameters to the rule. The rule
+    computes in float32, unless JAX is told otherwise.
+
+    A program is compiled for every size of a cohort. Clients that do not answer are absent from it (the extra
+    ``valid``), as in a simulation, and do not change its size.
+
+    Args:
+      rule: from :mod:`fedjax_drag.aggregators`, or of one's own.
+      root_delta: for rules that need one, such as BR-DRAG and FLTrust.
+      seed: of rules that draw at random.
+
+    Raises:
+      ValueError: the rule needs what a server does not know, or a ``root_delta``.
+
+    Attributes:
+      state: of the rule; None before the first round. With ``rows`` it is all there is to keep over a restart.
+      rows: of rules that remember every client (``client_ids``), the row of each one seen. A client that comes back
+        under a new name is a new one.
+    """
+
+    def __init__(self, rule: Aggregator, root_delta: RootDelta | None = None, seed: int = 0):
+        unknown = sorted(rule.needs - KNOWN)
+        if unknown:
+            raise ValueError(
+                f"rule with needs={unknown}: nobody says so outside a simulation; a rule may need {sorted(KNOWN)}"
+            )
+        if "root_delta" in rule.needs and root_delta is None:
+            raise ValueError("root_delta=None: the rule needs one; give a function (arrays, round) -> delta")
+        checks.count("seed", seed, 0, 2**63 - 1)
+        self._rule, self._root_delta, self._seed = rule, root_delta, seed
+        self._apply = jax.jit(rule.apply)
+        self._size = -1
+        self.state: Any = None
+        self.rows: dict[int, int] = {}
+
+    def round(
+        self, number: int, sent: Arrays, cohort: Sequence[int], updates: Mapping[int, Update]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Moves the global arrays by what the clients of a round did.
+
+        Args:
+          number: of the round, from 1.
+          sent: the global arrays.
+          cohort: the clients that were asked, in an order that does not depend on who answers first.
+          updates: of those that answered; from others they do not count.
+
+        Returns:
+          The new global arrays, named and ordered as those sent; and the rule's metrics, of clients ``[S]`` in the
+          order of ``cohort``, where absent clients have weight 0.
+
+        Raises:
+          ValueError: a global array is no number, ``root_delta`` does not fit, or the rule does not accept the cohort.
+        """
+        params = _parameters(sent)
+        here = np.array([client in updates for client in cohort], bool)
+        deltas = {name: np.zeros((len(cohort), *p.shape), p.dtype) for name, p in params.items()}
+        num_examples = np.zeros(len(cohort), np.float32)
+        for row, client in enumerate(cohort):
+            if here[row]:
+                num_examples[row] = updates[client].num_examples
+                for name, stacked in deltas.items():
+                    stacked[row] = updates[client].delta[name]
+        if self.state is None:
+            self.state = self._rule.init(params)
+        extras = self._extras(number, sent, cohort) | {"valid": here, "num_examples": num_examples}
+        if len(cohort) != self._size:
+            self.state = tree.initial_state(self._rule.apply, self.state, params, deltas, **extras)
+            self._size = len(cohort)
+        moved, self.state = self._apply(params, deltas, self.state, **extras)
+        after = {name: np.asarray(moved[name], x.dtype) if name in moved else x for name, x in sent.items()}
+        return after, {name: np.asarray(value) for name, value in self.state.metrics.items()}
+
+    def _extras(self, number: int, sent: Arrays, cohort: Sequence[int]) -> dict[str, Any]:
+        key = jax.random.fold_in(jax.random.key(self._seed), number)
+        extras: dict[str, Any] = {"round": np.int32(number - 1), "key": key}
+        if "root_delta" in self._rule.needs:
+            assert self._root_delta is not None
+            try:
+                extras["root_delta"] = _changes(sent, self._root_delta(dict(sent), number), subtract=False)
+            except ValueError as error:
+                raise ValueError(f"root_delta: {error}") from error
+        if "client_ids" in self._rule.needs:
+            extras["client_ids"] = self._rows_of(cohort)
+        return extras
+
+    def _rows_of(self, cohort: Sequence[int]) -> np.ndarray:
+        """The rows of clients in the rule's state; those that are new get the next."""
+        for client in cohort:
+            self.rows.setdefault(client, len(self.rows))
+        leaves = jax.tree.leaves(per_client.found_in(self.state))
+        most = min((leaf.shape[0] for leaf in leaves), default=np.inf)
+        if len(self.rows) > most:
+            raise ValueError(f"num_clients={most}: {len(self.rows)} have been seen by now; must be at least that")
+        return np.array([self.rows[client] for client in cohort], np.int32)
+
+
+def _parameters(arrays: Arrays) -> dict[str, np.ndarray]:
+    """The floating point arrays; integers and booleans are nothing that a rule moves."""
+    for name, x in arrays.items():
+        if x.dtype.kind not in "fiub":
+            raise ValueError(f"array {name!r} of dtype {x.dtype}: must be of real numbers")
+    return {name: x for name, x in arrays.items() if x.dtype.kind == "f"}
+
+
+def _changes(sent: Arrays, given: Arrays, subtract: bool) -> dict[str, np.ndarray]:
+    """For each parameter what is given for it, less the parameter if asked, in its shape and dtype."""
+    changes = {}
+    for name, param in _parameters(sent).items():
+        if name not in given:
+            raise ValueError(f"array {name!r}: is missing")
+        x = np.asarray(given[name])
+        if x.shape != param.shape:
+            raise ValueError(f"array {name!r} with shape {x.shape}: must be {param.shape}")
+        if x.dtype.kind != "f":
+            raise ValueError(f"array {name!r} of dtype {x.dtype}: must be floating point, as {param.dtype}")
+        with np.errstate(all="ignore"):  # what is not finite is for the rule to reject
+            changes[name] = x.astype(param.dtype) - param if subtract else x.astype(param.dtype)
+    return changes
