@@ -73,8 +73,8 @@ class Aggregator(NamedTuple):
         (:func:`fedjax_drag.tree.initial_state` gives them their final shapes).
       apply: ``(params, deltas, state, **extras) -> (params, state)``, pure and jittable. Extras are
         keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta``
-        (like ``params``), ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``.
-        A rule names the extras it uses and swallows the rest.
+        (like ``params``), ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a
+        simulation knows, ``malicious`` ``[S]``. A rule names the extras it uses and swallows the rest.
       needs: names of extras that the caller must go out of its way to compute. A name may say which one, as in
         ``"dissimilarity:class_histogram"``; the extra is still called ``dissimilarity``.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if it sees them

@@ -83,6 +83,7 @@ AGGREGATORS = [
     Case("drag-angle", aggregators.drag, {"c": 0.5, "alpha": 0.6, "divergence": "angle"}, {"c": (0.1, 0.5, 1.0)}),
     Case("br_drag", aggregators.br_drag, {"c": 0.5}, {"c": (0.0, 0.5, 1.0)}, ROOT, consensus=False),
     Case("br_drag-schedule", aggregators.br_drag, {"c": falling}, requires=ROOT | {"round"}, consensus=False),
+    Case("br_drag-oracle", aggregators.br_drag, {"oracle": True}, requires=ROOT | {"malicious"}, consensus=False),
     Case("fltrust", aggregators.fltrust, requires=ROOT, consensus=False),
     Case("fltrust-projection", aggregators.fltrust, {"projection": True}, requires=ROOT, consensus=False),
     Case("root_only", aggregators.root_only, requires=ROOT, consensus=False, flat=True),
@@ -130,6 +131,7 @@ AGGREGATORS = [
     ),
     Case("foolsgold", aggregators.foolsgold, {"num_clients": NUM_CLIENTS}, requires=IDS),
     Case("foolsgold_taco", aggregators.foolsgold_taco),
+    Case("rescaled_mean", aggregators.rescaled_mean, {"aggregator": aggregators.drag()}),
 ]
 
 CLIENTS = [
@@ -254,6 +256,7 @@ def extras(cohort: int, round: int = 0, seed: int = 0) -> dict[str, Any]:
         "root_delta": unflatten(rng.normal(size=SIZE).astype(np.float32)),
         "num_examples": jnp.asarray(rng.integers(1, 90, cohort), jnp.int32),
         "dissimilarity": jnp.asarray(rng.uniform(size=cohort), jnp.float32),
+        "malicious": jnp.arange(cohort) % 3 == 1,
     }
 
 
@@ -266,5 +269,5 @@ def assert_like(tree: Any, other: Any, lead: tuple[int, ...] = ()) -> None:
 
 def select(extras: dict[str, Any], rows: Any) -> dict[str, Any]:
     """The extras of some of the clients, in the order given."""
-    per_client = ("client_ids", "num_examples", "dissimilarity", "valid")
+    per_client = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
     return {name: value[rows] if name in per_client else value for name, value in extras.items()}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._screen import empty_metrics
@@ -12,12 +13,18 @@ from fedjax_drag.types import Aggregator, Sums
 
 
 class BrDragState(NamedTuple):
-    """State of :func:`br_drag`: the metrics of the last round."""
+    """State of :func:`br_drag`.
+
+    Attributes:
+      metrics: of the last round.
+      strength: the last round's ``c_t`` of an oracle; ``()`` without one.
+    """
 
     metrics: dict[str, jax.Array]
+    strength: Any = ()
 
 
-def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
+def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = False) -> Aggregator:
     """Drags norm-matched deltas towards the server's reference ``r_t`` before averaging.
 
     ``r_t`` is the delta of a local pass over root data (extra ``root_delta``)::
@@ -31,6 +38,9 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
     Args:
       c: strength of the correction, >= 0 (the paper: 0.5), or a schedule: a function of the round, such as
         those of optax (needs the extra ``round``).
+      oracle: whether ``c_t = w / (w - x)``, within [1/2, 1], takes the place of ``c`` in rounds with malicious clients,
+        w being their share in the cohort and x the sum of their cosines over S: the paper's Theorem 2. It needs the
+        extra ``malicious``, which only a simulation knows.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can sum as deltas come. Metrics:
@@ -55,22 +65,30 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
 
     def init(params):
         del params
-        return BrDragState(empty_metrics("divergence"))
+        return BrDragState(empty_metrics("divergence"), jnp.zeros(()) if oracle else ())
 
     def scheduled(*, round, **_) -> Any:
+        assert callable(c)
         return c(round)
 
-    strength = scheduled if callable(c) else lambda **_: c
+    given = scheduled if callable(c) else lambda **_: c
+
+    def learn(total, state, seen, *, valid, malicious, **extras):
+        del total
+        lying = valid & malicious
+        # Of w and x the common factor 1/S falls out.
+        number, agreement = lying.sum(), jnp.where(lying, seen[0], 0.0).sum()
+        theorem = jnp.clip(number / jnp.maximum(number - agreement, 1e-6), 0.5, 1.0)
+        return state._replace(strength=jnp.where(number > 0, theorem, given(**extras)).astype(jnp.float32))
 
     def fold(params, deltas, state, *, valid, root_delta, **extras):
-        del params, state
+        del params
         cosine = tree.cosines(deltas, root_delta)
-        lam = strength(**extras) * (1 - cosine)
+        lam = (state.strength if oracle else given(**extras)) * (1 - cosine)
         unit_weight = valid * (1 - lam) * tree.inverse(tree.norms(deltas))
         return tree.weighted_sum(unit_weight, deltas), (cosine, lam, unit_weight)
 
     def finish(params, total, state, seen, *, valid, root_delta, **_):
-        del state
         cosine, lam, unit_weight = seen
         share = tree.uniform_weights(valid)
         pull = (share * lam).sum()
@@ -78,7 +96,9 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5) -> Aggregator:
         directions = average(total, valid)
         delta = jax.tree.map(lambda d, r: length * d + pull * tree.accurate(r), directions, root_delta)
         metrics = {"weight": share * unit_weight * length, "cosine": cosine, "divergence": lam}
-        return tree.move(params, delta), BrDragState(metrics)
+        return tree.move(params, delta), state._replace(metrics=metrics)
 
-    needs = frozenset({"root_delta"} | ({"round"} if callable(c) else set()))
-    return summing(init, Sums(fold, finish), needs)
+    needs = {"root_delta"} | ({"round"} if callable(c) else set()) | ({"malicious"} if oracle else set())
+    # An oracle hears the cohort twice in every round: first for the cosines.
+    twice = (lambda state: jnp.ones((), bool), learn) if oracle else (None, None)
+    return summing(init, Sums(fold, finish, *twice), frozenset(needs))

@@ -28,7 +28,7 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
 
     Args:
       aggregator: the rule that gets ``ceil(S / s)`` means; its own arguments, such as a number of malicious clients,
-        are about buckets. One that remembers clients (needs ``client_ids``) is refused.
+        are about buckets. One that remembers clients (needs ``client_ids``), or knows who is ``malicious``, is refused.
       bucket_size: s, at least 1; with 1 only the order of the clients changes.
 
     Returns:
@@ -39,7 +39,8 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
       by the members.
 
     Raises:
-      ValueError: if ``bucket_size`` is not a count of at least 1, or ``aggregator`` needs ``client_ids``.
+      ValueError: if ``bucket_size`` is not a count of at least 1, or ``aggregator`` needs ``client_ids`` or
+        ``malicious``.
 
     Breakdown point:
       that of the wrapped rule on S / s buckets, where one malicious member spoils a bucket
@@ -52,9 +53,9 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
       Reading: n clients that count are put into buckets as if the others did not exist.
     """
     checks.count("bucket_size", bucket_size, 1)
-    if "client_ids" in aggregator.needs:
+    for name in sorted(aggregator.needs & {"client_ids", "malicious"}):
         raise ValueError(
-            f"aggregator with needs={sorted(aggregator.needs)}: must not need client_ids, as a bucket is no client"
+            f"aggregator with needs={sorted(aggregator.needs)}: must not need {name}, as a bucket is no client"
         )
 
     def init(params):

@@ -75,7 +75,7 @@ def centered_clipping(radius: Any, iterations: int = 1) -> Aggregator:
             center = jax.tree.map(lambda v, s: kept * v + s, center, tree.weighted_sum(pull, deltas))
             return (center, kept * weight + pull, scale), None
 
-        nobody = jnp.zeros_like(share)
+        nobody = jnp.zeros(share.shape, jnp.result_type(*jax.tree.leaves(state.center)))
         (center, weight, scale), _ = jax.lax.scan(iterate, (state.center, nobody, nobody), length=iterations)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, center), "scale": scale}
         return tree.move(params, center), CenteredClippingState(center, metrics)

@@ -19,7 +19,7 @@ from fedjax_drag.types import Aggregator
 
 def draw_groups(key: jax.Array, valid: jax.Array, num_groups: Any) -> jax.Array:
     """A group in ``[0, num_groups)`` for each client ``[S]``: at random, in nearly equal numbers of valid clients."""
-    ticket = jnp.where(valid, jax.random.uniform(key, valid.shape), jnp.inf)
+    ticket = jnp.where(valid, jax.random.uniform(key, valid.shape, jnp.float32), jnp.inf)
     rank = jnp.argsort(jnp.argsort(ticket))
     return rank % jnp.maximum(num_groups, 1)
 

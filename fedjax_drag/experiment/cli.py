@@ -90,7 +90,7 @@ def run(
     ] = None,
     num_processes: Annotated[int | None, typer.Option(metavar="N", help="How many processes there are.")] = None,
     process_id: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
-    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail where a program returns a NaN; slower.")] = False,
+    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
@@ -181,7 +181,7 @@ def sweep(
     job_options: Annotated[
         list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="What each job asks for.")
     ] = None,
-    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail where a program returns a NaN; slower.")] = False,
+    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     r"""Run every combination of the values under axes in CONFIG; write a table, a summary and a heat map.

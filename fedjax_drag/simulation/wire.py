@@ -57,7 +57,7 @@ def unpack_error(message: bytes) -> Exception:
 
 
 def _plain(value: Any, pieces: list[bytes]) -> Any:
-    """``value`` as JSON, in which every collection is a dict of one entry, its kind; bits of arrays go to ``pieces``."""
+    """``value`` as JSON, in which every collection is a dict of its kind alone; bits of arrays go to ``pieces``."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value, order="C")
         if array.dtype.hasobject:

@@ -16,6 +16,8 @@ from fedjax_drag.simulation.mesh import split_coordinates
 from fedjax_drag.tree import initial_state
 
 COHORT = 7
+FEW = ("drag", "fltrust", "geometric_median", "median", "krum")
+"""One of each way to look at a cohort: with these, what costs a compilation of its own is among the quick tests."""
 PER_CLIENT = {
     "weight",
     "cosine",
@@ -154,7 +156,7 @@ def test_one_compilation_serves_all_rounds(case):
     assert TRACES[case.label] == before
 
 
-@parametrize([case for case in AGGREGATORS if not case.sweeps])
+@parametrize([case for case in AGGREGATORS if not case.sweeps], slow=lambda case: case.label not in FEW)
 def test_scan_over_rounds_equals_a_loop(case):
     """The others are scanned in the next test."""
     rule, apply = compiled(case)
@@ -366,7 +368,7 @@ def test_deltas_of_extreme_length(case, length, who):
     assert np.isfinite(flatten(params)).all()
 
 
-@parametrize(AGGREGATORS, slow=lambda case: case.label in ("autogm", "geomed", "raga"))
+@parametrize(AGGREGATORS, slow=lambda case: case.label not in FEW)
 def test_gradients_are_finite(case):
     """Attacks are optimised through rules."""
     rule, _ = compiled(case)
@@ -383,11 +385,7 @@ def test_gradients_are_finite(case):
     assert gradient.any() != case.flat
 
 
-DIVIDED = ("drag", "fltrust", "geometric_median", "median", "krum")
-"""One of each way to look at a cohort; the other rules are divided among the slow tests."""
-
-
-@parametrize(AGGREGATORS, slow=lambda case: case.label not in DIVIDED)
+@parametrize(AGGREGATORS, slow=lambda case: case.label not in FEW)
 def test_divided_over_two_devices(case):
     """As the engine divides a cohort of eight."""
     rule, _ = compiled(case)

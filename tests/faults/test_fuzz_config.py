@@ -4,6 +4,8 @@ import inspect
 import math
 import os
 import re
+import shutil
+from collections import Counter
 
 import pytest
 import yaml
@@ -245,7 +247,7 @@ class Harness:
     def __init__(self, folder, bounded):
         self.path, self.folder, self.bounded = folder / "fuzzed.yaml", folder, bounded
         self.planned = self.refused = 0
-        self.traced = True
+        self.traced, self.executed = True, False
 
     def check(self, call, seconds=120, megabytes=1500):
         command, content, changes = call
@@ -273,8 +275,9 @@ def harness(tmp_path_factory, bounded):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
+    execute = run.execute
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "execute", stop)
+        patch.setattr(run, "execute", lambda *args, **kw: (execute if harness.executed else stop)(*args, **kw))
         patch.setattr(sweep, "execute", stop)
         patch.setattr("fedjax_drag.simulation.distributed.one_device_per_core", lambda: None)
         patch.setattr("sys.argv", ["fedjax-drag"])
@@ -299,6 +302,7 @@ def test_any_configuration_ends_in_settings_or_one_line(harness, call):
 @pytest.mark.parametrize("text", ODD_TEXTS, ids=range(len(ODD_TEXTS)))
 @pytest.mark.parametrize("command", ["run", "sweep"])
 def test_odd_yaml(harness, command, text):
+    harness.traced = False
     harness.check((command, text, []), seconds=10, megabytes=200)
 
 
@@ -317,6 +321,43 @@ def test_thousands_of_configurations(harness, capsys):
     finally:
         with capsys.disabled():
             print(f"\nconfigurations tried: {harness.planned} planned, {harness.refused} refused in one line")
+
+
+def small(found):
+    """Whether a configuration, if it is one, is compiled and run in seconds."""
+    sizes = [
+        found[key] for key in ("rounds", "cohort_size", "local_steps", "local_epochs", "batch_size") if key in found
+    ]
+    plain = all(isinstance(size, int | float | None) and (size or 0) < 10 for size in sizes)
+    return plain and found["model"] == TINY["model"] and found["data"] == TINY["data"] and found.get("compare") is None
+
+
+@pytest.mark.slow
+def test_a_handful_runs_to_its_end(harness, capsys):
+    """Status 0 with a summary; or, of a run that diverges, 1 and one line."""
+    codes = Counter()
+
+    @given(mappings().filter(small))
+    @settings(QUICK, max_examples=40)
+    def check(found):
+        harness.path.write_text(yaml.safe_dump(found, allow_unicode=True), encoding="utf-8")
+        out = harness.folder / "out"
+        result = CliRunner().invoke(app, ["run", str(harness.path), "--out", str(out), "--quiet"])
+        codes[result.exit_code] += 1
+        assert result.exit_code in (0, 1, 2), result.output
+        assert len(result.stderr.splitlines()) == (result.exit_code > 0), result.output
+        assert result.exit_code != 1 or "not finite" in result.stderr, result.output
+        assert (out / "summary.json").exists() == (result.exit_code != 2)
+        shutil.rmtree(out, ignore_errors=True)
+
+    harness.traced = harness.executed = True
+    try:
+        check()
+    finally:
+        harness.executed = False
+    with capsys.disabled():
+        print(f"\nrun to their end: {codes[0]}, diverged: {codes[1]}, refused: {codes[2]}")
+    assert codes[0]
 
 
 EXTREMES = (10**9, 10**18, 10**30, 1e300, math.inf, math.nan, -(10**18))

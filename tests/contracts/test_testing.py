@@ -1,0 +1,105 @@
+"""The check that users run on rules of their own: it accepts those of the package and names what another lacks."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+from cases import AGGREGATORS, parametrize
+
+from fedjax_drag import tree
+from fedjax_drag.aggregators import empty_metrics, fedavg, screened
+from fedjax_drag.testing import check_aggregator
+from fedjax_drag.types import Aggregator
+
+QUICK = ("br_drag",)
+
+
+class Remembered(NamedTuple):
+    metrics: dict[str, Any]
+
+
+@parametrize(AGGREGATORS, slow=lambda case: case.label not in QUICK)
+def test_every_rule_of_the_package_passes(case):
+    check_aggregator(case.build(), keyed=case.keyed)
+
+
+def inverse_norm():
+    """The rule of CONTRIBUTING.md."""
+
+    @screened
+    def apply(params, deltas, state, *, valid, **_):
+        closeness = valid * tree.inverse(tree.norms(deltas))
+        weight = closeness * tree.inverse(closeness.sum())
+        update = tree.weighted_sum(weight, deltas)
+        return tree.move(params, update), Remembered({"weight": weight, "cosine": tree.cosines(deltas, update)})
+
+    return Aggregator(lambda params: Remembered(empty_metrics()), apply)
+
+
+def test_a_rule_written_with_the_public_helpers_passes():
+    check_aggregator(inverse_norm())
+
+
+def test_parameters_of_ones_own_are_used():
+    with pytest.raises(AssertionError, match="no kernel"):
+        check_aggregator(_with(inverse_norm(), lambda params: _refuse(params)), params={"bias": jnp.zeros(2)})
+
+
+def _refuse(params):
+    if "kernel" not in params:
+        raise ValueError("no kernel")
+
+
+def _with(rule, look):
+    def apply(params, *rest, **extras):
+        look(params)
+        return rule.apply(params, *rest, **extras)
+
+    return rule._replace(apply=apply)
+
+
+def naive():
+    """As one writes it first: neither masks, nor rejection, nor metrics of length S before they are known."""
+
+    def apply(params, deltas, state, **_):
+        weight = jnp.full(tree.cohort_size(deltas), 1 / tree.cohort_size(deltas))
+        metrics = {"weight": weight, "cosine": weight, "num_rejected": jnp.zeros((), int)}
+        return tree.move(params, jax.tree.map(lambda d: d.mean(0), deltas)), Remembered(metrics)
+
+    return Aggregator(lambda params: Remembered(empty_metrics()), apply)
+
+
+def test_all_that_a_naive_mean_lacks_is_named():
+    with pytest.raises(AssertionError) as error:
+        check_aggregator(naive())
+    head, *lines = str(error.value).splitlines()
+    assert head == "3 of 10 promises are not kept:"
+    assert "valid=False" in lines[0]
+    assert "weight" in lines[0]
+    assert "num_rejected=0: must be 1" in lines[1]
+    assert "without a usable delta" in lines[2]
+
+
+def place_matters(rule):
+    def apply(params, deltas, state, **extras):
+        return rule.apply(params, jax.tree.map(lambda d: d.at[0].multiply(2.0), deltas), state, **extras)
+
+    return rule._replace(apply=apply)
+
+
+def test_a_rule_that_prefers_the_first_client_is_found_out_unless_it_says_so():
+    with pytest.raises(AssertionError, match="order of the clients"):
+        check_aggregator(place_matters(fedavg()))
+    check_aggregator(place_matters(fedavg()), keyed=True)
+
+
+def test_nothing_else_is_tried_with_a_rule_that_cannot_be_called():
+    rule = fedavg()._replace(apply=lambda params, deltas, state: (params, state))
+    with pytest.raises(AssertionError, match=r"^1 of 10 promises.*\n.*unexpected keyword"):
+        check_aggregator(rule)
+
+
+def test_too_small_a_cohort_is_refused():
+    with pytest.raises(ValueError, match="cohort=2"):
+        check_aggregator(fedavg(), cohort=2)
