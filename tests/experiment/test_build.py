@@ -30,8 +30,8 @@ from fedjax_drag.types import Aggregator, Uplink
     ],
 )
 def test_every_public_builder_has_a_name(table, module):
-    functions = {name: entry for name, entry in vars(module).items() if inspect.isfunction(entry)}
-    builders = {name: f for name, f in functions.items() if f.__module__.startswith(module.__name__) and name[0] != "_"}
+    functions = {name: getattr(module, name) for name in module.__all__ if inspect.isfunction(getattr(module, name))}
+    builders = {name: f for name, f in functions.items() if f.__module__.startswith(module.__name__)}
     assert dict(table) == builders
 
 
@@ -240,7 +240,7 @@ def test_rules_that_wrap_rules():
     """The ones of the package: the count is supplied to the outer and the inner."""
     nested = {"name": "nnm", "aggregator": {"name": "bucketing", "aggregator": "krum"}}
     config = build.resolve(load({"aggregator": nested}, ["aggregator.aggregator.aggregator.name=br_drag"]))
-    assert config.aggregator.arguments["aggregator"]["aggregator"] == {"name": "br_drag", "c": 0.5}
+    assert config.aggregator.arguments["aggregator"]["aggregator"] == {"name": "br_drag", "c": 0.5, "oracle": False}
     assert "root_delta" in build.method(config, num_clients=40).needs
 
 

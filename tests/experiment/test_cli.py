@@ -109,12 +109,13 @@ def test_interrupt_says_how_to_go_on(command, tiny_file, tmp_path, monkeypatch, 
 
 
 def test_failure_is_one_line_with_status_1(command, tiny_file, monkeypatch):
-    def fail(self, round_number, state):
+    def fail(self, round_number, state, accuracy):
         raise RuntimeError("disk full\nand more")
 
     monkeypatch.setattr(Checkpoints, "save", fail)
     line = one_line(command("run", tiny_file, "--out", "x"), 1)
-    assert line == "the run failed: RuntimeError: disk full (--debug shows where)"
+    reason = "disk full at round 2 in 'x'; put that right and run again with --resume"
+    assert line == f"the run failed: OSError: {reason} (--debug shows where)"
     assert "Traceback" in command("run", tiny_file, "--out", "y", "--debug").stderr
 
 

@@ -117,11 +117,12 @@ def test_comparison_goes_on_and_the_last_good_checkpoint_is_named(tmp_path, monk
 
 @pytest.mark.parametrize("most", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_cell_of_a_sweep_is_its_run_and_the_others_go_on(tmp_path, most):
-    base = TINY | {"nonfinite": "propagate", "rounds": 5, "eval_every": 1}
-    given = base | {"axes": {"step_size": [0.1, 1e37], "seed": [0, 1]}}
+    base = TINY | {"nonfinite": "propagate", "rounds": 5, "eval_every": 1, "num_byzantine": 1}
+    base |= {"byzantine_of": "cohort", "attack": {"name": "sign_flip", "scale": 0.1}}
+    given = base | {"axes": {"attack.scale": [0.1, 1e37], "seed": [0, 1]}}
     found = sweep(given, out=tmp_path / "out", cells_per_program=most)
     assert [cell.status for cell in found.cells] == ["done", "done", "diverged", "diverged"]
-    alone = run(base, ["step_size=1e37", "seed=1"], out=tmp_path / "alone")
+    alone = run(base, ["attack.scale=1e37", "seed=1"], out=tmp_path / "alone")
     cell = found.cells[3]
     assert cell.message == f"parameters are not finite after round {alone.diverged_at}"
     for name, column in alone.history.items():
