@@ -310,7 +310,7 @@ def test_a_round_without_a_usable_delta_changes_nothing(case, reason):
     assert not any(np.isnan(value).any() for value in unchanged.metrics.values())
 
 
-@parametrize(AGGREGATORS)
+@parametrize(AGGREGATORS, slow=lambda case: case.label not in FEW)
 def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
     rule = case.build()
     params, G = nested_params(), np.full_like(matrix(), np.nan)

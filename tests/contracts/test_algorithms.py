@@ -96,7 +96,10 @@ def test_a_lost_client_counts_as_absent(case):
                 np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-@parametrize([case for case in [*ALGORITHMS, *CLIENTS] if case.sweeps])
+@parametrize(
+    [case for case in [*ALGORITHMS, *CLIENTS] if case.sweeps],
+    slow=lambda case: case.label not in ("scaffold", "fedprox"),
+)
 def test_vmap_over_hyperparameters_equals_a_loop(case):
     for name, values in case.sweeps.items():
 
