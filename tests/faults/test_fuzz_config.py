@@ -399,6 +399,6 @@ def test_numbers_out_of_all_proportion(harness, capsys):
             else:
                 table, argument, listed = place
                 found[table] = {**found[table], argument: [value] if listed else value}
-            harness.check(("run", found, []), seconds=60, megabytes=1500)
+            harness.check(("run", found, []))
     with capsys.disabled():
         print(f"\nnumbers out of all proportion: {harness.planned + harness.refused - before} configurations")
