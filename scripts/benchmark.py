@@ -2,6 +2,7 @@
 
     python scripts/benchmark.py                     # a federated round of the CNN and of the MLP
     python scripts/benchmark.py cnn lenet mlp cifar10 --repeats 9 --json benchmark.json --markdown benchmark.md
+    python scripts/benchmark.py lenet --only fedavg --only "fedavg, mesh=cores" --only torch --repeats 3
     python scripts/benchmark.py --growth            # time for a client, and memory, as the cohort grows to 10,000
     python scripts/benchmark.py --growth 10 1000
     python scripts/benchmark.py --sweep             # up to 256 cells of a sweep as one program, against separate runs
@@ -31,14 +32,14 @@ from benchmark_timing import in_turn, peak_memory, table, warm_up
 from benchmark_workloads import WORKLOADS
 
 
-def rounds(chosen: list[str], repeats: int, options: dict[str, Any]) -> list[dict[str, Any]]:
+def rounds(chosen: list[str], repeats: int, options: dict[str, Any], only: list[str]) -> list[dict[str, Any]]:
     """Rows of the workloads."""
-    for name in chosen:
-        if name not in WORKLOADS:
-            raise ValueError(f"{name!r}: must be one of {', '.join(WORKLOADS)}")
-    return [
-        row for name in chosen or ["cnn", "mlp"] for row in round_benchmark.measure(WORKLOADS[name], repeats, options)
-    ]
+    for given, allowed in ((chosen, list(WORKLOADS)), (only, round_benchmark.names())):
+        for name in given:
+            if name not in allowed:
+                raise ValueError(f"{name!r}: must be one of {'; '.join(allowed)}")
+    works = [WORKLOADS[name] for name in chosen or ["cnn", "mlp"]]
+    return [row for work in works for row in round_benchmark.measure(work, repeats, options, only)]
 
 
 def growth(chosen: list[str], repeats: int, options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -83,6 +84,10 @@ def main(
     aggregators: Annotated[bool, typer.Option("--aggregators", help="Time the aggregation rules instead.")] = False,
     clients: Annotated[bool, typer.Option("--clients", help="Time the local steps of the methods instead.")] = False,
     memory_gib: Annotated[float | None, typer.Option(help="Memory that --aggregators may use; default all.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Of the workloads' contestants this beside bare, e.g. fedavg; may be repeated. Default all."),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
 ) -> None:
@@ -97,8 +102,10 @@ def main(
             rows = local_steps(repeats)
         elif sweep:
             rows = widths(chosen or [])
+        elif growing:
+            rows = growth(chosen or [], repeats, options)
         else:
-            rows = (growth if growing else rounds)(chosen or [], repeats, options)
+            rows = rounds(chosen or [], repeats, options, only or [])
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     device = jax.devices()[0].device_kind

@@ -10,7 +10,7 @@ Contestants, all in one process and in turn:
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,6 +26,7 @@ from fedjax_drag.data.batching import draw_positions, gather
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.programs import no_totals
 
+CORES = ", mesh=cores"
 RULES = {"fedavg": fd.aggregators.fedavg, "drag": fd.aggregators.drag}
 
 
@@ -80,19 +81,32 @@ def bare_steps(work: Workload, data: Any) -> dict[str, Callable[[], Any]]:
     return {name: rounds(step, 0.0 if name == "bare, forward" else params) for name, step in steps.items()}
 
 
-def measure(work: Workload, repeats: int, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row for each contestant; ``of_peak`` is the share of the limit by :mod:`benchmark_roofline` it reaches."""
+def names() -> list[str]:
+    """All contestants that there are here."""
+    meshes = ["", CORES] if jax.local_device_count() > 1 else [""]
+    engine = [rule + mesh for rule in RULES for mesh in meshes]
+    return ["bare", "bare, forward", "bare, forward + backward", *engine, *(["torch"] if find_spec("torch") else [])]
+
+
+def measure(work: Workload, repeats: int, options: dict[str, Any], only: Collection[str] = ()) -> list[dict[str, Any]]:
+    """One row for each contestant; ``of_peak`` is the share of the limit by :mod:`benchmark_roofline` it reaches.
+
+    Args:
+      work: the setting.
+      repeats: timed calls of each.
+      options: further keyword arguments of a run.
+      only: these contestants beside bare, of :func:`names`; none: all of them.
+    """
     data = work.data()
-    contestants = bare_steps(work, data)
-    for name, rule in RULES.items():
-        contestants[name] = engine_rounds(work, data, rule, options, work.rounds)
-        if jax.local_device_count() > 1:
-            contestants[f"{name}, mesh=cores"] = engine_rounds(
-                work, data, rule, options | {"mesh": "cores"}, work.rounds
-            )
+    chosen = {"bare", *(only or names())}
+    contestants = {name: run for name, run in bare_steps(work, data).items() if name in chosen}
+    for name in names():
+        rule, mesh = RULES.get(name.removesuffix(CORES)), {"mesh": "cores"} if name.endswith(CORES) else {}
+        if rule and name in chosen:
+            contestants[name] = engine_rounds(work, data, rule, options | mesh, work.rounds)
     warm_up(contestants)
     memory = peak_memory()  # before torch is imported
-    if find_spec("torch"):
+    if "torch" in chosen:
         from torch_baseline import torch_round
 
         one_round = torch_round(work.model(), data, work.cohort_size, work.local_steps, work.batch_size)

@@ -1,9 +1,9 @@
 """How a round's clients are walked where nobody says: measured once for a model and remembered.
 
 Measured are local passes alone, on zeros: plain SGD steps of a few clients at once, first the way that is usually best
-on the backend (one client at a time on a CPU, all at once elsewhere), then the next, and so on as long as each is much
-faster than the one before. Nothing is measured for a run that is too short to win what it costs, and nothing more once
-that has taken a twentieth of the run; what is left then is the usual way.
+on the backend (one client at a time on a CPU; elsewhere all at once, though no more than 512), then the next, and so on
+as long as each is much faster than the one before. Nothing is measured for a run that is too short to win what it
+costs, and nothing more once that has taken a twentieth of the run; what is left then is the usual way.
 
 A calibration as a rule compiles two small programs: on two CPU cores 1.5 s for a perceptron, 4 to 5 s for
 a small convolutional network. It is kept in the process and, one small file for each question, in the cache folder of
@@ -43,7 +43,8 @@ _MOST_OF_A_RUN = 0.05  # that a calibration may take before it is cut short
 _MARGIN = 0.05  # by which another way must be faster: less may be noise
 _PROMISING = 0.25  # a gain after which a further step in the same direction is tried
 _TIMED_STEPS = 3
-_CHUNKS = (1, 2, 8)  # clients at once, beside all of them
+_CHUNKS = (1, 2, 8)  # clients at once, beside all of them or, of a large cohort, the most
+_MOST_AT_ONCE = 512  # enough to fill any device; more only takes memory, which would grow with the cohort
 _SPEEDS = {"cpu": (2e-5, 5e10)}  # seconds for starting a step, FLOPs a second: orders of magnitude
 _ACCELERATOR = (2e-4, 5e12)
 
@@ -130,7 +131,7 @@ def _name(program: str, passes: Passes) -> str:
 
 
 def _candidates(at_once: int) -> list[int]:
-    return [chunk for chunk in _CHUNKS if chunk < at_once] + [at_once]
+    return [chunk for chunk in _CHUNKS if chunk < at_once] + [min(at_once, _MOST_AT_ONCE)]
 
 
 @functools.lru_cache(maxsize=1000)

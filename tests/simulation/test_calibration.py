@@ -70,6 +70,12 @@ def test_the_fastest_is_chosen_and_no_more_measured_than_needed(timed, usual, se
     assert asked == measured
 
 
+def test_memory_does_not_grow_with_a_large_cohort(timed):
+    asked = timed({512: 1.0, 8: 1.0, 2: 1.0, 1: 1.0})
+    assert choose(VMAP, passes(at_once=10_000, steps=(5,) * 10_000)) == Walk("map", 512)
+    assert asked == [512, 8]
+
+
 def test_clients_that_wait_for_each_other_count_as_slower(timed):
     timed({1: 1.0, 2: 0.8})
     assert choose(MAP, passes(steps=[1] * 40)) == Walk("map", 2)
