@@ -3,6 +3,7 @@
     python scripts/benchmark.py                     # a federated round of the CNN and of the MLP
     python scripts/benchmark.py cnn lenet mlp cifar10 --repeats 9 --json benchmark.json --markdown benchmark.md
     python scripts/benchmark.py lenet --only fedavg --only "fedavg, mesh=cores" --only torch --repeats 3
+    python scripts/benchmark.py lenet --profile     # into which operations the time goes
     python scripts/benchmark.py --growth            # time for a client, and memory, as the cohort grows to 10,000
     python scripts/benchmark.py --growth 10 1000
     python scripts/benchmark.py --sweep             # up to 256 cells of a sweep as one program, against separate runs
@@ -12,8 +13,8 @@
     python scripts/benchmark.py --clients           # what each method's correction costs a client
 
 Contestants of a row's kind are timed in one process in turn, and ratios are medians over the turns; what they
-are is said in round_benchmark.py, growth_benchmark.py, sweep_benchmark.py, aggregator_benchmark.py and
-client_benchmark.py.
+are is said in round_benchmark.py, growth_benchmark.py, sweep_benchmark.py, aggregator_benchmark.py,
+client_benchmark.py and profile_benchmark.py.
 """
 
 import json
@@ -25,21 +26,33 @@ import aggregator_benchmark
 import client_benchmark
 import growth_benchmark
 import jax
+import profile_benchmark
 import round_benchmark
 import sweep_benchmark
 import typer
 from benchmark_timing import in_turn, peak_memory, table, warm_up
-from benchmark_workloads import WORKLOADS
+from benchmark_workloads import WORKLOADS, Workload
 
 
 def rounds(chosen: list[str], repeats: int, options: dict[str, Any], only: list[str]) -> list[dict[str, Any]]:
     """Rows of the workloads."""
-    for given, allowed in ((chosen, list(WORKLOADS)), (only, round_benchmark.names())):
-        for name in given:
-            if name not in allowed:
-                raise ValueError(f"{name!r}: must be one of {'; '.join(allowed)}")
-    works = [WORKLOADS[name] for name in chosen or ["cnn", "mlp"]]
-    return [row for work in works for row in round_benchmark.measure(work, repeats, options, only)]
+    for name in only:
+        if name not in round_benchmark.names():
+            raise ValueError(f"{name!r}: must be one of {'; '.join(round_benchmark.names())}")
+    return [row for work in workloads(chosen) for row in round_benchmark.measure(work, repeats, options, only)]
+
+
+def profiles(chosen: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the operations."""
+    return [row for work in workloads(chosen) for row in profile_benchmark.measure(work, options)]
+
+
+def workloads(chosen: list[str]) -> list[Workload]:
+    """Those with the chosen names."""
+    for name in chosen:
+        if name not in WORKLOADS:
+            raise ValueError(f"{name!r}: must be one of {', '.join(WORKLOADS)}")
+    return [WORKLOADS[name] for name in chosen or ["cnn", "mlp"]]
 
 
 def growth(chosen: list[str], repeats: int, options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -79,6 +92,7 @@ def main(
     clients_axis: Annotated[str, typer.Option(help="auto, vmap or map.")] = "auto",
     clients_per_chunk: Annotated[int | None, typer.Option(help="Clients that run at once under map.")] = None,
     cores: Annotated[bool, typer.Option(help="Make each core a device, and also shard the clients over them.")] = True,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes instead.")] = False,
     growing: Annotated[bool, typer.Option("--growth", help="Let the cohort grow instead.")] = False,
     sweep: Annotated[bool, typer.Option("--sweep", help="Time a sweep as one program instead, once.")] = False,
     aggregators: Annotated[bool, typer.Option("--aggregators", help="Time the aggregation rules instead.")] = False,
@@ -92,7 +106,7 @@ def main(
     markdown: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
 ) -> None:
     """Times a federated round against the bare local steps and against PyTorch, or what an option names."""
-    if cores and not (aggregators or clients or growing):
+    if cores and not (aggregators or clients or growing or profile):
         jax.config.update("jax_num_cpu_devices", os.cpu_count())
     options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
     try:
@@ -102,6 +116,8 @@ def main(
             rows = local_steps(repeats)
         elif sweep:
             rows = widths(chosen or [])
+        elif profile:
+            rows = profiles(chosen or [], options)
         elif growing:
             rows = growth(chosen or [], repeats, options)
         else:
@@ -109,7 +125,8 @@ def main(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     device = jax.devices()[0].device_kind
-    text = f"jax {jax.__version__}, {device}, {os.cpu_count()} cores, median of {repeats}\n\n{table(rows)}\n"
+    how = "once" if profile or sweep else f"median of {repeats}"
+    text = f"jax {jax.__version__}, {device}, {os.cpu_count()} cores, {how}\n\n{table(rows)}\n"
     print(f"{text}\nPeak memory of the process: {peak_memory():,.0f} MiB")
     if json_file:
         json_file.write_text(json.dumps(rows, indent=1))
