@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.experiment import build
-from fedjax_drag.experiment.config import COMPONENTS, EITHER, Config, flatten, parse, read, slug, unknown_key
+from fedjax_drag.experiment.components import COMPONENTS, unknown_key
+from fedjax_drag.experiment.config import EITHER, Config, flatten, read, slug
 from fedjax_drag.experiment.config import load as load_run
+from fedjax_drag.experiment.yaml_text import parse
 
 AXES = "axes"
 """The key that a sweep's configuration has and a run's has not."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedjax_drag import checks, data
-from fedjax_drag.experiment import build
+from fedjax_drag.experiment import builders, signatures
 
 KINDS: Mapping[str, str] = {
     "aggregators": "aggregator",
@@ -44,7 +44,7 @@ def describe(kind: str) -> str:
     """
     checks.one_of("kind", kind, KINDS)
     key = KINDS[kind]
-    entries = [_entry(key, name, builder) for name, builder in build.TABLES[key].items()]
+    entries = [_entry(key, name, builder) for name, builder in builders.TABLES[key].items()]
     if any("=auto" in entry for entry in entries):
         entries.append("auto: taken from the experiment when it is left out")
     return "\n\n".join(entries)
@@ -66,7 +66,7 @@ def table(kind: str) -> str:
     checks.one_of("kind", kind, KINDS)
     key = KINDS[kind]
     head = ["Rule" if kind == "aggregators" else "Name", "Arguments", "Paper", *SECTIONS]
-    rows = [_row(key, name, builder) for name, builder in build.TABLES[key].items()]
+    rows = [_row(key, name, builder) for name, builder in builders.TABLES[key].items()]
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line[column] for column in kept)} |" for line in lines)
@@ -92,8 +92,8 @@ def _row(key: str, name: str, builder: Callable[..., Any]) -> list[str]:
 
 def _arguments(key: str, builder: Callable[..., Any]) -> str:
     words = []
-    for argument, (parameter, _) in build.arguments(key, builder).items():
-        supplied = argument in build.SUPPLIED[key]
+    for argument, (parameter, _) in signatures.arguments(key, builder).items():
+        supplied = argument in builders.SUPPLIED[key]
         required = parameter.default is parameter.empty
         words.append(f"{argument}=auto" if supplied else argument if required else f"{argument}={parameter.default!r}")
     return ", ".join(words)

@@ -7,41 +7,28 @@ its turn, to any depth. Which names and arguments exist is decided in
 """
 
 import dataclasses
-import io
 import re
 import types
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedjax_drag import checks
-
-COMPONENTS = (
-    "data",
-    "partition",
-    "model",
-    "algorithm",
-    "aggregator",
-    "client",
-    "root_client",
-    "local_optimizer",
-    "loss",
-    "augmentation",
-    "attack",
+from fedjax_drag.experiment.components import (
+    COMPONENTS,
+    MAPPING,
+    OPTIONAL,
+    SCHEDULED,
+    Component,
+    merge_component,
+    split,
+    unknown_key,
 )
-"""Keys whose value is a component."""
-
-OPTIONAL = ("local_optimizer", "augmentation", "attack")
-"""Those of them that may be null."""
-
-SCHEDULED = ("step_size",)
-"""Keys whose value is a number, or a component: a schedule of the round."""
+from fedjax_drag.experiment.yaml_text import check_literal, one_line, parse, read_file
 
 EITHER: Mapping[str, tuple[str, Any]] = {
     "local_steps": ("local_epochs", None),
@@ -54,34 +41,10 @@ EITHER: Mapping[str, tuple[str, Any]] = {
 _LONGEST = 200
 """Bytes of a folder's name at most, for which file systems allow 255."""
 
-_MOST_BYTES = 1 << 20
-"""Of a configuration's text; one with a page of comments has some thousand."""
-
-_DEEPEST = 40
-"""Collections inside one another, at most; the readers of YAML and all that follows them go down by recursion."""
-
 _LARGEST = 2**31 - 1
-"""What a count on the device can be."""
+"""What a count on the device can be, and a step size, of which no larger one makes sense."""
 
-_UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError)
-"""What reading a configuration's text may raise."""
-
-_MAPPING = "a mapping with a name and arguments"
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Component:
-    """A builder's name with its arguments.
-
-    Attributes:
-      name: which builder.
-      arguments: keyword arguments that the configuration gives it; a component among them is a mapping with its
-        name and arguments, or a bare name.
-    """
-
-    name: str
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +150,7 @@ class Config:
         checks.in_range("root_bias", self.root_bias, 0.0, 1.0)
         if not isinstance(self.step_size, Component):
             if not checks.is_concrete(self.step_size):
-                raise ValueError(f"step_size={self.step_size!r}: must be a number or a schedule, {_MAPPING}")
+                raise ValueError(f"step_size={self.step_size!r}: must be a number or a schedule, {MAPPING}")
             checks.positive("step_size", self.step_size)
             if self.step_size > _LARGEST:
                 raise ValueError(f"step_size={self.step_size!r}: must be at most {_LARGEST}")
@@ -223,7 +186,7 @@ class Config:
         Raises:
           ValueError: one line naming the key, its value and what is allowed.
         """
-        _check_literal(mapping)
+        check_literal(mapping)
         merged = merge(_DEFAULTS, mapping)
         if not isinstance(merged["compare"], Mapping | types.NoneType):
             allowed = "null or a mapping from labels to the keys that each changes"
@@ -233,7 +196,7 @@ class Config:
         components = {key: split(key, value) for key, value in present.items()}
         scalars = {key: value for key, value in merged.items() if key not in COMPONENTS and key not in present}
         try:
-            config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), scalars))
+            config = OmegaConf.to_object(OmegaConf.merge(_SCHEMA, scalars))
         except OmegaConfBaseException as error:
             raise ValueError(_explain(error, scalars)) from None
         assert isinstance(config, Config)
@@ -311,17 +274,7 @@ def read(source: str | Path | Mapping[str, Any] | Config) -> dict[str, Any]:
     """
     if isinstance(source, Config):
         return source.to_mapping()
-    return dict(source) if isinstance(source, Mapping) else _read(Path(source))
-
-
-def parse(overrides: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The keys that overrides change, nested where the override has dots; not yet checked.
-
-    Args and exceptions are those of :func:`load`.
-    """
-    if isinstance(overrides, str):
-        raise ValueError(f"overrides={overrides!r}: must be a list of key=value strings")
-    return [_parse(override) if isinstance(override, str) else dict(override) for override in overrides]
+    return dict(source) if isinstance(source, Mapping) else read_file(Path(source))
 
 
 def merge(
@@ -345,7 +298,7 @@ def merge(
     for key, value in changes.items():
         unknown_key(key, known)
         if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
-            result[key] = _merge_component(base.get(key, (defaults or {}).get(key)), value)
+            result[key] = merge_component(base.get(key, (defaults or {}).get(key)), value)
         elif key == "compare" and isinstance(base.get(key), Mapping) and isinstance(value, Mapping):
             result[key] = _merge_compare(base[key], value)
         else:
@@ -354,22 +307,6 @@ def merge(
             if value is not None and other not in changes:
                 result[other] = nothing
     return result
-
-
-def unknown_key(key: str, known: Iterable[str], where: str = "") -> None:
-    """Raises ValueError, with the nearest spelling, unless ``key`` is one of ``known``.
-
-    Args:
-      key: the key to look up.
-      known: keys that are allowed.
-      where: what the key belongs to, such as ``"aggregator drag"``.
-    """
-    known = list(known)
-    if key in known:
-        return
-    near = get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
-    hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
-    raise ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
 
 
 def slug(label: str) -> str:
@@ -384,106 +321,10 @@ def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     return dict(entry for key, value in mapping.items() for entry in _flat(str(key), value))
 
 
-def split(where: str, value: Any) -> Component:
-    """A component from its name, or from a mapping with a name and arguments.
-
-    Args:
-      where: its dotted key, for the error.
-      value: what the configuration says.
-
-    Raises:
-      ValueError: it is neither.
-    """
-    value = _named(value)
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where}={value!r}: must be a name, or {_MAPPING}")
-    if not isinstance(value.get("name"), str):
-        raise ValueError(f"{where}.name={value.get('name')!r}: must be the name of one; 'fedjax-drag list' shows them")
-    return Component(value["name"], {str(k): v for k, v in value.items() if k != "name"})
-
-
 def _flat(key: str, value: Any) -> Iterable[tuple[str, Any]]:
     if not isinstance(value, Mapping) or not value:
         return [(key, value)]
     return [entry for inner, below in value.items() for entry in _flat(f"{key}.{inner}", below)]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as stream:
-            text = stream.read(_MOST_BYTES + 1).decode("utf-8-sig")
-        _check_text(text)
-        mapping = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"configuration {str(path)!r}: no such file") from None
-    except _UNREADABLE as error:
-        raise ValueError(f"configuration {str(path)!r}: {_one_line(error)}") from None
-    if not isinstance(mapping, dict) or not mapping:
-        raise ValueError(f"configuration {str(path)!r}: must be a mapping of keys to values")
-    return {str(key): value for key, value in mapping.items()}
-
-
-def _check_text(text: str) -> None:
-    """Refuses YAML that is too long, or nested so deeply that reading it would exhaust the stack.
-
-    How far aliases may multiply what is there is limited by OmegaConf.
-    """
-    if len(text.encode()) > _MOST_BYTES:
-        raise ValueError(f"must have at most {_MOST_BYTES:,} bytes")
-    depth = 0
-    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # which does not go down itself
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise ValueError(f"line {event.start_mark.line + 1}: nested more than {_DEEPEST} deep")
-
-
-def _check_literal(value: Any, where: str = "") -> None:
-    """Refuses interpolations: nothing in a configuration is looked up elsewhere, such as in the environment."""
-    if isinstance(value, str) and "${" in value:
-        raise ValueError(f"{where}={value!r}: must be the value itself, without '${{'")
-    if isinstance(value, Mapping):
-        for key, below in value.items():
-            _check_literal(below, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, list | tuple):
-        for below in value:
-            _check_literal(below, where)
-
-
-def _parse(override: str) -> dict[str, Any]:
-    key, equals, value = override.partition("=")
-    if not equals or not all(part.strip() for part in key.split(".")):
-        raise ValueError(f"override {override!r}: must be key=value, such as rounds=50 or aggregator.c=0.5")
-    try:
-        if key.count(".") >= _DEEPEST:
-            raise ValueError(f"nested more than {_DEEPEST} deep")
-        _check_text(value)
-        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=False)
-    except _UNREADABLE as error:
-        raise ValueError(f"override {override!r}: {_one_line(error)}") from None
-    assert isinstance(parsed, dict)
-    return {str(key): value for key, value in parsed.items()}
-
-
-def _one_line(error: Exception) -> str:
-    """An exception's message on one line, with the place in a YAML file where it has one."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
-def _merge_component(old: Any, new: Any) -> Any:
-    old, new = _named(old), _named(new)
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return new
-    if new.get("name", old.get("name")) != old.get("name"):
-        return dict(new)
-    nested = [key for key in new if isinstance(old.get(key), Mapping) or isinstance(new[key], Mapping)]
-    return {**old, **new, **{key: _merge_component(old.get(key), new[key]) for key in nested}}
 
 
 def _merge_compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -499,10 +340,12 @@ def _explain(error: OmegaConfBaseException, scalars: Mapping[str, Any]) -> str:
     key = str(getattr(error, "full_key", "") or "")
     field = next((f for f in dataclasses.fields(Config) if f.name == key), None)
     if field is None or key == "compare":
-        return f"{key}: {_one_line(error)}"
+        return f"{key}: {one_line(error)}"
     parts = str(getattr(field.type, "__name__", field.type)).split(" | ")
     allowed = " or ".join(_PHRASES.get(part, "null" if part == "None" else part) for part in parts)
     return f"{key}={scalars[key]!r}: must be {allowed}"
 
 
 _DEFAULTS = Config().to_mapping()
+
+_SCHEMA = OmegaConf.structured(Config)  # takes 16 ms, of which a sweep with many cells would have many

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.experiment import build
-from fedjax_drag.experiment.config import Component, Config, split
+from fedjax_drag.experiment import build, builders
+from fedjax_drag.experiment.components import Component, split
+from fedjax_drag.experiment.config import Config
 from fedjax_drag.experiment.numbers import numbers
 
 _DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias")
@@ -65,8 +66,8 @@ def _without(key: str, value: Any, traced: Mapping[str, float]) -> Any:
 
 def _counts_malicious(key: str, component: Component) -> bool:
     """Whether the program is built for a number of malicious clients, which rules take as a constant."""
-    builder = build.TABLES[key][component.name]
+    builder = builders.TABLES[key][component.name]
     inner = [split(key, value) for value in component.arguments.values() if isinstance(value, Mapping)]
-    nested = [one for one in inner if one.name in build.AGGREGATORS]
+    nested = [one for one in inner if one.name in builders.AGGREGATORS]
     own = "num_byzantine" in inspect.signature(builder).parameters
     return own or any(_counts_malicious("aggregator", one) for one in nested)

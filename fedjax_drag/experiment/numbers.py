@@ -6,8 +6,9 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Union
 
-from fedjax_drag.experiment import build
-from fedjax_drag.experiment.config import COMPONENTS, SCHEDULED, Component, Config, split
+from fedjax_drag.experiment import builders, signatures
+from fedjax_drag.experiment.components import COMPONENTS, SCHEDULED, Component, split
+from fedjax_drag.experiment.config import Config
 
 _KEYS = tuple(key for key in COMPONENTS if key not in ("data", "partition", "model"))
 """Components that are part of the program, and whose shapes do not depend on their numbers."""
@@ -47,11 +48,11 @@ def with_numbers(config: Config, values: Mapping[str, Any]) -> Config:
 
 def _inside(table: str, where: str, component: Component) -> dict[str, float]:
     found: dict[str, Any] = {}
-    allowed = build.arguments(table, build.TABLES[table][component.name])
+    allowed = signatures.arguments(table, builders.TABLES[table][component.name])
     for name, value in component.arguments.items():
         hint = allowed[name][1]
         dotted = f"{where}.{name}"
-        if isinstance(value, Mapping) and (inner := build.table_of(hint)):
+        if isinstance(value, Mapping) and (inner := signatures.table_of(hint)):
             found |= _inside(inner, dotted, split(dotted, value))
         elif _is_number(value) and _may_be_traced(hint):
             found[dotted] = value

@@ -17,7 +17,8 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment import build, loggers, results
 from fedjax_drag.experiment.assemble import assemble, traced
 from fedjax_drag.experiment.checkpoints import Checkpoints
-from fedjax_drag.experiment.config import Component, Config, load, slug
+from fedjax_drag.experiment.components import Component
+from fedjax_drag.experiment.config import Config, load, slug
 from fedjax_drag.experiment.progress import Progress, summary
 from fedjax_drag.experiment.results import History
 from fedjax_drag.simulation import Evaluation, Result, Simulation, trace

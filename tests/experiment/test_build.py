@@ -13,20 +13,21 @@ import yaml
 
 from fedjax_drag import aggregators, algorithms, attacks, clients, models
 from fedjax_drag.data import partition
-from fedjax_drag.experiment import axes, build, catalog, results
-from fedjax_drag.experiment.config import Component, load, read
+from fedjax_drag.experiment import axes, build, builders, catalog, results, signatures
+from fedjax_drag.experiment.components import Component
+from fedjax_drag.experiment.config import load, read
 from fedjax_drag.types import Aggregator, Uplink
 
 
 @pytest.mark.parametrize(
     ("table", "module"),
     [
-        (build.AGGREGATORS, aggregators),
-        (build.CLIENTS, clients),
-        (build.ALGORITHMS, algorithms),
-        (build.ATTACKS, attacks),
-        (build.MODELS, models),
-        (build.PARTITIONS, partition),
+        (builders.AGGREGATORS, aggregators),
+        (builders.CLIENTS, clients),
+        (builders.ALGORITHMS, algorithms),
+        (builders.ATTACKS, attacks),
+        (builders.MODELS, models),
+        (builders.PARTITIONS, partition),
     ],
 )
 def test_every_public_builder_has_a_name(table, module):
@@ -38,11 +39,11 @@ def test_every_public_builder_has_a_name(table, module):
 @pytest.mark.parametrize("kind", catalog.KINDS)
 def test_list_mentions_every_builder_and_its_arguments(kind):
     text = catalog.describe(kind)
-    for name, builder in build.TABLES[catalog.KINDS[kind]].items():
+    for name, builder in builders.TABLES[catalog.KINDS[kind]].items():
         (entry,) = [part for part in text.split("\n\n") if part.startswith(f"{name}(")]
         head, *about = entry.splitlines()
         assert about, f"{name} has no description"
-        for argument in build.arguments(catalog.KINDS[kind], builder):
+        for argument in signatures.arguments(catalog.KINDS[kind], builder):
             assert argument in head
 
 
@@ -65,7 +66,7 @@ def test_table_has_a_row_for_every_builder(kind):
     head, rule, *rows = catalog.table(kind).splitlines()
     assert set(rule) == set("| -")
     names = [row.split("`")[1] for row in rows]
-    assert names == list(build.TABLES[catalog.KINDS[kind]])
+    assert names == list(builders.TABLES[catalog.KINDS[kind]])
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in (head, rule, *rows)]
     assert set(bars) == {bars[0]}, "a bar inside a cell must be escaped"
 
@@ -93,7 +94,7 @@ def test_table_is_plain_text_with_bars_escaped(monkeypatch):
         """
         return aggregators.fedavg()
 
-    monkeypatch.setitem(build.TABLES, "aggregator", {"rule": rule})
+    monkeypatch.setitem(builders.TABLES, "aggregator", {"rule": rule})
     row = catalog.table("aggregators").splitlines()[-1]
     assert row == r"| `rule` | A. Author et al. A title, 2020 | one \|\|g\|\|, as median has, and x |"
 
@@ -159,7 +160,7 @@ def test_what_the_experiment_knows_is_supplied(monkeypatch):
         given.update(num_byzantine=num_byzantine, num_clients=num_clients)
         return aggregators.fedavg()
 
-    monkeypatch.setitem(build.TABLES, "aggregator", {"rule": rule})
+    monkeypatch.setitem(builders.TABLES, "aggregator", {"rule": rule})
     base = {"aggregator": "rule", "byzantine_fraction": 0.3, "cohort_size": 10}
     build.method(build.resolve(load(base)), num_clients=40)
     assert given == {"num_byzantine": 3, "num_clients": 40}
@@ -215,7 +216,7 @@ def wrap(monkeypatch):
             raise ValueError(f"strength={strength!r}: must be in [0, inf)")
         return aggregator
 
-    monkeypatch.setitem(build.TABLES, "aggregator", {**build.AGGREGATORS, "wrap": wrap})
+    monkeypatch.setitem(builders.TABLES, "aggregator", {**builders.AGGREGATORS, "wrap": wrap})
     return given
 
 
@@ -426,8 +427,8 @@ def test_lists_are_checked_and_become_tuples(monkeypatch):
         """Gives its argument back."""
         return sizes
 
-    monkeypatch.setitem(build.TABLES, "aggregator", {"rule": rule})
-    monkeypatch.setitem(build.TABLES, "algorithm", {"from_aggregator": lambda aggregator: aggregator})
+    monkeypatch.setitem(builders.TABLES, "aggregator", {"rule": rule})
+    monkeypatch.setitem(builders.TABLES, "algorithm", {"from_aggregator": lambda aggregator: aggregator})
     assert build.resolve(load({"aggregator": "rule"})).aggregator.arguments == {"sizes": [1, 2]}
     assert build.method(build.resolve(load({}, ["aggregator={name: rule, sizes: [3]}"])), num_clients=40) == (3,)
     with pytest.raises(ValueError, match=r"aggregator.sizes=\['a'\]: must be a list, each entry an integer"):
@@ -449,11 +450,11 @@ def test_lists_are_checked_and_become_tuples(monkeypatch):
     ],
 )
 def test_phrase_of_a_type(hint, words):
-    assert build.phrase(hint) == words
+    assert signatures.phrase(hint) == words
 
 
 def test_named_tuples_are_not_lists():
-    assert build.phrase(Component) == ""
+    assert signatures.phrase(Component) == ""
 
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from fedjax_drag import aggregators, attacks
-from fedjax_drag.experiment import build, catalog
+from fedjax_drag.experiment import builders, catalog
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_rule_and_attack_has_a_name_in_configurations():
-    assert set(build.AGGREGATORS) == set(aggregators.__all__)
-    assert set(build.ATTACKS) == set(attacks.__all__)
+    assert set(builders.AGGREGATORS) == set(aggregators.__all__)
+    assert set(builders.ATTACKS) == set(attacks.__all__)
 
 
 @pytest.mark.parametrize(("kind", "page"), [("aggregators", "rules.md"), ("attacks", "attacks.md")])
@@ -41,6 +41,6 @@ def test_every_rule_states_its_facts_in_a_line():
 @pytest.mark.parametrize("kind", catalog.KINDS)
 def test_every_kind_can_be_listed_both_ways(kind):
     described, table = catalog.describe(kind), catalog.table(kind)
-    for name in build.TABLES[catalog.KINDS[kind]]:
+    for name in builders.TABLES[catalog.KINDS[kind]]:
         assert f"{name}(" in described
         assert f"`{name}`" in table

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_drag.experiment.config import Component, Config, flatten, load, slug
+from fedjax_drag.experiment.components import Component
+from fedjax_drag.experiment.config import Config, flatten, load, slug
 
 
 def test_defaults_survive_a_round_trip():

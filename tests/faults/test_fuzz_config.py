@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedjax_drag.experiment import build, run, sweep
+from fedjax_drag.experiment import builders, run, signatures, sweep
 from fedjax_drag.experiment.cli import app
-from fedjax_drag.experiment.config import COMPONENTS, OPTIONAL, Config
+from fedjax_drag.experiment.components import COMPONENTS, OPTIONAL
+from fedjax_drag.experiment.config import Config
 
 TINY = {
     "name": "tiny",
@@ -135,9 +136,9 @@ USUAL = {
 
 def usual(hint, depth):
     """Values that an argument of this type may well have."""
-    if table := build.table_of(hint):
+    if table := signatures.table_of(hint):
         return components(table, depth - 1) if depth else st.none()
-    words = build.phrase(hint)
+    words = signatures.phrase(hint)
     if words.startswith("one of "):
         return st.sampled_from(words.removeprefix("one of ").split(", "))
     for kind, values in USUAL.items():
@@ -149,13 +150,13 @@ def usual(hint, depth):
 @st.composite
 def components(draw, table, depth=2):
     """A component of the registry, with arguments that it needs, others that it has, and now and then another."""
-    names = [name for name in build.TABLES[table] if table != "data" or name in ("digits", "synthetic", "mnist")]
+    names = [name for name in builders.TABLES[table] if table != "data" or name in ("digits", "synthetic", "mnist")]
     name = draw(st.sampled_from(names))
     found = {}
-    for argument, (parameter, hint) in build.arguments(table, build.TABLES[table][name]).items():
+    for argument, (parameter, hint) in signatures.arguments(table, builders.TABLES[table][name]).items():
         if argument == "allow_download":
             continue
-        needed = parameter.default is inspect.Parameter.empty and argument not in build.SUPPLIED[table]
+        needed = parameter.default is inspect.Parameter.empty and argument not in builders.SUPPLIED[table]
         if draw(st.integers(0, 3)) < (4 if needed else 1):
             found[argument] = draw(odd if draw(seldom) else usual(hint, depth))
     if name == "mnist":
@@ -369,22 +370,22 @@ def extremes():
         if key not in COMPONENTS:
             yield key, {}
     for table in COMPONENTS:
-        for name, builder in build.TABLES[table].items():
+        for name, builder in builders.TABLES[table].items():
             if table == "data" and name not in ("digits", "synthetic"):
                 continue
-            allowed = build.arguments(table, builder)
+            allowed = signatures.arguments(table, builder)
             needed = {
                 argument: 0.5
-                if build.phrase(hint) in ("a number", "a value")
+                if signatures.phrase(hint) in ("a number", "a value")
                 else "krum"
-                if build.table_of(hint)
+                if signatures.table_of(hint)
                 else 3
                 for argument, (parameter, hint) in allowed.items()
-                if parameter.default is inspect.Parameter.empty and argument not in build.SUPPLIED[table]
+                if parameter.default is inspect.Parameter.empty and argument not in builders.SUPPLIED[table]
             }
             for argument, (_, hint) in allowed.items():
-                if re.search("integer|number|value", build.phrase(hint)):
-                    listed = "list" in build.phrase(hint)
+                if re.search("integer|number|value", signatures.phrase(hint)):
+                    listed = "list" in signatures.phrase(hint)
                     yield (table, argument, listed), {table: {"name": name, **needed}}
 
 

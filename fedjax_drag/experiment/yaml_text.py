@@ -1,0 +1,103 @@
+"""YAML text, of a file or of an override: read as plain values, within bounds, one line on what is wrong with it."""
+
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+_MOST_BYTES = 1 << 20
+"""Of a configuration's text; one with a page of comments has some thousand."""
+
+_DEEPEST = 40
+"""Collections inside one another, at most; the readers of YAML and all that follows them go down by recursion."""
+
+_UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError)
+"""What reading a configuration's text may raise."""
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """What a file says.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it is not the YAML of a mapping.
+    """
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(_MOST_BYTES + 1).decode("utf-8-sig")
+        _check_text(text)
+        mapping = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"configuration {str(path)!r}: no such file") from None
+    except _UNREADABLE as error:
+        raise ValueError(f"configuration {str(path)!r}: {one_line(error)}") from None
+    if not isinstance(mapping, dict) or not mapping:
+        raise ValueError(f"configuration {str(path)!r}: must be a mapping of keys to values")
+    return {str(key): value for key, value in mapping.items()}
+
+
+def parse(overrides: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The keys that overrides change, nested where the override has dots; not yet checked.
+
+    Args:
+      overrides: ``key=value`` strings, or mappings of the keys to change.
+
+    Raises:
+      ValueError: one is neither.
+    """
+    if isinstance(overrides, str):
+        raise ValueError(f"overrides={overrides!r}: must be a list of key=value strings")
+    return [_parse(override) if isinstance(override, str) else dict(override) for override in overrides]
+
+
+def check_literal(value: Any, where: str = "") -> None:
+    """Refuses interpolations: nothing in a configuration is looked up elsewhere, such as in the environment."""
+    if isinstance(value, str) and "${" in value:
+        raise ValueError(f"{where}={value!r}: must be the value itself, without '${{'")
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            check_literal(below, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        for below in value:
+            check_literal(below, where)
+
+
+def one_line(error: Exception) -> str:
+    """An exception's message on one line, with the place in a YAML file where it has one."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _check_text(text: str) -> None:
+    """Refuses YAML that is too long, or nested so deeply that reading it would exhaust the stack.
+
+    How far aliases may multiply what is there is limited by OmegaConf.
+    """
+    if len(text.encode()) > _MOST_BYTES:
+        raise ValueError(f"must have at most {_MOST_BYTES:,} bytes")
+    depth = 0
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # which does not go down itself
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"line {event.start_mark.line + 1}: nested more than {_DEEPEST} deep")
+
+
+def _parse(override: str) -> dict[str, Any]:
+    key, equals, value = override.partition("=")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise ValueError(f"override {override!r}: must be key=value, such as rounds=50 or aggregator.c=0.5")
+    try:
+        if key.count(".") >= _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} deep")
+        _check_text(value)
+        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=False)
+    except _UNREADABLE as error:
+        raise ValueError(f"override {override!r}: {one_line(error)}") from None
+    assert isinstance(parsed, dict)
+    return {str(key): value for key, value in parsed.items()}
