@@ -2,36 +2,24 @@ from contextlib import contextmanager
 
 import pytest
 import yaml
+from tiny import DRAG, TINY
 from typer.testing import CliRunner
 
 from fedjax_drag.experiment.cli import app
 from fedjax_drag.experiment.run import Recorder, execute, plan
 
-TINY = {
-    "name": "tiny",
-    "data": "digits",
-    "partition": {"name": "iid", "num_clients": 8},
-    "model": {"name": "mlp", "hidden": [8]},
-    "aggregator": {"name": "drag", "c": 0.25, "alpha": 0.25},
-    "rounds": 6,
-    "eval_every": 2,
-    "cohort_size": 4,
-    "local_steps": 1,
-    "batch_size": 4,
-    "step_size": 0.1,
-    "time_clients": False,
-}
+CONFIG = TINY | DRAG
 
 
 @pytest.fixture
 def tiny():
-    return dict(TINY)
+    return dict(CONFIG)
 
 
 @pytest.fixture
 def tiny_file(tmp_path):
     path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(TINY))
+    path.write_text(yaml.safe_dump(CONFIG))
     return path
 
 
@@ -39,7 +27,7 @@ def tiny_file(tmp_path):
 def finished(tmp_path_factory):
     """The folder and the result of a tiny run that nobody may change."""
     folder = tmp_path_factory.mktemp("finished") / "tiny"
-    return folder, execute(plan(TINY, out=folder))["tiny"]
+    return folder, execute(plan(CONFIG, out=folder))["tiny"]
 
 
 @pytest.fixture

@@ -4,15 +4,9 @@ import csv
 
 import pytest
 import yaml
+from tiny import SYNTHETIC
 
-SMALL = {
-    "data": {"name": "synthetic", "num_examples": 60, "num_test_examples": 20, "dim": 8},
-    "partition": {"name": "iid", "num_clients": 6},
-    "model": {"name": "mlp", "hidden": [4]},
-    "cohort_size": 5,
-    "rounds": 4,
-    "eval_every": 2,
-}
+SMALL = SYNTHETIC | {"cohort_size": 5, "rounds": 4}
 BROKEN = ["nonfinite=propagate", "step_size=1e+9", "rounds=20"]
 """What is infinite minus itself is not a number."""
 

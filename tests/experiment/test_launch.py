@@ -6,21 +6,13 @@ import sys
 
 import pytest
 import yaml
+from tiny import TINY
 
 from fedjax_drag.experiment import launch, sweep
 
-SMALL = {
-    "name": "small",
-    "data": "digits",
-    "partition": {"name": "iid", "num_clients": 8},
-    "model": {"name": "mlp", "hidden": [4]},
+SMALL = TINY | {
     "rounds": 2,
     "eval_every": 1,
-    "cohort_size": 4,
-    "local_steps": 1,
-    "batch_size": 4,
-    "step_size": 0.1,
-    "time_clients": False,
     "byzantine_fraction": 0.5,
     "attack": "sign_flip",
     "axes": {"aggregator": ["fedavg", "krum"], "seed": [0, 1]},

@@ -7,27 +7,14 @@ import numpy as np
 import pytest
 import yaml
 from pyarrow import parquet
+from tiny import TINY
 
 from fedjax_drag.experiment import axes, matrix, together
 from fedjax_drag.experiment.matrix import Cell
 from fedjax_drag.experiment.run import Recorder, run
 from fedjax_drag.experiment.sweep import Sweep, sweep
 
-SMALL = {
-    "name": "small",
-    "data": "digits",
-    "partition": {"name": "iid", "num_clients": 8},
-    "model": {"name": "mlp", "hidden": [4]},
-    "rounds": 2,
-    "eval_every": 1,
-    "cohort_size": 4,
-    "local_steps": 1,
-    "batch_size": 4,
-    "step_size": 0.1,
-    "time_clients": False,
-    "attack": "sign_flip",
-    "byzantine_fraction": 0.5,
-}
+SMALL = TINY | {"name": "small", "rounds": 2, "eval_every": 1, "attack": "sign_flip", "byzantine_fraction": 0.5}
 GRID = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"], "seed": [0, 1]}
 """Krum cannot be had with two malicious clients of four, attack or not."""
 

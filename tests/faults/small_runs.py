@@ -4,24 +4,11 @@ import json
 
 import jax
 import numpy as np
+from tiny import DRAG, TINY
 
 from fedjax_drag.experiment.checkpoints import load_params
 
-TINY = {
-    "name": "tiny",
-    "data": "digits",
-    "partition": {"name": "iid", "num_clients": 8},
-    "model": {"name": "mlp", "hidden": [4]},
-    "aggregator": {"name": "drag", "c": 0.25, "alpha": 0.25},
-    "rounds": 6,
-    "eval_every": 2,
-    "cohort_size": 4,
-    "local_steps": 1,
-    "batch_size": 4,
-    "step_size": 0.1,
-    "clients_axis": "map",
-    "time_clients": False,
-}
+SMALL = TINY | DRAG | {"clients_axis": "map"}
 
 TIMES = ("seconds", "compile_seconds", "rounds_per_second", "resumed_from_round")
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 import yaml
-from small_runs import TINY, assert_same
+from small_runs import SMALL, assert_same
 from typer.testing import CliRunner
 
 from fedjax_drag.experiment import results
@@ -19,7 +19,7 @@ from fedjax_drag.experiment.run import Recorder, run
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "out"
-    run(TINY, out=folder)
+    run(SMALL, out=folder)
     return folder
 
 
@@ -27,7 +27,7 @@ def whole(tmp_path_factory):
 def command(tmp_path):
     """``command(out, ...)``: exit status and the last line on standard error of the tiny run into ``out``."""
     config = tmp_path / "tiny.yaml"
-    config.write_text(yaml.safe_dump(TINY))
+    config.write_text(yaml.safe_dump(SMALL))
 
     def call(out, *options):
         done = CliRunner().invoke(app, ["run", str(config), "--quiet", "--out", str(out), *options])

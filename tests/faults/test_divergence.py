@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from small_runs import TINY, kept
+from small_runs import SMALL, kept
 from typer.testing import CliRunner
 
 import fedjax_drag as fd
@@ -99,7 +99,7 @@ def test_comparison_goes_on_and_the_last_good_checkpoint_is_named(tmp_path, monk
     monkeypatch.setattr(
         build, "method", lambda one, *given: infinite_from(2) if one.name == "bad" else method(one, *given)
     )
-    config.write_text(yaml.safe_dump(TINY | {"rounds": 4, "eval_every": 1, "compare": {"bad": {}, "good": {}}}))
+    config.write_text(yaml.safe_dump(SMALL | {"rounds": 4, "eval_every": 1, "compare": {"bad": {}, "good": {}}}))
     for resume in ([], ["--resume"]):
         done = CliRunner().invoke(app, ["run", str(config), "--out", str(out), *resume])
         assert done.exit_code == 1
@@ -117,7 +117,7 @@ def test_comparison_goes_on_and_the_last_good_checkpoint_is_named(tmp_path, monk
 
 @pytest.mark.parametrize("most", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_cell_of_a_sweep_is_its_run_and_the_others_go_on(tmp_path, most):
-    base = TINY | {"nonfinite": "propagate", "rounds": 5, "eval_every": 1, "num_byzantine": 1}
+    base = SMALL | {"nonfinite": "propagate", "rounds": 5, "eval_every": 1, "num_byzantine": 1}
     base |= {"byzantine_of": "cohort", "attack": {"name": "sign_flip", "scale": 0.1}}
     given = base | {"axes": {"attack.scale": [0.1, 1e37], "seed": [0, 1]}}
     found = sweep(given, out=tmp_path / "out", cells_per_program=most)

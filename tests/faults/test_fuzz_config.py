@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny import SYNTHETIC, TINY
 from typer.testing import CliRunner
 
 from fedjax_drag.experiment import builders, run, signatures, sweep
@@ -18,17 +19,7 @@ from fedjax_drag.experiment.cli import app
 from fedjax_drag.experiment.components import COMPONENTS, OPTIONAL
 from fedjax_drag.experiment.config import Config
 
-TINY = {
-    "name": "tiny",
-    "data": {"name": "synthetic", "num_examples": 60, "num_test_examples": 20, "dim": 8},
-    "partition": {"name": "iid", "num_clients": 6},
-    "model": {"name": "mlp", "hidden": [4]},
-    "rounds": 2,
-    "cohort_size": 4,
-    "local_steps": 1,
-    "batch_size": 4,
-    "time_clients": False,
-}
+SMALL = TINY | SYNTHETIC | {"rounds": 2}
 ODD = (
     *(0, 1, -1, 2, 3, 7, 10**4, 10**9, 2**31 - 1, 2**31, 2**63, 10**18, 10**30, -(10**18)),
     *(0.0, 0.1, 0.5, -0.5, 1e-300, 1e-7, 1e30, 1e300, math.inf, -math.inf, math.nan, True, False, None),
@@ -186,7 +177,7 @@ numbers = st.sampled_from([1, 2, 3, 4, 0.1, 0.5])
 @st.composite
 def mappings(draw):
     """A small configuration with some keys changed to what may or may not be allowed."""
-    found = dict(TINY)
+    found = dict(SMALL)
     for key in draw(st.lists(st.sampled_from(KEYS), max_size=3)):
         if draw(seldom):
             found[key] = draw(odd | anything)
@@ -235,9 +226,9 @@ calls = st.one_of(
     st.tuples(st.just("run"), mappings(), st.just([])),
     st.tuples(st.just("sweep"), sweeps(), st.just([])),
     st.tuples(st.sampled_from(["run", "sweep"]), texts(), st.just([])),
-    st.tuples(st.just("run"), st.just(TINY), st.lists(overrides(), min_size=1, max_size=3)),
+    st.tuples(st.just("run"), st.just(SMALL), st.lists(overrides(), min_size=1, max_size=3)),
     st.tuples(
-        st.just("sweep"), st.just({**TINY, "axes": {"seed": [0, 1]}}), st.lists(overrides(), min_size=1, max_size=2)
+        st.just("sweep"), st.just({**SMALL, "axes": {"seed": [0, 1]}}), st.lists(overrides(), min_size=1, max_size=2)
     ),
 )
 
@@ -330,7 +321,9 @@ def small(found):
         found[key] for key in ("rounds", "cohort_size", "local_steps", "local_epochs", "batch_size") if key in found
     ]
     plain = all(isinstance(size, int | float | None) and (size or 0) < 10 for size in sizes)
-    return plain and found["model"] == TINY["model"] and found["data"] == TINY["data"] and found.get("compare") is None
+    return (
+        plain and found["model"] == SMALL["model"] and found["data"] == SMALL["data"] and found.get("compare") is None
+    )
 
 
 @pytest.mark.slow
@@ -394,7 +387,7 @@ def test_numbers_out_of_all_proportion(harness, capsys):
     harness.traced, before = True, harness.planned + harness.refused
     for place, changes in extremes():
         for value in EXTREMES:
-            found = {**TINY, "byzantine_fraction": 0.5, "attack": "sign_flip", **changes}
+            found = {**SMALL, "byzantine_fraction": 0.5, "attack": "sign_flip", **changes}
             if isinstance(place, str):
                 found[place] = value
             else:

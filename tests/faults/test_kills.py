@@ -10,7 +10,7 @@ import time
 
 import pytest
 import yaml
-from small_runs import TINY, assert_same
+from small_runs import SMALL, assert_same
 
 from fedjax_drag.experiment import results
 from fedjax_drag.experiment import run as running
@@ -25,7 +25,7 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "out"
-    run(TINY, out=folder)
+    run(SMALL, out=folder)
     return folder
 
 
@@ -58,15 +58,15 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, stopping)
             with pytest.raises(Killed):
-                run(TINY, out=out, resume=out.exists())
+                run(SMALL, out=out, resume=out.exists())
         assert sorted(path.name for path in (out / "checkpoints").iterdir()) == left
-    run(TINY, out=out, resume=True)
+    run(SMALL, out=out, resume=True)
     assert_same(out, whole)
 
 
 # Processes that are killed.
 
-LONG = TINY | {"rounds": 40, "eval_every": 1, "byzantine_fraction": 0.25, "attack": "sign_flip"}
+LONG = SMALL | {"rounds": 40, "eval_every": 1, "byzantine_fraction": 0.25, "attack": "sign_flip"}
 SWEEP = LONG | {"rounds": 60, "eval_every": 3, "axes": {"aggregator": ["fedavg", "median", "drag"], "seed": [0, 1]}}
 COMMAND = "from fedjax_drag.experiment.cli import main; main()"
 LINES = {"run": "metrics.jsonl", "sweep": "cells/*/metrics.jsonl"}
