@@ -31,7 +31,10 @@ def sgd(
 def adam(
     learning_rate: Any | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
 ) -> optax.GradientTransformation:
-    """FedAdam. Defaults are the paper's, which has no correction of the first rounds' bias as optax does.
+    """FedAdam.
+
+    Defaults are the paper's, where the second moment starts at tau^2 and neither moment is corrected for its start;
+    optax's start at 0 and are.
 
     Args:
       learning_rate: server step size.
@@ -49,7 +52,9 @@ def adam(
 def yogi(
     learning_rate: Any | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
 ) -> optax.GradientTransformation:
-    """FedYogi: like FedAdam, with a second moment that falls more slowly than it rises.
+    """FedYogi: FedAdam with a second moment that changes by no more than the square of the update, up or down.
+
+    As there, optax corrects both moments for their start, which the paper does not; here they start at 1e-6.
 
     Args:
       learning_rate: server step size.
