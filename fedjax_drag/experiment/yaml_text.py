@@ -1,6 +1,7 @@
 """YAML text, of a file or of an override: read as plain values, within bounds, one line on what is wrong with it."""
 
 import io
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def _check_text(text: str) -> None:
 
 def _parse(override: str) -> dict[str, Any]:
     key, equals, value = override.partition("=")
-    if not equals or not all(part.strip() for part in key.split(".")):
+    if not equals or not all(part.strip() for part in key.split(".")) or re.search(r"[][]", key):
         raise ValueError(f"override {override!r}: must be key=value, such as rounds=50 or aggregator.c=0.5")
     try:
         if key.count(".") >= _DEEPEST:

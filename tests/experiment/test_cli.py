@@ -51,6 +51,7 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
     [
         (["round=5"], "unknown key 'round'; did you mean 'rounds'?"),
         (["rounds"], "override 'rounds': must be key=value"),
+        (["[=0"], "override '[=0': must be key=value"),
         (["rounds=many"], "rounds='many': must be an integer"),
         (["data=cifar"], "data.name='cifar': must be one of"),
         (["aggregator=drga"], "aggregator.name='drga': must be one of"),
