@@ -16,9 +16,6 @@ _MOST_BYTES = 1 << 20
 _DEEPEST = 40
 """Collections inside one another, at most; the readers of YAML and all that follows them go down by recursion."""
 
-_UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError)
-"""What reading a configuration's text may raise."""
-
 
 def read_file(path: Path) -> dict[str, Any]:
     """What a file says.
@@ -34,7 +31,7 @@ def read_file(path: Path) -> dict[str, Any]:
         mapping = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
     except FileNotFoundError:
         raise FileNotFoundError(f"configuration {str(path)!r}: no such file") from None
-    except _UNREADABLE as error:
+    except Exception as error:  # a tag on what is none of its kind makes PyYAML stumble, in many ways
         raise ValueError(f"configuration {str(path)!r}: {one_line(error)}") from None
     if not isinstance(mapping, dict) or not mapping:
         raise ValueError(f"configuration {str(path)!r}: must be a mapping of keys to values")
@@ -72,7 +69,9 @@ def one_line(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    known = isinstance(error, ValueError | OSError | yaml.YAMLError | OmegaConfBaseException)
+    reason = next(iter(str(error).splitlines()), "")
+    return reason if known and reason else f"cannot be read ({type(error).__name__}: {reason})"
 
 
 def _check_text(text: str) -> None:
@@ -98,7 +97,7 @@ def _parse(override: str) -> dict[str, Any]:
             raise ValueError(f"nested more than {_DEEPEST} deep")
         _check_text(value)
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=False)
-    except _UNREADABLE as error:
+    except Exception as error:
         raise ValueError(f"override {override!r}: {one_line(error)}") from None
     assert isinstance(parsed, dict)
     return {str(key): value for key, value in parsed.items()}
