@@ -253,4 +253,4 @@ def test_flatten_has_dotted_keys(tiny):
     flat = flatten(load(tiny | {"aggregator": NESTED, "compare": {"A": {}, "B": {"aggregator": {"k": 2}}}}))
     assert flat["aggregator.aggregator.c.to"] == 2
     assert (flat["compare.A"], flat["compare.B.aggregator.k"]) == ({}, 2)
-    assert flat["model.hidden"] == [8]
+    assert flat["model.hidden"] == [4]
