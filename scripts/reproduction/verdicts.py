@@ -63,7 +63,8 @@ def _plain(claim: Claim) -> dict[str, str]:
 def _page(found: Sequence[Verdict], scale: str) -> str:
     counts = Counter(verdict.holds for verdict in found)
     total = ", ".join(f"{word} {number}" for word, number in counts.most_common())
-    parts = [f"# Claims of the papers\n\nScale {scale}. {len(found)} claims: {total}."]
+    how = f"`python scripts/reproduce.py all --scale {scale}` runs and judges them; `--list` tells what it cuts."
+    parts = [f"# Claims of the papers\n\n{len(found)} claims: {total}. {how}"]
     for paper in dict.fromkeys(verdict.claim.paper for verdict in found):
         rows = [
             (claim.place, claim.text, claim.theirs, ours, holds, claim.target)
