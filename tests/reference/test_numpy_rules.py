@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import numpy_rules
-from reference.twins import seldom
+from reference.twins import INPUTS, SIZE, as_tree, as_vector, random, seldom
 
 from fedjax_drag import aggregators
 from fedjax_drag.tree import initial_state
 
-SIZE = 12
 COHORTS = [1, 2, 3, 10, 41]
 ROUNDS = 3
 
@@ -53,43 +52,6 @@ PAIRS = {
     "krum": Pair(aggregators.krum(num_byzantine=0), lambda G, s, t, e: numpy_rules.krum(G, 0), smallest=3),
     "krum-2": Pair(aggregators.krum(num_byzantine=2), lambda G, s, t, e: numpy_rules.krum(G, 2), smallest=5),
 }
-
-
-def random(rng, S):
-    return rng.normal(size=(S, SIZE))
-
-
-def six_orders(rng, S):
-    """Norms from 1e-3 to 1e3."""
-    return random(rng, S) * np.logspace(-3, 3, S)[rng.permutation(S), None]
-
-
-def offset(rng, S):
-    """Small differences beside a large common part."""
-    return 100 * rng.normal(size=SIZE) + random(rng, S) * 0.1
-
-
-def tied(rng, S):
-    """Few distinct deltas, most of them twice or more, with equal values inside them too."""
-    return np.round(random(rng, (S + 2) // 3)[rng.integers(0, (S + 2) // 3, S)], 1)
-
-
-def opposed(rng, S):
-    """Clients along and against one direction."""
-    return np.outer(rng.choice([-1.0, 0.5, 2.0], S), rng.normal(size=SIZE)) + 1e-3 * random(rng, S)
-
-
-INPUTS = [random, six_orders, offset, tied, opposed]
-
-
-def as_tree(vectors):
-    """Vectors ``[..., 12]`` as a pytree of one leaf; the contract tests have deeper ones."""
-    vectors = jnp.asarray(vectors, jnp.float32)
-    return {"w": vectors.reshape(*vectors.shape[:-1], 3, 4)}
-
-
-def as_vector(tree):
-    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
 def extras(rng, S, t, scale=1.0):
