@@ -53,6 +53,7 @@ def test_fedprox_learns(train):
     assert result.history["test_accuracy"][-1] > 0.85
 
 
+@pytest.mark.slow
 def test_scaffold_learns(train):
     assert train(fd.algorithms.scaffold(20)).history["test_accuracy"][-1] > 0.85
 

@@ -237,7 +237,7 @@ def test_every_method_with_a_message_has_promised_something():
     assert {case.builder.__name__ for case in SPEAKING} == PROMISES.keys()
 
 
-@parametrize(SPEAKING)
+@parametrize(SPEAKING, slow=lambda case: case.label in ("feddc", "taco"))
 @pytest.mark.parametrize("factor", FACTORS)
 def test_what_is_finite_does_what_the_method_says(case, factor):
     params, state = PROMISES[case.builder.__name__](guarded(case), factor)

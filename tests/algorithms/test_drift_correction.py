@@ -116,7 +116,7 @@ def assert_same_bits(a, b):
         (adabest(num_clients=M, mu=0.0, beta=0.0), PLAIN),
         (fedacg(lam=0.0, beta=0.0), PLAIN),
         (fedacg(lam=0.0, beta=0.5), from_aggregator(fedavg(), fedprox(mu=0.5))),
-        (feddc(num_clients=M, a=0.5, correction=0.0), method_of("feddyn")),
+        pytest.param(feddc(num_clients=M, a=0.5, correction=0.0), method_of("feddyn"), marks=pytest.mark.slow),
     ],
     ids=["adabest", "fedacg", "fedacg-fedprox", "feddc-feddyn"],
 )
@@ -151,6 +151,7 @@ def test_the_server_knows_the_mean_over_all_clients():
     np.testing.assert_allclose(dc.metrics["drift_norm"], np.linalg.norm(dc.drift["w"]), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_feddc_keeps_the_control_variates_of_scaffold():
     """Beside its drifts: the same message moves both methods' control variates alike."""
     method, _, state, aggregate = built("feddc")

@@ -115,7 +115,8 @@ def test_comparison_goes_on_and_the_last_good_checkpoint_is_named(tmp_path, monk
         assert bad.history["round"].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("most", [None, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [None, 1])
 def test_cell_of_a_sweep_is_its_run_and_the_others_go_on(tmp_path, most):
     base = SMALL | {"nonfinite": "propagate", "rounds": 5, "eval_every": 1, "num_byzantine": 1}
     base |= {"byzantine_of": "cohort", "attack": {"name": "sign_flip", "scale": 0.1}}

@@ -102,6 +102,7 @@ def loss(params, x, y):
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1).mean()
 
 
+@pytest.mark.slow
 def test_vmap_map_and_scan_agree_with_one_after_another(params):
     """Clients with parameters of their own, two local steps each."""
     clients = jax.tree.map(lambda leaf: np.stack([leaf, 0.5 * leaf, -leaf]), params)

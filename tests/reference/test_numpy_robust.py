@@ -194,7 +194,7 @@ VARIANTS = {
     "autogm-default",
 }
 ONLY_LARGE = {"bulyan-6"}
-SLOW = {"autogm-default", "bulyan-0"}
+SLOW = {"autogm-default", "bulyan-0", "raga-examples"}
 """Variants that compile for long."""
 
 
@@ -225,7 +225,7 @@ def test_agrees_with_its_twin(name, S, request):
 @pytest.mark.parametrize(
     ("name", "S"),
     [
-        twins.seldom(*case, unless=case[1] == 10)
+        twins.seldom(*case, unless=case in (("drag", 10), ("br_drag", 10)))
         for case in (("fedavg", 3), ("fedavg", 10), ("fedavg", 41), ("median", 10), ("drag", 10), ("br_drag", 10))
     ],
 )
@@ -253,7 +253,7 @@ def groups_of(pair, played, S):
 
 @pytest.mark.parametrize(
     ("S", "missing"),
-    [twins.seldom(*case, unless=case in ((4, 2), (10, 3))) for case in ((4, 2), (10, 0), (10, 3), (41, 12))],
+    [twins.seldom(*case, unless=case == (4, 2)) for case in ((4, 2), (10, 0), (10, 3), (41, 12))],
 )
 def test_geomed_agrees_with_its_twin(S, missing):
     """Four groups as even as can be; with fewer clients, a group for each."""
@@ -343,7 +343,7 @@ def bucketed(G, bucket, base, state, t, e):
 @pytest.mark.parametrize(
     ("name", "S"),
     [
-        twins.seldom(*case, unless=case[1] == 10)
+        twins.seldom(*case, unless=case in (("median", 10), ("drag", 10)))
         for case in (("fedavg", 3), ("fedavg", 41), ("fedavg-examples", 10), ("median", 10), ("drag", 10))
     ],
 )

@@ -74,7 +74,11 @@ def test_all_at_once_and_over_devices(settings):
             {"byzantine_fraction": 0.25},
             marks=pytest.mark.slow,
         ),
-        (lambda c: fd.algorithms.scaffold(12, a=c), {"local_steps": None, "local_epochs": 0.5}),
+        pytest.param(
+            lambda c: fd.algorithms.scaffold(12, a=c),
+            {"local_steps": None, "local_epochs": 0.5},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             lambda c: fd.algorithms.fedacg(lam=c),
             {"byzantine_of": "cohort", "byzantine_fraction": 0.4},

@@ -99,7 +99,12 @@ def observer(needs, seen):
 
 
 @pytest.mark.parametrize(
-    "needs", [pytest.param((), marks=pytest.mark.slow), ("root_delta",), ("last_update", "aggregate")]
+    "needs",
+    [
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("root_delta",), marks=pytest.mark.slow),
+        ("last_update", "aggregate"),
+    ],
 )
 def test_an_attack_is_told_what_it_needs_and_no_more(settings, needs):
     seen = {}

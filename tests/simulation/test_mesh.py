@@ -46,7 +46,8 @@ SHARDED = {
 """With an attack on the data; with root data and passes over all examples; with predictions of all examples."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "drag" else pytest.mark.slow) for n in SHARDED])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARDED)
 def test_examples_divided_among_devices_are_the_same_examples(settings, name):
     changes, algorithm = SHARDED[name]
     asked = settings(cohort_size=6, mesh="cores", num_rounds=3) | changes
