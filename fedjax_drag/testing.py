@@ -18,7 +18,7 @@ RTOL, ATOL = 1e-4, 1e-5
 COMMON = {"weight", "cosine", "num_rejected"}
 """Metrics that every rule has."""
 
-PER_CLIENT = ("client_ids", "num_examples", "dissimilarity", "valid")
+PER_CLIENT = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
 """Extras that have an entry for each client."""
 
 
@@ -58,6 +58,7 @@ class _Bench:
             "root_delta": jax.tree.map(lambda d: d[0], self.deltas(100 + round)),
             "num_examples": rng.integers(1, 90, self.cohort).astype(np.int32),
             "dissimilarity": rng.uniform(size=self.cohort).astype(np.float32),
+            "malicious": np.arange(self.cohort) < self.cohort // 3,
             "valid": np.ones(self.cohort, bool),
         }
 
