@@ -22,6 +22,7 @@ from fedjax_drag.experiment.matrix import Cell, Table
 from fedjax_drag.experiment.results import History
 from fedjax_drag.experiment.together import Member, run_together
 from fedjax_drag.simulation.metrics import Result, client_seconds
+from fedjax_drag.simulation.setup import federate
 
 CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
 HEATMAP, CELLS = "heatmap.png", "cells"
@@ -215,6 +216,7 @@ def _member(planned: Plan, place: int, point: Point, folder: Path | None) -> Mem
     begun = folder is not None and (folder / results.CONFIG).is_file()
     walk = results.read_walk(folder) if folder and begun else None
     settings = assemble(point.config, planned.federations.split(point.config), walk)
+    federate(settings)  # what is wrong with a cell's own data is not to stop those that it would have run with
     return Member(place, point, folder, settings, begun)
 
 

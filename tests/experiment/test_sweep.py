@@ -391,6 +391,13 @@ def test_what_fails_together_is_run_one_by_one(tmp_path, monkeypatch, capsys):
     assert [row["round"] for row in rows_of(tmp_path / "out")] == ["1", "2"] * 2
 
 
+def test_a_cell_without_enough_data_does_not_part_the_others(capsys):
+    found = sweep(small(aggregator=["fltrust"], attack=[None], root_size=[8, 5000], seed=[0, 1]))
+    assert [cell.status for cell in found.cells] == ["done", "done", "failed", "failed"]
+    assert "root_size=5000: " in found.cells[2].message
+    assert "one by one" not in capsys.readouterr().err
+
+
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = sweep(small(aggregator=["krum"], seed=[0]))
