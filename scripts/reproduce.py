@@ -8,7 +8,9 @@
 
 Of each target the results folder of its sweep lies in OUT/NAME and its figure in OUT/figures; OUT/claims.md and
 OUT/claims.json hold every claim of the papers, judged anew from all that lies in OUT. What is finished is not run again
-with --resume, so that a second call merely judges; what was interrupted goes on.
+with --resume, so that a second call merely judges; what was interrupted goes on. --record FOLDER enters what was judged
+in the claims.json and claims.md there too, in which the other rows stay: so the parts of a day's work, or of several
+machines, come to one page (docs/claims.md is such a one).
 """
 
 import sys
@@ -83,6 +85,9 @@ def main(
     ] = Scale.QUICK,
     out: Annotated[Path | None, typer.Option(help="Results folder; default runs/paper-SCALE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Skip what is finished, go on with what is not.")] = False,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Update the claims.json and claims.md there as well.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Show the targets, what medium changes, and its time.")] = False,
 ) -> None:
@@ -96,6 +101,12 @@ def main(
         raise typer.BadParameter(str(error)) from error
 
     from reproduction import figures, outcome, verdicts
+
+    try:
+        if record:  # found unreadable now, not after hours
+            verdicts.recorded(record / verdicts.JSON, ())
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
 
     from fedjax_drag.experiment.cli_common import FAILED, INTERRUPTED, keep_compiled
     from fedjax_drag.simulation.distributed import one_device_per_core
@@ -124,6 +135,8 @@ def main(
             if verdict.claim.target == target.name:
                 typer.echo(f"  {verdicts.line(verdict)}")
         verdicts.write(out, judged, scale)
+        if record:
+            verdicts.write(record, verdicts.recorded(record / verdicts.JSON, judged), scale)
     typer.echo(f"claims in {out / verdicts.MARKDOWN}")
     if all(reasons.values()):
         raise typer.Exit(FAILED)

@@ -17,6 +17,9 @@ GRID = 0.05
 SHOWN = 4
 """Answers that are told of a claim about several settings; of more, those that are not as the paper says."""
 
+NOT_MEASURED = "not measured"
+"""The verdict on a claim whose sweep has not run."""
+
 Where = Mapping[str, Any]
 """The value of some axes: which part of a sweep a claim is about."""
 
@@ -72,7 +75,7 @@ def judge(claim: Claim, outcome: Outcome | None) -> Verdict:
     if claim.question is None:
         return Verdict(claim, "cannot be run", claim.reason)
     if outcome is None:
-        return Verdict(claim, "not measured", "")
+        return Verdict(claim, NOT_MEASURED, "")
     try:
         holds, ours = claim.question(outcome)
     except MissingError as error:

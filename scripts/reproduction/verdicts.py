@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedjax_drag.experiment.results import write_text
 from reproduction import claims_br_drag, claims_clusterguard, claims_drag, claims_taco
-from reproduction.judging import Claim, Verdict, judge
+from reproduction.judging import NOT_MEASURED, Claim, Verdict, judge
 from reproduction.outcome import Outcome, read
 
 CLAIMS: tuple[Claim, ...] = (
@@ -31,8 +31,30 @@ def verdicts(out: Path, reasons: Mapping[str, str]) -> list[Verdict]:
     outcomes: dict[str, Outcome | None] = {name: read(out / name) for name in names}
     found = [judge(claim, outcomes.get(claim.target)) for claim in CLAIMS]
     return [
-        verdict._replace(ours=reasons.get(verdict.claim.target, "")) if verdict.holds == "not measured" else verdict
+        verdict._replace(ours=reasons.get(verdict.claim.target, "")) if verdict.holds == NOT_MEASURED else verdict
         for verdict in found
+    ]
+
+
+def recorded(record: Path, found: Sequence[Verdict]) -> list[Verdict]:
+    """All verdicts, those not measured as an earlier ``claims.json`` has them.
+
+    Args:
+      record: a ``claims.json``, perhaps of another machine; none there is as an empty one.
+      found: all verdicts.
+
+    Raises:
+      ValueError: it is not such a file.
+    """
+    try:
+        rows = json.loads(record.read_text()) if record.is_file() else []
+        kept = {(row["paper"], row["place"], row["text"]): (row["holds"], row["ours"]) for row in rows}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{record}: must be a {JSON} that this script wrote") from error
+    entries = [kept.get((claim.paper, claim.place, claim.text), (holds, ours)) for claim, holds, ours in found]
+    return [
+        verdict._replace(holds=holds, ours=ours) if verdict.holds == NOT_MEASURED else verdict
+        for verdict, (holds, ours) in zip(found, entries, strict=True)
     ]
 
 

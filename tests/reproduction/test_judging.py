@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from reproduction import freeloaders, judging, verdicts
@@ -187,6 +189,29 @@ def test_a_verdict_is_a_line_and_a_row(tmp_path):
     page = (tmp_path / verdicts.MARKDOWN).read_text()
     assert "2 claims: yes 1, not measured 1." in page
     assert "| Fig. 4 | A \\| B | 0.50 | 0.46 | yes | x |" in page
+
+
+def test_a_record_keeps_what_is_not_measured_here(tmp_path):
+    first, second = (Claim("a paper", "Fig. 4", text, "", "x") for text in ("A", "B"))
+    unmeasured = [Verdict(first, "not measured", ""), Verdict(second, "not measured", "no data")]
+    record = tmp_path / verdicts.JSON
+    assert verdicts.recorded(record, unmeasured) == unmeasured
+    verdicts.write(tmp_path, [Verdict(first, "yes", "0.46"), unmeasured[1]], "medium")
+    here = [Verdict(first, "not measured", ""), Verdict(second, "no", "0.9")]
+    assert verdicts.recorded(record, here) == [Verdict(first, "yes", "0.46"), here[1]]
+    assert verdicts.recorded(record, [Verdict(first, "no", "0.60")]) == [Verdict(first, "no", "0.60")]
+    for damaged in ("{", "[1]", '[{"paper": "a paper"}]'):
+        record.write_text(damaged)
+        with pytest.raises(ValueError, match="must be a claims"):
+            verdicts.recorded(record, here)
+
+
+def test_the_published_record_is_of_all_claims_and_its_page_is_made_from_it(tmp_path):
+    docs = Path(__file__).parents[2] / "docs"
+    unmeasured = [Verdict(claim, "not measured", "") for claim in verdicts.CLAIMS]
+    verdicts.write(tmp_path, verdicts.recorded(docs / verdicts.JSON, unmeasured), "medium")
+    for name in (verdicts.JSON, verdicts.MARKDOWN):
+        assert (docs / name).read_text() == (tmp_path / name).read_text(), name
 
 
 def test_of_many_settings_those_are_told_that_are_not_as_said():

@@ -65,6 +65,14 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     assert "already holds a sweep" in capsys.readouterr().out
 
 
+def test_a_damaged_record_is_told_before_anything_runs(tiny):
+    tiny.mkdir()
+    (tiny / verdicts.JSON).write_text("{")
+    with pytest.raises(typer.BadParameter, match="must be a claims"):
+        reproduce.main("tiny", Scale.FULL, tiny, record=tiny, quiet=True)
+    assert not (tiny / "tiny_here").exists()
+
+
 def test_quick_leaves_one_seed(tiny):
     assert "axes.seed=[0]" in targets.TARGETS["tiny_here"].overrides(Scale.QUICK)
     assert targets.TARGETS["tiny_here"].overrides(Scale.FULL) == ()
