@@ -167,7 +167,7 @@ def test_version(command):
 @pytest.mark.slow
 def test_as_a_process(tiny_file, tmp_path):
     """The entry point itself: streams, exit status, and no warnings or log lines of the libraries."""
-    program = [sys.executable, "-c", "from fedjax_drag.experiment.cli import main; main()"]
+    program = [sys.executable, "-m", "fedjax_drag"]
     source = os.environ | {"PYTHONPATH": str(Path(fedjax_drag.__file__).parents[1])}
 
     def call(*arguments):

@@ -1,0 +1,6 @@
+"""``python -m fedjax_drag`` is the command line, as ``fedjax-drag`` is."""
+
+from fedjax_drag.experiment.cli import main
+
+if __name__ == "__main__":
+    main()
