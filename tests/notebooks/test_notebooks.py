@@ -10,6 +10,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 QUICK = "05_import_the_rules_only"
 MOST_BYTES = 1 << 20
 """Of all notebooks together, pictures included."""
+WIDEST = 88
+"""Characters of a line of code that are seen without scrolling."""
 
 
 def read(path):
@@ -44,6 +46,7 @@ def test_installs_first_and_keeps_pictures_only(path):
     code = [cell for cell in read(path).cells if cell.cell_type == "code"]
     assert 'find_spec("fedjax_drag") is None' in code[0].source
     for cell in code:
+        assert max(map(len, cell.source.splitlines())) <= WIDEST
         assert cell.execution_count is None
         assert "keep" in cell.metadata.get("tags", []) or not cell.outputs
         assert all(set(out.data) == {"image/png"} for out in cell.outputs)
