@@ -4,6 +4,7 @@
     python scripts/reproduce.py brdrag003_fig7_alpha                # quick: minutes, to see that it works
     python scripts/reproduce.py taco004_table6_adult --scale full   # the configuration as it is
     python scripts/reproduce.py brdrag003 --scale medium            # all whose names begin so
+    python scripts/reproduce.py why --scale medium                  # our own questions, of configs/why
     nohup python scripts/reproduce.py all --scale medium --resume > medium.log &
 
 Of each target the results folder of its sweep lies in OUT/NAME and its figure in OUT/figures; OUT/claims.md and
@@ -29,9 +30,9 @@ def chosen(name: str) -> list[Target]:
     Raises:
       ValueError: none begins so.
     """
-    found = [target for known, target in TARGETS.items() if name == "all" or known.startswith(name)]
+    found = [target for known, target in TARGETS.items() if name in ("all", target.folder) or known.startswith(name)]
     if not found:
-        raise ValueError(f"{name!r}: must be all, or the beginning of one of {', '.join(TARGETS)}")
+        raise ValueError(f"{name!r}: must be all, paper, why, or the beginning of one of {', '.join(TARGETS)}")
     return [TARGETS[name]] if name in TARGETS else found
 
 
@@ -71,14 +72,14 @@ def listing() -> str:
     for target in TARGETS.values():
         changes = target.overrides(Scale.MEDIUM)
         told = "in full only" if changes is None else " ".join(changes) or "in full"
-        rows.append(f"{target.name:32}{target.paper + ', ' + target.place:48}{target.minutes:6} min  {told}")
+        rows.append(f"{target.name:32}{target.paper + ', ' + target.place:56}{target.minutes:6} min  {told}")
     total = sum(target.minutes for target in TARGETS.values() if target.medium is not None)
-    return "\n".join([*rows, f"{'all --scale medium':80}{total:6} min"])
+    return "\n".join([*rows, f"{'all --scale medium':88}{total:6} min"])
 
 
 def main(
     name: Annotated[
-        str | None, typer.Argument(metavar="FIGURE|TABLE|all", help="A target, or how the names of several begin.")
+        str | None, typer.Argument(metavar="NAME|paper|why|all", help="A target, or how the names of several begin.")
     ] = None,
     scale: Annotated[
         Scale, typer.Option(help="quick: minutes; medium: all in some six hours; full: the papers'.")

@@ -169,7 +169,7 @@ def report(values: Sequence[float], found: Measured) -> str:
 
 
 def draw(title: str, values: Sequence[float], found: Measured, ends: dict[str, float]) -> Figure:
-    """Measured and bound, over rounds and over c; ``ends`` are values of c to mark."""
+    """Measured and bound, over rounds and over c; ``ends`` are values of c to mark, near 0."""
     figure = Figure(figsize=(10, 4), facecolor="white", layout="constrained")
     left, right = figure.subplots(1, 2)
     for name, series in found.over_rounds.items():
@@ -180,6 +180,9 @@ def draw(title: str, values: Sequence[float], found: Measured, ends: dict[str, f
         right.plot(np.asarray(values)[finite], bound[finite], "s--", label=name, markersize=4)
     for (name, c), style in zip(ends.items(), (":", "-."), strict=False):
         right.axvline(c, color="0.5", linestyle=style, label=name)
+    if ends:
+        right.set_xscale("symlog", linthresh=0.01)
+        right.set_xlim(-0.002, 1.5 * max(values))
     for panel, axis in ((left, "rounds"), (right, "c")):
         panel.set(xlabel=axis, ylabel="mean squared gradient norm", yscale="log")
         panel.legend(fontsize=8)

@@ -1,9 +1,9 @@
-"""A target's figure: test accuracy against rounds, labelled as in the papers."""
+"""A target's figure: test accuracy against rounds, or against an axis, labelled as in the papers."""
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,7 +16,12 @@ from reproduction.outcome import Outcome
 from reproduction.targets import Target
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")  # Okabe and Ito
-_QUANTITIES = {"test_accuracy": "Test accuracy", "num_expelled": "Clients expelled"}
+_QUANTITIES = {
+    "test_accuracy": "Test accuracy",
+    "num_expelled": "Clients expelled",
+    "round": "Communication round",
+    "root_size": "Root examples",
+}
 
 
 def draw(target: Target, outcome: Outcome) -> Figure:
@@ -45,7 +50,7 @@ def draw(target: Target, outcome: Outcome) -> Figure:
         panel.set_ylabel(_QUANTITIES[target.y])
     handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize=9)
-    figure.suptitle(f"{target.paper}, {target.place}: {target.name}", fontsize=11, fontweight="bold")
+    figure.suptitle(f"{target.paper}, {target.place} ({target.name})", fontsize=11, fontweight="bold")
     return figure
 
 
@@ -59,32 +64,50 @@ def save(target: Target, outcome: Outcome, folder: Path) -> Path | None:
     return path
 
 
+class _Series(NamedTuple):
+    """A line and the band around it, from minimum to maximum over seeds."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
 def _panel(panel: Axes, target: Target, part: Outcome) -> None:
+    series = _over_rounds if target.x == "round" else _over_axis
     for place, label in enumerate(part.labels(target.lines)):
-        line = part.at({target.lines: label})
-        histories = [cell.history for cell in line.cells if cell.status in COMPLETE and target.y in cell.history]
-        if histories:
-            rounds, mean = line.curve(target.y)
-            _line(panel, rounds, mean, histories, target.y, place, written(target.lines, label))
-    panel.set_xlabel("Communication round")
-    panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        x, mean, low, high = series(target, part.at({target.lines: label}))
+        if not len(x):
+            continue
+        color, style = _COLORS[place % len(_COLORS)], ("-", "--")[place // len(_COLORS) % 2]
+        marker = "o" if len(x) == 1 or target.x != "round" else ""
+        panel.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        panel.plot(x, mean, style, color=color, linewidth=1.6, label=written(target.lines, label), marker=marker)
+    panel.set_xlabel(_QUANTITIES[target.x])
+    if target.x == "round":
+        panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    else:
+        panel.set_xscale("log")
     if target.y == "test_accuracy":
         panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     panel.grid(axis="y", color="#E4E4E4", linewidth=0.8)
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def _line(
-    panel: Axes,
-    rounds: np.ndarray,
-    mean: np.ndarray,
-    histories: Sequence[Mapping[str, np.ndarray]],
-    y: str,
-    place: int,
-    label: str,
-) -> None:
-    color, style = _COLORS[place % len(_COLORS)], ("-", "--")[place // len(_COLORS) % 2]
-    full = [history[y] for history in histories if len(history[y]) == len(rounds)]
-    if len(full) > 1:
-        panel.fill_between(rounds, np.min(full, axis=0), np.max(full, axis=0), color=color, alpha=0.15, linewidth=0)
-    panel.plot(rounds, mean, style, color=color, linewidth=1.6, label=label, marker="o" if len(rounds) == 1 else "")
+def _over_rounds(target: Target, line: Outcome) -> _Series:
+    histories = [cell.history for cell in line.cells if cell.status in COMPLETE and target.y in cell.history]
+    if not histories:
+        return _Series(*[np.empty(0)] * 4)
+    rounds, mean = line.curve(target.y)
+    full = [history[target.y] for history in histories if len(history[target.y]) == len(rounds)]
+    return _Series(rounds, mean, np.min(full, axis=0), np.max(full, axis=0))
+
+
+def _over_axis(target: Target, line: Outcome) -> _Series:
+    points = []
+    for value in sorted(line.labels(target.x)):
+        cells = [cell for cell in line.at({target.x: value}).cells if cell.status in COMPLETE]
+        levels = [Outcome((cell,)).level(target.y) for cell in cells if target.y in cell.history]
+        if levels:
+            points.append((value, np.mean(levels), min(levels), max(levels)))
+    return _Series(*np.reshape(points, (-1, 4)).T)

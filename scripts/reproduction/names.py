@@ -8,6 +8,13 @@ NAMES = {
     "rfa": "RFA",
     "raga": "RAGA",
     "br_drag": "BR-DRAG",
+    "root_only": "root data only",
+    "from_aggregator": "FedAvg",
+    "scaffold": "SCAFFOLD",
+    "fedacg": "FedACG",
+    "taco": "TACO",
+    "krum": "Krum",
+    "trimmed_mean": "trimmed mean",
     "scale_noise": "noise injection",
     "sign_flip": "sign flipping",
     "label_flip": "label flipping",
@@ -36,6 +43,8 @@ def written(axis: str, label: Any) -> str:
     """A value of an axis."""
     if axis == "byzantine_fraction":
         return f"{percent(label, 0)} malicious"
+    if axis == "root_bias":
+        return f"{percent(label, 0)} of the root data of one class" if label else "root data as the clients'"
     return SYMBOLS.get(axis, "{}").format(NAMES.get(label, label))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedjax_drag.experiment.config import read
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "paper"
+CONFIGS = Path(__file__).parents[2] / "configs"
 _QUICK = ("rounds=10", "eval_every=5", "local_steps=5")
 """What the quick scale changes in every target, beside leaving one seed: to see that all works, not to measure."""
 
@@ -27,6 +27,8 @@ DRAG = "Zhu et al., DRAG"
 BR_DRAG = "Xiao et al., BR-DRAG"
 CLUSTERGUARD = "ClusterGuardFL"
 TACO = "Liu et al., TACO"
+WHY = "Why it works"
+"""Questions of our own, which no paper asks; no claim is judged by their answers."""
 
 _SEED = "axes.seed=[0]"
 _ALONE = (_SEED, "mesh=auto")
@@ -41,15 +43,17 @@ class Target:
     """A figure or table.
 
     Attributes:
-      name: its configuration in ``configs/paper``, without the suffix.
+      name: its configuration, without the suffix.
       paper: whose it is.
-      place: where it is in the paper.
+      place: where it is in the paper, or what is asked.
       lines: axis whose values are the lines of the figure.
       panels: axes whose values are its panels; over the seeds the mean is taken.
       minutes: at the medium scale on two free CPU cores, or in full where there is none; estimated from short timings.
       medium: changes at the medium scale; None where even a part of it takes hours, so that it is run in full only.
       quick: changes at the quick scale, beside those of every target.
-      y: what the figure shows over the rounds.
+      y: what the figure shows.
+      x: over what: the rounds, or an axis of numbers, over which it shows the level at the end.
+      folder: where its configuration is, in ``configs``.
     """
 
     name: str
@@ -61,11 +65,13 @@ class Target:
     medium: tuple[str, ...] | None = ()
     quick: tuple[str, ...] = ()
     y: str = "test_accuracy"
+    x: str = "round"
+    folder: str = "paper"
 
     @property
     def config(self) -> Path:
         """Its configuration."""
-        return CONFIGS / f"{self.name}.yaml"
+        return CONFIGS / self.folder / f"{self.name}.yaml"
 
     def overrides(self, scale: Scale) -> tuple[str, ...] | None:
         """Changes of the configuration at a scale, or None if it is not run there."""
@@ -172,6 +178,25 @@ TARGETS = {
             *(("attack", "byzantine_fraction", "partition.beta"), 6000),
             medium=None,
             quick=(_SMALL,),
+        ),
+        Target(
+            *("drag_or_longer_step", WHY, "is DRAG more than a longer step?", "method", ("partition.beta",), 8),
+            folder="why",
+        ),
+        Target(
+            *("br_drag_or_root_data", WHY, "is BR-DRAG more than its root data?", "aggregator", ("root_bias",), 14),
+            x="root_size",
+            folder="why",
+        ),
+        Target(
+            *("br_drag_strength", WHY, "which c does BR-DRAG want?", "method"),
+            *(("attack", "byzantine_fraction"), 20),
+            folder="why",
+        ),
+        Target(
+            *("corrections_with_robust_rules", WHY, "do corrections of drift survive an attack?", "algorithm"),
+            *(("attack", "aggregator"), 15),
+            folder="why",
         ),
     )
 }

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduction import freeloaders, judging, verdicts
+from reproduction import figures, freeloaders, judging, verdicts
 from reproduction.judging import Claim, Verdict, judge
 from reproduction.outcome import Outcome
 from reproduction.targets import TARGETS
@@ -151,10 +151,28 @@ def test_what_is_kept_of_each_client_must_be_in_the_folder(tmp_path):
 def test_every_claim_is_judged_by_a_target_that_there_is_or_says_why_not():
     for claim in verdicts.CLAIMS:
         assert (claim.target in TARGETS and claim.question and not claim.reason) or (claim.reason and not claim.target)
-    unused = set(TARGETS) - {claim.target for claim in verdicts.CLAIMS}
+    papers = {name for name, target in TARGETS.items() if target.folder == "paper"}
+    unused = papers - {claim.target for claim in verdicts.CLAIMS}
     assert unused == {"brdrag003_fig9_17_cifar10"}  # its claims are judged by its stand-in on Fashion-MNIST
     texts = [(claim.paper, claim.place, claim.text) for claim in verdicts.CLAIMS]
     assert len(set(texts)) == len(texts)
+
+
+def test_a_figure_over_an_axis_has_the_level_of_each_seed():
+    target = TARGETS["br_drag_or_root_data"]
+    runs = [(30, 0.5), (30, 0.7), (3000, 0.9)]
+    cells = [Cell({"aggregator": "fltrust", "root_size": n, "root_bias": 0.0}, "done", "", of(a)) for n, a in runs]
+    cells.append(Cell({"aggregator": "fltrust", "root_size": 3000, "root_bias": 0.0}, "failed", "no data", {}))
+    (panel,) = figures.draw(target, Outcome(tuple(cells))).axes
+    (line,) = panel.get_lines()
+    np.testing.assert_allclose(line.get_xydata(), [[30, 0.6], [3000, 0.9]])
+    (band,) = panel.collections
+    np.testing.assert_allclose(band.get_datalim(panel.transData).intervaly, [0.5, 0.9])
+    assert (line.get_label(), panel.get_xlabel(), panel.get_xscale()) == ("FLTrust", "Root examples", "log")
+
+
+def of(accuracy):
+    return {"round": ROUNDS, "test_accuracy": np.full(10, accuracy)}
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -28,9 +28,10 @@ TINY = {
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """Two targets, the second of which lacks its data, with a claim each."""
-    (tmp_path / "tiny_here.yaml").write_text(yaml.safe_dump(TINY))
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "tiny_here.yaml").write_text(yaml.safe_dump(TINY))
     nowhere = TINY | {"name": "tiny_absent", "data": {"name": "mnist", "data_dir": str(tmp_path / "nowhere")}}
-    (tmp_path / "tiny_absent.yaml").write_text(yaml.safe_dump(nowhere))
+    (tmp_path / "paper" / "tiny_absent.yaml").write_text(yaml.safe_dump(nowhere))
     monkeypatch.setattr(targets, "CONFIGS", tmp_path)
     question = judging.highest("method", "DRAG", {"partition.beta": 0.1}, within=1.0)
     claims = []
@@ -88,7 +89,11 @@ def test_a_target_that_takes_hours_is_not_run_at_a_smaller_scale(tmp_path):
 def test_names_stand_for_targets():
     assert [target.name for target in reproduce.chosen("brdrag003_fig7")] == ["brdrag003_fig7_alpha"]
     assert len(reproduce.chosen("all")) == len(targets.TARGETS)
-    with pytest.raises(ValueError, match="'fig3': must be all, or the beginning of one of drag000_fig7_8_emnist, "):
+    papers, why = reproduce.chosen("paper"), reproduce.chosen("why")
+    assert {target.name for target in why} == {path.stem for path in (targets.CONFIGS / "why").glob("*.yaml")}
+    assert not set(papers) & set(why)
+    assert len(papers) + len(why) == len(targets.TARGETS)
+    with pytest.raises(ValueError, match="'fig3': must be all, paper, why, or the beginning of one of drag000_"):
         reproduce.chosen("fig3")
 
 
