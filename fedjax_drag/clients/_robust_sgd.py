@@ -1,5 +1,7 @@
 """Local SGD whose mini-batch gradient is a robust reduction of its examples' gradients."""
 
+import inspect
+
 import jax
 
 from fedjax_drag import tree
@@ -38,8 +40,11 @@ def robust_sgd(reducer: Aggregator) -> ClientRule:
       of the mini-batch mean in each of the U steps of equation 12, so that the reference stays the delta of a
       local pass (equation 13), as long as those it is compared with.
     """
-    if reducer.needs:
-        raise ValueError(f"reducer: needs {', '.join(sorted(reducer.needs))}; must be a rule of the gradients alone")
+    asked = inspect.signature(reducer.apply).parameters.values()
+    required = {x.name for x in asked if x.kind is x.KEYWORD_ONLY and x.default is x.empty}
+    needs = (required | reducer.needs) - {"valid"}
+    if needs:
+        raise ValueError(f"reducer: needs {', '.join(sorted(needs))}; must be a rule of the gradients alone")
 
     def direction(grad_fn, w, carry, downlink, batch):
         del downlink

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.aggregators import br_drag, drag, fedavg, geometric_median, median, norm_clipping
+from fedjax_drag.aggregators import br_drag, bucketing, drag, fedavg, geometric_median, median, norm_clipping
 from fedjax_drag.clients import robust_sgd, sgd
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.types import Batch, Downlink
@@ -95,7 +95,7 @@ def test_reducer_begins_afresh_in_every_step():
     np.testing.assert_array_equal(flat(once), flat(twice))
 
 
-@pytest.mark.parametrize("reducer", [br_drag(), fedavg(weighting="examples")])
+@pytest.mark.parametrize("reducer", [br_drag(), fedavg(weighting="examples"), bucketing(median())])
 def test_rules_that_need_more_than_gradients_are_refused(reducer):
     with pytest.raises(ValueError, match=r"reducer: needs \w+; must be a rule of the gradients alone"):
         robust_sgd(reducer)
