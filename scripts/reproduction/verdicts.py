@@ -85,7 +85,7 @@ def _plain(claim: Claim) -> dict[str, str]:
 def _page(found: Sequence[Verdict], scale: str) -> str:
     counts = Counter(verdict.holds for verdict in found)
     total = ", ".join(f"{word} {number}" for word, number in counts.most_common())
-    how = f"`python scripts/reproduce.py all --scale {scale}` runs and judges them; `--list` tells what it cuts."
+    how = f"`python scripts/reproduce.py paper --scale {scale}` runs and judges them; `--list` tells what it cuts."
     parts = [f"# Claims of the papers\n\n{len(found)} claims: {total}. {how}"]
     for paper in dict.fromkeys(verdict.claim.paper for verdict in found):
         rows = [
