@@ -9,7 +9,7 @@ NAMES = {
     "raga": "RAGA",
     "br_drag": "BR-DRAG",
     "root_only": "root data only",
-    "from_aggregator": "FedAvg",
+    "from_aggregator": "no correction",
     "scaffold": "SCAFFOLD",
     "fedacg": "FedACG",
     "taco": "TACO",
