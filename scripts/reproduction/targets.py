@@ -123,12 +123,12 @@ TARGETS = {
             y="num_expelled",
         ),
         Target(
-            *("clusterguard002_table2", CLUSTERGUARD, "Table II", "method", ("data", "attack"), 25),
+            *("clusterguard002_table2", CLUSTERGUARD, "Table II", "method", ("data", "attack"), 50),
             medium=("rounds=30", "eval_every=5", _SMALL, *_ALONE, _GREY),
             quick=(_SMALL, "axes.data=[fashion_mnist]"),
         ),
         Target(
-            *("clusterguard002_table3", CLUSTERGUARD, "Table III", "method", ("data", "attack"), 25),
+            *("clusterguard002_table3", CLUSTERGUARD, "Table III", "method", ("data", "attack"), 50),
             medium=("rounds=30", "eval_every=5", _SMALL, *_ALONE, _GREY),
             quick=(_SMALL, "axes.data=[fashion_mnist]"),
         ),
