@@ -35,7 +35,7 @@ def draw(target: Target, outcome: Outcome) -> Figure:
         dict(zip(target.panels, labels, strict=True))
         for labels in itertools.product(*(outcome.labels(axis) for axis in target.panels))
     ]
-    columns = min(len(settings), 3 if len(settings) % 2 else 2 if len(settings) <= 4 else 4)
+    columns = min(len(settings), 2 if len(settings) == 4 else 4 if len(settings) % 4 == 0 else 3)
     rows = math.ceil(len(settings) / columns)
     figure = Figure(figsize=(4.2 * columns + 1.8, 3.2 * rows + 0.5), facecolor="white", layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey="row")
