@@ -106,7 +106,7 @@ TARGETS = {
             medium=(*_PERCEPTRON, "rounds=600"),
             quick=_PERCEPTRON,
         ),
-        Target("taco004_table5_adult", TACO, "Table V, adult", "method", (), 12),
+        Target("taco004_table5_adult", TACO, "Table V, adult", "method", (), 4),
         Target(
             *("drag000_fig5_6_cifar10", DRAG, "Figs. 5, 6", "method", ("partition.q",), 20),
             medium=("rounds=200",),
