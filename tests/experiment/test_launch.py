@@ -76,6 +76,7 @@ def test_jobs_write_what_one_process_does(tmp_path):
     assert found.worst_case["fedavg"] == pytest.approx(alone.worst_case["fedavg"], rel=1e-6)  # files have float32
 
 
+@pytest.mark.slow
 def test_a_job_that_died_is_recorded_and_run_again_on_resume(tmp_path):
     planned = sweep.plan(SMALL, out=tmp_path)
     launch.execute(planned, Executor({0: RuntimeError("trace\nout of memory\n")}), 4, quiet=True)

@@ -113,7 +113,6 @@ def disk(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax has left, TensorStore still ends
 @pytest.mark.parametrize("free", range(8, 160, 24))
 def test_small_disk_is_full(disk, whole, command, free):
     place, _ = disk

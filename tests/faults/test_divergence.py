@@ -94,6 +94,7 @@ def test_clients_of_one_class_and_of_one_example(settings, length):
     assert found.history["test_loss"][-1] < 1
 
 
+@pytest.mark.slow
 def test_comparison_goes_on_and_the_last_good_checkpoint_is_named(tmp_path, monkeypatch):
     config, out, method = tmp_path / "config.yaml", tmp_path / "out", build.method
     monkeypatch.setattr(

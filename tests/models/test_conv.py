@@ -61,7 +61,7 @@ def test_value_and_gradients(shape, padding):
 
 
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("padding", ["SAME", pytest.param("VALID", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
 def test_vmap(axes, padding, shape):
     x, kernel = arrays(shape, lead=(3,))
@@ -71,7 +71,9 @@ def test_vmap(axes, padding, shape):
 
 
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
-@pytest.mark.parametrize("outer", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize(
+    "outer", [(0, 0), *(pytest.param(axes, marks=pytest.mark.slow) for axes in [(0, None), (None, 0)])]
+)
 @pytest.mark.parametrize("inner", [(0, 0), (0, None), (None, 0)])
 def test_nested_vmap(outer, inner, shape):
     x, kernel = arrays(shape, lead=(2, 3))

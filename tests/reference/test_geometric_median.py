@@ -44,7 +44,7 @@ def check(G, place=1e-5, smoothing=1e-6, **settings):
     return metrics
 
 
-@pytest.mark.parametrize("S", [1, 2, 3, 10, 41])
+@pytest.mark.parametrize("S", [1, 10, *(pytest.param(S, marks=pytest.mark.slow) for S in (2, 3, 41))])
 def test_random(S):
     metrics = check(np.random.default_rng(S).normal(size=(S, SIZE)), place=1e-5 if S != 2 else 1.0)
     np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-5)

@@ -290,6 +290,7 @@ def test_agrees_with_its_twin(pair):
         assert_agrees(pair, method, after, expected, federation.theta, 1e-5, t)
 
 
+@pytest.mark.slow
 @parametrize([pair for pair in PAIRS if pair.rtol])
 def test_agrees_to_the_last_digits(pair):
     """In float64; half of eight clients, so that the weights, which are float32 everywhere, are exact."""

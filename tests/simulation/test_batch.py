@@ -118,6 +118,7 @@ def test_callbacks_see_every_cell(settings):
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, last.state, found[1].state)))
 
 
+@pytest.mark.slow
 def test_clients_are_timed_once(settings):
     made, numbers, rebuild = cells(settings, time_clients=True)
     found = prepare_batch(made, numbers, rebuild).run([0, 1])

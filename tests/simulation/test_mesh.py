@@ -30,6 +30,7 @@ def test_two_devices_give_the_numbers_of_one(settings, name):
     assert all(len(leaf.sharding.device_set) == 2 for leaf in jax.tree.leaves(two.params))
 
 
+@pytest.mark.slow
 def test_continued_on_two_devices_equals_uninterrupted(settings):
     on_two = settings(cohort_size=6, mesh="cores")
     half = fd.simulate(ALGORITHMS["drag"], **on_two | {"num_rounds": 3})
