@@ -82,7 +82,7 @@ def main(
         str | None, typer.Argument(metavar="NAME|paper|why|all", help="A target, or how the names of several begin.")
     ] = None,
     scale: Annotated[
-        Scale, typer.Option(help="quick: minutes; medium: all in some six hours; full: the papers'.")
+        Scale, typer.Option(help="quick: minutes; medium: all in some seven hours; full: the papers'.")
     ] = Scale.QUICK,
     out: Annotated[Path | None, typer.Option(help="Results folder; default runs/paper-SCALE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Skip what is finished, go on with what is not.")] = False,
