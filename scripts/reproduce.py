@@ -126,7 +126,7 @@ def main(
             typer.echo("stopped; --resume goes on from here", err=True)
             raise typer.Exit(INTERRUPTED) from None
         if reasons[target.name]:
-            typer.echo(f"  not run: {reasons[target.name]}")
+            typer.echo(f"  not all of it ran: {reasons[target.name]}")
         found = outcome.read(out / target.name)
         drawn = found and figures.save(target, found, out / "figures")
         if drawn:

@@ -180,7 +180,7 @@ TARGETS = {
             quick=(_SMALL,),
         ),
         Target(
-            *("drag_or_longer_step", WHY, "is DRAG more than a longer step?", "method", ("partition.beta",), 8),
+            *("drag_or_longer_step", WHY, "is DRAG more than a longer step?", "method", ("partition.beta",), 7),
             folder="why",
         ),
         Target(
@@ -190,12 +190,12 @@ TARGETS = {
         ),
         Target(
             *("br_drag_strength", WHY, "which c does BR-DRAG want?", "method"),
-            *(("attack", "byzantine_fraction"), 20),
+            *(("attack", "byzantine_fraction"), 13),
             folder="why",
         ),
         Target(
             *("corrections_with_robust_rules", WHY, "do corrections of drift survive an attack?", "algorithm"),
-            *(("attack", "aggregator"), 15),
+            *(("attack", "aggregator"), 19),
             folder="why",
         ),
     )

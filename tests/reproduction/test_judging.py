@@ -161,7 +161,7 @@ def test_every_claim_is_judged_by_a_target_that_there_is_or_says_why_not():
 def test_a_figure_over_an_axis_has_the_level_of_each_seed():
     target = TARGETS["br_drag_or_root_data"]
     runs = [(30, 0.5), (30, 0.7), (3000, 0.9)]
-    cells = [Cell({"aggregator": "fltrust", "root_size": n, "root_bias": 0.0}, "done", "", of(a)) for n, a in runs]
+    cells = [Cell({"aggregator": "fltrust", "root_size": n, "root_bias": 0.0}, "done", "", steady(a)) for n, a in runs]
     cells.append(Cell({"aggregator": "fltrust", "root_size": 3000, "root_bias": 0.0}, "failed", "no data", {}))
     (panel,) = figures.draw(target, Outcome(tuple(cells))).axes
     (line,) = panel.get_lines()
@@ -171,7 +171,7 @@ def test_a_figure_over_an_axis_has_the_level_of_each_seed():
     assert (line.get_label(), panel.get_xlabel(), panel.get_xscale()) == ("FLTrust", "Root examples", "log")
 
 
-def of(accuracy):
+def steady(accuracy):
     return {"round": ROUNDS, "test_accuracy": np.full(10, accuracy)}
 
 
