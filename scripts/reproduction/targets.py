@@ -108,17 +108,17 @@ TARGETS = {
         ),
         Target("taco004_table5_adult", TACO, "Table V, adult", "method", (), 4),
         Target(
-            *("drag000_fig5_6_cifar10", DRAG, "Figs. 5, 6", "method", ("partition.q",), 20),
+            *("drag000_fig5_6_cifar10", DRAG, "Figs. 5, 6", "method", ("partition.q",), 15),
             medium=("rounds=200",),
         ),
-        Target("drag000_fig3_emnist", DRAG, "Fig. 3", "method", ("cohort_size",), 20, ("rounds=400",)),
+        Target("drag000_fig3_emnist", DRAG, "Fig. 3", "method", ("cohort_size",), 20, ("rounds=300",)),
         Target(
             *("brdrag003_robustness_mlp", BR_DRAG, "Figs. 9, 11, 13, 15 to 17", "aggregator"),
             *(("attack", "byzantine_fraction", "partition.beta"), 35),
         ),
         Target(
             *("taco004_table8", TACO, "Table VIII", "algorithm.kappa", ("algorithm.max_strikes",), 24),
-            medium=("rounds=50", "local_steps=20", "axes.algorithm.max_strikes=[5,10,25]"),
+            medium=("rounds=30", "local_steps=20", "axes.algorithm.max_strikes=[3,6,15]"),
             quick=("axes.algorithm.kappa=[0.4,0.6,1.0]", "axes.algorithm.max_strikes=[1,2,5]"),
             y="num_expelled",
         ),
@@ -128,40 +128,40 @@ TARGETS = {
             quick=(_SMALL, "axes.data=[fashion_mnist]"),
         ),
         Target(
-            *("clusterguard002_table3", CLUSTERGUARD, "Table III", "method", ("data", "attack"), 50),
-            medium=("rounds=30", "eval_every=5", _SMALL, *_ALONE, _GREY),
+            *("clusterguard002_table3", CLUSTERGUARD, "Table III", "method", ("data", "attack"), 20),
+            medium=("rounds=60", "model=mlp", *_ALONE, _GREY),
             quick=(_SMALL, "axes.data=[fashion_mnist]"),
         ),
         Target(
-            *("drag000_fig4_cifar10", DRAG, "Fig. 4", "method", ("cohort_size",), 20),
+            *("drag000_fig4_cifar10", DRAG, "Fig. 4", "method", ("cohort_size",), 9),
             medium=("rounds=200", *_ALONE),
         ),
         Target(
             *("brdrag003_fig3_emnist", BR_DRAG, "Fig. 3", "method", ("partition.beta",), 28),
-            medium=("rounds=150", "eval_every=10", _SEED),
+            medium=("rounds=600", _SMALL, _SEED),
             quick=(_SMALL,),
         ),
         Target(
             *("taco004_table5_fmnist", TACO, "Table V, FMNIST", "method", (), 28),
-            medium=("rounds=30", "compare.TACO.algorithm.max_strikes=6", *_ALONE),
+            medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5", *_ALONE),
         ),
         Target("taco004_table7_adult", TACO, "Table VII, adult", "method", (), 4, _ALONE),
         Target(
             *("taco004_fig6", TACO, "Fig. 6", "method", ("data",), 22),
-            medium=("rounds=30", "local_steps=50", *_ALONE),
+            medium=("rounds=16", "local_steps=50", *_ALONE),
         ),
         Target(
             *("taco004_fig7_gamma", TACO, "Fig. 7", "algorithm.gamma", ("data",), 23),
-            medium=("rounds=20", _SEED, _GREY),
+            medium=("rounds=12", _SEED, _GREY),
             quick=(_GREY,),
         ),
         Target(
             *("taco004_table6_emnist", TACO, "Table VI, FEMNIST", "method", ("partition.beta",), 18),
-            medium=("rounds=20", _SEED),
+            medium=("rounds=12", _SEED),
         ),
         Target(
             *("brdrag003_fig4_cifar10", BR_DRAG, "Fig. 4", "method", ("partition.beta",), 34),
-            medium=("rounds=120", _SEED),
+            medium=("rounds=600", _SMALL, _SEED),
             quick=(_SMALL,),
         ),
         Target(
