@@ -128,7 +128,7 @@ TARGETS = {
             quick=(_SMALL, "axes.data=[fashion_mnist]"),
         ),
         Target(
-            *("clusterguard002_table3", CLUSTERGUARD, "Table III", "method", ("data", "attack"), 20),
+            *("clusterguard002_table3", CLUSTERGUARD, "Table III", "method", ("data", "attack"), 29),
             medium=("rounds=60", "model=mlp", *_ALONE, _GREY),
             quick=(_SMALL, "axes.data=[fashion_mnist]"),
         ),
@@ -170,8 +170,8 @@ TARGETS = {
             quick=(_SMALL,),
         ),
         Target(
-            *("brdrag003_fig5_cifar100", BR_DRAG, "Fig. 5", "method", ("partition.beta",), 1800),
-            medium=None,
+            *("brdrag003_fig5_cifar100", BR_DRAG, "Fig. 5", "method", ("partition.beta",), 14),
+            medium=("data=fashion_mnist", "rounds=200", _SEED),
         ),
         Target(
             *("brdrag003_fig9_17_cifar10", BR_DRAG, "Figs. 9, 11, 13, 15 to 17", "aggregator"),
