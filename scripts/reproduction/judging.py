@@ -108,7 +108,7 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
         rounds = {other: found.first(target) for other, found in others.items()}
         nearest = min(rounds, key=lambda other: rounds[other])
         mine, next_best = own.first(target), f"{written(axis, nearest)} {_rounds(rounds[nearest])}"
-        return Answer(mine <= rounds[nearest], f"{_rounds(mine)}, {next_best}, to {percent(target, 0)}")
+        return Answer(mine < rounds[nearest], f"{_rounds(mine)}, {next_best}, to {percent(target, 0)}")
 
     return question
 

@@ -111,7 +111,7 @@ TARGETS = {
             *("drag000_fig5_6_cifar10", DRAG, "Figs. 5, 6", "method", ("partition.q",), 15),
             medium=("rounds=200",),
         ),
-        Target("drag000_fig3_emnist", DRAG, "Fig. 3", "method", ("cohort_size",), 20, ("rounds=300",)),
+        Target("drag000_fig3_emnist", DRAG, "Fig. 3", "method", ("cohort_size",), 16, ("rounds=300",)),
         Target(
             *("brdrag003_robustness_mlp", BR_DRAG, "Figs. 9, 11, 13, 15 to 17", "aggregator"),
             *(("attack", "byzantine_fraction", "partition.beta"), 35),

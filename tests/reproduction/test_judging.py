@@ -63,6 +63,8 @@ def test_who_is_first_among_the_methods_of_a_panel():
     assert answer(judging.highest("method", "DRAG", {"beta": 0.1}), *cells).holds == "no"
     soonest = judging.first_to("method", "DRAG", 0.7, {"beta": 0.1}, beside=["other DRAG"])
     assert answer(soonest, *cells)[1:] == ("yes", "round 20, FedAvg round 40, to 70 %")
+    as_soon = answer(soonest, *cells[:2], cell("FedAvg", FAST, beta=0.1))
+    assert as_soon[1:] == ("no", "round 20, FedAvg round 20, to 70 %")
 
 
 def test_leads_orders_and_swings():
