@@ -117,7 +117,7 @@ TARGETS = {
             *(("attack", "byzantine_fraction", "partition.beta"), 35),
         ),
         Target(
-            *("taco004_table8", TACO, "Table VIII", "algorithm.kappa", ("algorithm.max_strikes",), 24),
+            *("taco004_table8", TACO, "Table VIII", "algorithm.kappa", ("algorithm.max_strikes",), 22),
             medium=("rounds=30", "local_steps=20", "axes.algorithm.max_strikes=[3,6,15]"),
             quick=("axes.algorithm.kappa=[0.4,0.6,1.0]", "axes.algorithm.max_strikes=[1,2,5]"),
             y="num_expelled",
