@@ -137,30 +137,30 @@ TARGETS = {
             medium=("rounds=200", *_ALONE),
         ),
         Target(
-            *("brdrag003_fig3_emnist", BR_DRAG, "Fig. 3", "method", ("partition.beta",), 28),
+            *("brdrag003_fig3_emnist", BR_DRAG, "Fig. 3", "method", ("partition.beta",), 22),
             medium=("rounds=600", _SMALL, _SEED),
             quick=(_SMALL,),
         ),
         Target(
-            *("taco004_table5_fmnist", TACO, "Table V, FMNIST", "method", (), 28),
+            *("taco004_table5_fmnist", TACO, "Table V, FMNIST", "method", (), 36),
             medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5", *_ALONE),
         ),
         Target("taco004_table7_adult", TACO, "Table VII, adult", "method", (), 4, _ALONE),
         Target(
-            *("taco004_fig6", TACO, "Fig. 6", "method", ("data",), 22),
+            *("taco004_fig6", TACO, "Fig. 6", "method", ("data",), 20),
             medium=("rounds=16", "local_steps=50", *_ALONE),
         ),
         Target(
-            *("taco004_fig7_gamma", TACO, "Fig. 7", "algorithm.gamma", ("data",), 23),
+            *("taco004_fig7_gamma", TACO, "Fig. 7", "algorithm.gamma", ("data",), 21),
             medium=("rounds=12", _SEED, _GREY),
             quick=(_GREY,),
         ),
         Target(
-            *("taco004_table6_emnist", TACO, "Table VI, FEMNIST", "method", ("partition.beta",), 18),
+            *("taco004_table6_emnist", TACO, "Table VI, FEMNIST", "method", ("partition.beta",), 16),
             medium=("rounds=12", _SEED),
         ),
         Target(
-            *("brdrag003_fig4_cifar10", BR_DRAG, "Fig. 4", "method", ("partition.beta",), 34),
+            *("brdrag003_fig4_cifar10", BR_DRAG, "Fig. 4", "method", ("partition.beta",), 26),
             medium=("rounds=600", _SMALL, _SEED),
             quick=(_SMALL,),
         ),
