@@ -137,7 +137,7 @@ TARGETS = {
             medium=("rounds=200", *_ALONE),
         ),
         Target(
-            *("brdrag003_fig3_emnist", BR_DRAG, "Fig. 3", "method", ("partition.beta",), 22),
+            *("brdrag003_fig3_emnist", BR_DRAG, "Fig. 3", "method", ("partition.beta",), 15),
             medium=("rounds=600", _SMALL, _SEED),
             quick=(_SMALL,),
         ),
@@ -160,7 +160,7 @@ TARGETS = {
             medium=("rounds=12", _SEED),
         ),
         Target(
-            *("brdrag003_fig4_cifar10", BR_DRAG, "Fig. 4", "method", ("partition.beta",), 26),
+            *("brdrag003_fig4_cifar10", BR_DRAG, "Fig. 4", "method", ("partition.beta",), 20),
             medium=("rounds=600", _SMALL, _SEED),
             quick=(_SMALL,),
         ),
