@@ -57,7 +57,13 @@ def test_with_the_mean_it_is_sgd():
         np.testing.assert_allclose(flat(direction(robust_sgd(fedavg()))(start(), batch)), flat(plain), atol=1e-6)
 
 
-@pytest.mark.parametrize("reducer", [geometric_median(), norm_clipping(0.3)], ids=["geometric_median", "norm_clipping"])
+@pytest.mark.parametrize(
+    "reducer",
+    [
+        pytest.param(geometric_median(), marks=pytest.mark.slow, id="geometric_median"),
+        pytest.param(norm_clipping(0.3), id="norm_clipping"),
+    ],
+)
 def test_wrong_labels_bend_the_reduced_direction_less(reducer):
     """A fifth of the labels is wrong. Once the model has learnt, their long gradients turn the mean around."""
     w = jax.tree.map(jnp.zeros_like, start())

@@ -385,7 +385,7 @@ def test_gradients_are_finite(case):
     assert gradient.any() != case.flat
 
 
-@parametrize(AGGREGATORS, slow=lambda case: case.label not in ("drag", "median"))
+@parametrize(AGGREGATORS, slow=lambda case: case.label != "drag")
 def test_divided_over_two_devices(case):
     """As the engine divides a cohort of eight."""
     rule, _ = compiled(case)

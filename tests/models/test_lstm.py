@@ -122,6 +122,7 @@ def test_vmap_map_and_scan_agree_with_one_after_another(params):
         jax.tree.map(lambda a, *b: np.testing.assert_allclose(a, np.stack(b), rtol=1e-4, atol=1e-5), result, *expected)
 
 
+@pytest.mark.slow
 def test_it_learns_what_came_three_characters_ago():
     rng = np.random.default_rng(3)
     x = rng.integers(0, 4, (64, 5), dtype=np.int32)
