@@ -170,7 +170,7 @@ TARGETS = {
             quick=(_SMALL,),
         ),
         Target(
-            *("brdrag003_fig5_cifar100", BR_DRAG, "Fig. 5", "method", ("partition.beta",), 14),
+            *("brdrag003_fig5_cifar100", BR_DRAG, "Fig. 5", "method", ("partition.beta",), 17),
             medium=("data=fashion_mnist", "rounds=200", _SEED),
         ),
         Target(
