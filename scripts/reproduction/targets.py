@@ -48,7 +48,8 @@ class Target:
       place: where it is in the paper, or what is asked.
       lines: axis whose values are the lines of the figure.
       panels: axes whose values are its panels; over the seeds the mean is taken.
-      minutes: at the medium scale on two free CPU cores, or in full where there is none; estimated from short timings.
+      minutes: at the medium scale on two free CPU cores, or in full where there is none; measured, or estimated
+        where the header of the configuration says so.
       medium: changes at the medium scale; None where even a part of it takes hours, so that it is run in full only.
       quick: changes at the quick scale, beside those of every target.
       y: what the figure shows.
