@@ -58,14 +58,15 @@ def contestants(model: Any, data: Any, batch_size: int) -> tuple[dict[str, Calla
             batch_size=batch_size,
             step_size=0.01,
         )
-        inputs = simulation.federation, simulation.key, simulation.initial_state()
-        program = jax.jit(simulation.programs.client).lower(*inputs).compile()
-
-        def steps(program=program, inputs=inputs):
-            jax.block_until_ready([program(*inputs) for _ in range(STEPS // TIMED_STEPS)])
-
-        functions[name], costs[name] = steps, simulation.cost
+        functions[name], costs[name] = local_steps(simulation), simulation.cost
     return functions, costs
+
+
+def local_steps(simulation: fd.simulation.Simulation) -> Callable[[], Any]:
+    """A compiled function that takes :data:`STEPS` local steps of one client by itself."""
+    inputs = simulation.federation, simulation.key, simulation.initial_state()
+    program = jax.jit(simulation.programs.client).lower(*inputs).compile()
+    return lambda: jax.block_until_ready([program(*inputs) for _ in range(STEPS // TIMED_STEPS)])
 
 
 def rows(times: dict[str, list[float]], costs: dict[str, ClientCost]) -> list[dict[str, Any]]:

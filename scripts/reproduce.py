@@ -49,6 +49,7 @@ def run(target: Target, scale: Scale, folder: Path, resume: bool, quiet: bool | 
       quiet: as for a sweep.
     """
     import jax
+    from reproduction import timing
 
     from fedjax_drag.experiment import sweep
 
@@ -58,6 +59,8 @@ def run(target: Target, scale: Scale, folder: Path, resume: bool, quiet: bool | 
     try:
         begun = resume and (folder / sweep.CONFIG).is_file()
         cells = sweep.execute(sweep.plan(target.config, overrides, out=folder, resume=begun), quiet).cells
+        if target.timed:
+            timing.measure(target, overrides, folder)
     except (ValueError, OSError) as error:
         return next(iter(str(error).splitlines()), type(error).__name__)
     finally:

@@ -49,7 +49,7 @@ def draw(target: Target, outcome: Outcome) -> Figure:
     for panel in panels[:, 0]:
         panel.set_ylabel(_QUANTITIES[target.y])
     handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False, fontsize=9)
     figure.suptitle(f"{target.paper}, {target.place} ({target.name})", fontsize=11, fontweight="bold")
     return figure
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag.experiment.axes import METHOD
+from reproduction import timing
 from reproduction.names import percent, written
 from reproduction.outcome import MissingError, Outcome
 
@@ -190,25 +192,25 @@ def steadier(subject: Where, other: Where) -> Question:
     return question
 
 
-def quicker(subject: Where, other: Where, accuracy: float, at_most: float) -> Question:
+def quicker(method: str, other: str, accuracy: float, at_most: float) -> Question:
     """Do the clients of one compute for at most so large a part of the other's time to get to an accuracy?"""
 
     def question(outcome: Outcome) -> Answer:
-        own, theirs = _alive(outcome, subject), outcome.at(other)
+        own, theirs = _alive(outcome, {METHOD: method}), outcome.at({METHOD: other})
         target = _target(accuracy, [own, theirs])
-        ratio = own.first(target, "client_seconds") / theirs.first(target, "client_seconds")
-        return Answer(ratio <= at_most, f"{ratio:.2f} of its time to {percent(target, 0)}")
+        rounds = own.first(target) / theirs.first(target)
+        part = rounds * timing.ratio(outcome.folder, method, other)
+        return Answer(part <= at_most, f"{part:.2f} of its time to {percent(target, 0)}")
 
     return question
 
 
-def costlier(subject: Where, other: Where, at_least: float, at_most: float = math.inf) -> Question:
+def costlier(method: str, other: str, at_least: float, at_most: float = math.inf) -> Question:
     """Is a round of one's clients so many times as long as one of the other's?"""
 
     def question(outcome: Outcome) -> Answer:
-        seconds = [outcome.at(part).curve("client_seconds") for part in (subject, other)]
-        ratio = float(np.divide(*(elapsed[-1] / rounds[-1] for rounds, elapsed in seconds)))
-        return Answer(at_least <= ratio <= at_most, f"{ratio:.2f} times")
+        times = timing.ratio(outcome.folder, method, other)
+        return Answer(at_least <= times <= at_most, f"{times:.2f} times")
 
     return question
 

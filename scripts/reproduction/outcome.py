@@ -77,10 +77,11 @@ class Outcome:
         """The highest point of the mean accuracy."""
         return float(np.nan_to_num(self.curve()[1]).max())
 
-    def first(self, accuracy: float, name: str = "round") -> float:
-        """The round, or another figure then, at which the mean accuracy gets there; infinite if it does not."""
-        reached = np.flatnonzero(self.curve()[1] >= accuracy)
-        return float(self.curve(name)[1][reached[0]]) if reached.size else float("inf")
+    def first(self, accuracy: float) -> float:
+        """The round at which the mean accuracy gets there; infinite if it does not."""
+        rounds, mean = self.curve()
+        reached = np.flatnonzero(mean >= accuracy)
+        return float(rounds[reached[0]]) if reached.size else float("inf")
 
     def swing(self) -> float:
         """Mean change of a run's accuracy from one evaluation to the next, in the second half of it."""

@@ -1,8 +1,9 @@
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduction import figures, freeloaders, judging, verdicts
+from reproduction import figures, freeloaders, judging, timing, verdicts
 from reproduction.judging import Claim, Verdict, judge
 from reproduction.outcome import Outcome
 from reproduction.targets import TARGETS
@@ -13,19 +14,19 @@ from fedjax_drag.experiment.matrix import Cell
 ROUNDS = np.arange(10.0, 110.0, 10.0)
 
 
-def cell(method, accuracy, status="done", seconds=1.0, **values):
+def cell(method, accuracy, status="done", **values):
     """A cell whose accuracy goes from a tenth to ``accuracy`` in ten evaluations, or is as given."""
     curve = np.linspace(0.1, accuracy, 10) if np.ndim(accuracy) == 0 else np.asarray(accuracy, float)
-    history = {"round": ROUNDS[: len(curve)], "test_accuracy": curve, "client_seconds": seconds * ROUNDS[: len(curve)]}
+    history = {"round": ROUNDS[: len(curve)], "test_accuracy": curve}
     return Cell({"method": method, **values}, status, "", history if status != "failed" else {})
 
 
-def outcome(*cells):
-    return Outcome(tuple(cells))
+def outcome(*cells, folder=None):
+    return Outcome(tuple(cells), folder)
 
 
-def answer(question, *cells):
-    return judge(Claim("a paper", "Fig. 1", "a claim", "", "x", question), outcome(*cells))
+def answer(question, *cells, folder=None):
+    return judge(Claim("a paper", "Fig. 1", "a claim", "", "x", question), outcome(*cells, folder=folder))
 
 
 def m(label, **where):
@@ -91,16 +92,17 @@ def test_convergence_is_to_end_near_the_best_and_well_above_guessing():
     assert answer(judging.converges(m("DRAG"), 0.1, wanted=False), cell("DRAG", [0.12] * 10)).holds == "yes"
 
 
-def test_time_of_the_clients():
-    cells = [cell("TACO", FAST, seconds=1.2), cell("FedAvg", SLOW)]
-    assert answer(judging.quicker(m("TACO"), m("FedAvg"), 0.7, 0.744), *cells)[1:] == (
-        "yes",
-        "0.60 of its time to 70 %",
-    )
-    assert answer(judging.costlier(m("TACO"), m("FedAvg"), 1.03), *cells)[1:] == ("yes", "1.20 times")
-    assert answer(judging.costlier(m("TACO"), m("FedAvg"), 0.0, 1.07), *cells).holds == "no"
-    del cells[0].history["client_seconds"]
-    assert answer(judging.costlier(m("TACO"), m("FedAvg"), 1.03), *cells).holds == "not measured"
+def test_time_of_the_clients(tmp_path):
+    cells = [cell("TACO", FAST), cell("FedAvg", SLOW)]
+    quicker, costlier = judging.quicker("TACO", "FedAvg", 0.7, 0.744), judging.costlier("TACO", "FedAvg", 1.03)
+    assert answer(quicker, *cells).holds == answer(costlier, *cells).holds == "not measured"
+    times = {"TACO": [1.2, 6.0, 2.6], "FedAvg": [1.0, 5.0, 1.0]}  # the second turn was disturbed, and half of the third
+    (tmp_path / timing.FILE).write_text(json.dumps(times))
+    assert answer(quicker, *cells, folder=tmp_path)[1:] == ("yes", "0.60 of its time to 70 %")
+    assert answer(costlier, folder=tmp_path)[1:] == ("yes", "1.20 times")
+    assert answer(judging.costlier("TACO", "FedAvg", 0.0, 1.07), folder=tmp_path).holds == "no"
+    (tmp_path / timing.FILE).write_text("[]")
+    assert answer(costlier, folder=tmp_path).holds == "not measured"
 
 
 def test_what_is_missing_or_diverged_is_a_verdict():
@@ -178,7 +180,7 @@ def steady(accuracy):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_claim_asks_for_cells_that_its_target_has(name):
+def test_a_claim_asks_for_cells_that_its_target_has(name, tmp_path):
     """Every value that a question looks for is one of the configuration."""
     config = read(TARGETS[name].config)
     known = {axis: [_label(value) for value in values] for axis, values in config["axes"].items()}
@@ -190,11 +192,14 @@ def test_a_claim_asks_for_cells_that_its_target_has(name):
                 assert value in known[axis], (axis, value)
             return self
 
-    history = {key: np.ones(2) for key in ("round", "test_accuracy", "client_seconds")}
+    history = {key: np.ones(2) for key in ("round", "test_accuracy")}
+    if TARGETS[name].timed:
+        (tmp_path / timing.FILE).write_text(json.dumps({label: [1.0] for label in known["method"]}))
     cells = (Cell({axis: values[0] for axis, values in known.items() if values}, "done", "", history),)
     for claim in verdicts.CLAIMS:
         if claim.target == name:
-            judge(claim, Asked(cells))
+            verdict = judge(claim, Asked(cells, tmp_path))
+            assert verdict.holds != "not measured" or not TARGETS[name].timed, claim
 
 
 def _label(value):

@@ -4,7 +4,7 @@ import pytest
 import reproduce
 import typer
 import yaml
-from reproduction import judging, targets, verdicts
+from reproduction import judging, targets, timing, verdicts
 from reproduction.judging import Claim
 from reproduction.targets import Scale, Target
 
@@ -36,7 +36,8 @@ def tiny(tmp_path, monkeypatch):
     question = judging.highest("method", "DRAG", {"partition.beta": 0.1}, within=1.0)
     claims = []
     for name in ("tiny_here", "tiny_absent"):
-        monkeypatch.setitem(targets.TARGETS, name, Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1))
+        target = Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1, timed=True)
+        monkeypatch.setitem(targets.TARGETS, name, target)
         claims.append(Claim("A paper", "Fig. 1", f"DRAG is first in {name}", "90 %", name, question))
     monkeypatch.setattr(verdicts, "CLAIMS", tuple(claims))
     return tmp_path / "out"
@@ -55,11 +56,16 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     assert "FedAvg" in first["ours"]
     assert "nowhere" in second["ours"]
 
+    times = json.loads((tiny / "tiny_here" / timing.FILE).read_text())
+    assert {label: len(turns) for label, turns in times.items()} == {"FedAvg": timing.TURNS, "DRAG": timing.TURNS}
+    assert all(milliseconds > 0 for turns in times.values() for milliseconds in turns)
+
     metrics = {path: path.stat().st_mtime_ns for path in tiny.glob("tiny_here/cells/*/metrics.jsonl")}
     assert len(metrics) == 8
     reproduce.main("tiny", Scale.FULL, tiny, resume=True, quiet=True)
     assert {path: path.stat().st_mtime_ns for path in metrics} == metrics
     assert json.loads((tiny / verdicts.JSON).read_text())[0] == first
+    assert json.loads((tiny / "tiny_here" / timing.FILE).read_text()) == times
 
     with pytest.raises(typer.Exit):
         reproduce.main("tiny", Scale.FULL, tiny, quiet=True)
