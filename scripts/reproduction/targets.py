@@ -151,11 +151,11 @@ TARGETS = {
         ),
         Target("taco004_table7_adult", TACO, "Table VII, adult", "method", (), 4, _ALONE),
         Target(
-            *("taco004_fig6", TACO, "Fig. 6", "method", ("data",), 20),
+            *("taco004_fig6", TACO, "Fig. 6", "method", ("data",), 24),
             medium=("rounds=16", "local_steps=50", *_ALONE),
         ),
         Target(
-            *("taco004_fig7_gamma", TACO, "Fig. 7", "algorithm.gamma", ("data",), 21),
+            *("taco004_fig7_gamma", TACO, "Fig. 7", "algorithm.gamma", ("data",), 23),
             medium=("rounds=12", _SEED, _GREY),
             quick=(_GREY,),
         ),
