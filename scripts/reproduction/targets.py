@@ -149,7 +149,7 @@ TARGETS = {
             medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5", *_ALONE),
             timed=True,
         ),
-        Target("taco004_table7_adult", TACO, "Table VII, adult", "method", (), 4, _ALONE),
+        Target("taco004_table7_adult", TACO, "Table VII, adult", "method", (), 11),
         Target(
             *("taco004_fig6", TACO, "Fig. 6", "method", ("data",), 24),
             medium=("rounds=16", "local_steps=50", *_ALONE),
