@@ -19,10 +19,11 @@ from reproduction.targets import Target
 
 FILE = "client_times.json"
 TURNS = 20
+"""How often each method is timed."""
 _ALONE = ("mesh=null", "rounds=1", "eval_every=1", "time_clients=false")
 
 
-def measure(target: Target, overrides: Sequence[str], folder: Path, turns: int = TURNS) -> None:
+def measure(target: Target, overrides: Sequence[str], folder: Path) -> None:
     """Times what a target compares and writes the milliseconds of every turn, by method, into a folder.
 
     What lies there stays.
@@ -31,14 +32,13 @@ def measure(target: Target, overrides: Sequence[str], folder: Path, turns: int =
       target: its configuration compares methods.
       overrides: its changes at a scale.
       folder: of its sweep.
-      turns: how often each method is timed.
     """
     if (folder / FILE).is_file():
         return
     jobs = plan(axes.load(target.config, overrides).base, _ALONE).jobs
     contestants = {job.label: local_steps(job.simulation) for job in jobs}
     warm_up(contestants)
-    results.write_json(folder / FILE, in_turn(contestants, turns))
+    results.write_json(folder / FILE, in_turn(contestants, TURNS))
 
 
 def ratio(folder: Path | None, method: str, other: str) -> float:
