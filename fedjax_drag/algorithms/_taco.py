@@ -74,7 +74,7 @@ def taco(
     Args:
       num_clients: M, clients in the federation; the state holds a coefficient and a count for each.
       gamma: strength of the correction, >= 0; default ``1/K``, as in the paper. Its Lemma 1 holds, and its Fig. 7
-        comes out, if that multiplies the sum of K gradients instead of the ``D_t`` of its equation 9: then ask for 1.
+        comes out, where ``1/K`` multiplies the sum of K gradients, not their mean as in equation 9: here ``gamma=1``.
       kappa: coefficient in [0, 1] from which on a client is suspected. Paper: 0.6.
       max_strikes: strikes that expel a client, >= 1. Paper: a fifth of the rounds. Default: nobody is expelled.
       tailored_correction: False leaves the clients' gradients as they are.

@@ -1,6 +1,6 @@
 """How long a client's local steps take with each method that a target compares, measured in turn.
 
-Every cell of a sweep times its clients, too, but minutes apart, and what else the machine does comes and goes: methods
+A sweep can time the clients of its cells, but minutes apart, and what else the machine does comes and goes: methods
 whose clients do the same differ by tens of percent then.
 """
 
