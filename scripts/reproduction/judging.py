@@ -116,7 +116,7 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
 
 
 def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), within: float = 0.0) -> Question:
-    """Does one of an axis end highest, or so near the highest, those ``beside`` it left out?"""
+    """Does one of an axis end above all others, or less than so far below, those ``beside`` it left out?"""
 
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
@@ -124,7 +124,7 @@ def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), wit
         levels = {name: part.at({axis: name}).level() for name in part.labels(axis) if name not in (label, *beside)}
         nearest = max(_required(levels), key=lambda name: levels[name])
         ours = f"{percent(own)}, {written(axis, nearest)} {percent(levels[nearest])}"
-        return Answer(own >= levels[nearest] - within, ours)
+        return Answer(own > levels[nearest] - within, ours)
 
     return question
 

@@ -62,9 +62,11 @@ def test_who_is_first_among_the_methods_of_a_panel():
     question = judging.highest("method", "DRAG", {"beta": 0.1}, beside=["other DRAG"])
     assert answer(question, *cells)[1:] == ("yes", "80.0 %, FedAvg 75.2 %")
     assert answer(judging.highest("method", "DRAG", {"beta": 0.1}), *cells).holds == "no"
+    level = cell("FedAvg", FAST, beta=0.1)
+    assert answer(question, *cells[:2], level)[1:] == ("no", "80.0 %, FedAvg 80.0 %")
     soonest = judging.first_to("method", "DRAG", 0.7, {"beta": 0.1}, beside=["other DRAG"])
     assert answer(soonest, *cells)[1:] == ("yes", "round 20, FedAvg round 40, to 70 %")
-    as_soon = answer(soonest, *cells[:2], cell("FedAvg", FAST, beta=0.1))
+    as_soon = answer(soonest, *cells[:2], level)
     assert as_soon[1:] == ("no", "round 20, FedAvg round 20, to 70 %")
 
 
