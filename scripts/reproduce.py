@@ -58,7 +58,8 @@ def run(target: Target, scale: Scale, folder: Path, resume: bool, quiet: bool | 
         return "at full length only"
     try:
         begun = resume and (folder / sweep.CONFIG).is_file()
-        cells = sweep.execute(sweep.plan(target.config, overrides, out=folder, resume=begun), quiet).cells
+        with sweep.plan(target.config, overrides, out=folder, resume=begun) as planned:
+            cells = sweep.execute(planned, quiet).cells
         if target.timed:
             timing.measure(target, overrides, folder)
     except (ValueError, OSError) as error:

@@ -1,34 +1,49 @@
-"""Checkpoints of a run's state, written with Orbax.
+"""Checkpoints of a run's state and history, written with Orbax.
 
 The state is stored as a flat mapping from each leaf's path to an array, so that a checkpoint can be
-read without knowing the classes it was made of, with a checksum, since Orbax does not notice a flipped bit. Of several
+read without knowing the classes it was made of, with the lines of ``metrics.jsonl`` up to its round, and with a
+checksum of both, since Orbax does not notice a flipped bit. Of several
 processes the first writes and reads the whole state, so that a run may go on with another number of them.
 """
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from fedjax_drag.experiment.results import CHECKPOINTS
+from fedjax_drag.experiment.errors import FolderError
+from fedjax_drag.experiment.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
 from fedjax_drag.simulation.distributed import checksum, from_first, is_first
 from fedjax_drag.simulation.mesh import fetch
 
 KEEP = 2
 """How many of the newest are kept if nothing else is said."""
 
-_ACCURACY, _CHECKSUM = "test_accuracy", "checksum"
+_ACCURACY, _CHECKSUM, _HISTORY = "test_accuracy", "checksum", "history"
 
 T = TypeVar("T")
+
+
+class Stored(NamedTuple):
+    """What a checkpoint holds.
+
+    Attributes:
+      state: after its round.
+      history: the lines of ``metrics.jsonl`` up to it; None in a checkpoint that has none, as older versions wrote.
+    """
+
+    state: Any
+    history: bytes | None
 
 
 def load_params(folder: str | Path, which: str | int = "latest") -> Any:
@@ -78,6 +93,7 @@ class Checkpoints:
 
         self._ocp = ocp
         self._path = (folder / CHECKPOINTS).absolute()
+        self._aside = (folder / DAMAGED_CHECKPOINTS).absolute()
         self._keep, self._keep_best, self._writes = keep, keep_best, writes
 
     @functools.cached_property
@@ -123,25 +139,28 @@ class Checkpoints:
         """The round of the checkpoint with the highest test accuracy, or None."""
         return from_first(lambda: self._manager.best_step())
 
-    def save(self, round_number: int, state: Any, accuracy: float) -> None:
+    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"") -> None:
         """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call.
 
         Args:
           round_number: rounds done.
           state: after them.
           accuracy: its test accuracy.
+          history: the lines of ``metrics.jsonl`` so far.
         """
         leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
         leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
         if not is_first():
             return
+        if history:
+            leaves[_HISTORY] = np.frombuffer(history, np.uint8)
         leaves[_CHECKSUM] = np.uint32(checksum(leaves))
         args = self._ocp.args.StandardSave(leaves)
         with _without_logs():
             self._manager.save(round_number, args=args, metrics={_ACCURACY: float(accuracy)})
 
     def newest(self, read: Callable[[int], T]) -> tuple[int, T] | None:
-        """The newest checkpoint that can be read; newer ones are reported in a line and removed.
+        """The newest checkpoint that can be read; newer ones are set aside, with a line that says so.
 
         Args:
           read: ``(round) -> what is read``, such as :meth:`restore`; what it raises says what is wrong.
@@ -150,34 +169,50 @@ class Checkpoints:
           Its round and what was read; None if there is no checkpoint.
 
         Raises:
-          ValueError: none of those that there are can be read; nothing is removed.
+          FolderError: none of those that there are can be read; nothing is moved.
         """
         faults: dict[int, str] = {}
-        for round_number in reversed(self.rounds()):
+        complete = self.rounds()
+        for round_number in sorted({*complete, *self._named()}, reverse=True):
             try:
+                if round_number not in complete:
+                    raise ValueError(f"checkpoint of round {round_number}: damaged: Orbax takes it for incomplete")
                 found = read(round_number)
             except Exception as error:  # Orbax and what it stands on raise many kinds
                 faults[round_number] = _reason(error)
                 continue
             for damaged, reason in faults.items():
+                from_first(self._set_aside, damaged)
                 if is_first():
-                    tqdm.write(f"{reason}; removed, going on from round {round_number}", file=sys.stderr)
-                    self._manager.delete(damaged)
+                    where = f"set aside in {DAMAGED_CHECKPOINTS}, going on from round {round_number}"
+                    tqdm.write(f"{reason}; {where}", file=sys.stderr)
             return round_number, found
         if not faults:
             return None
         reason = "; ".join(faults.values())
-        raise ValueError(f"{str(self._path)!r}: no checkpoint can be read; remove that folder to begin anew ({reason})")
+        remedy = "--overwrite begins anew (in Python overwrite=True)"
+        raise FolderError(f"{str(self._path)!r}: no checkpoint can be read; {remedy} ({reason})")
 
-    def restore(self, round_number: int, like: Any) -> Any:
-        """Reads the state of a round.
+    def _named(self) -> list[int]:
+        """The rounds of all folders that are named like a checkpoint, whatever Orbax takes them for."""
+        return from_first(lambda: [int(path.name) for path in self._path.iterdir() if path.name.isdecimal()])
+
+    def _set_aside(self, round_number: int) -> None:
+        self._aside.mkdir(exist_ok=True)
+        place = self._aside / str(round_number)
+        for number in itertools.count(1):
+            if not place.exists():
+                break
+            place = self._aside / f"{round_number}.{number}"
+        (self._path / str(round_number)).rename(place)
+        self._manager.reload()
+
+    def restore(self, round_number: int, like: Any) -> Stored:
+        """Reads the state of a round, and the history up to it.
 
         Args:
           round_number: one that was saved.
           like: a state of the same structure, shapes and types (arrays or ``jax.ShapeDtypeStruct``).
-
-        Returns:
-          The state.
 
         Raises:
           ValueError: the stored state has another structure, or is damaged.
@@ -185,8 +220,10 @@ class Checkpoints:
         shapes = jax.eval_shape(_flatten, like)
         wanted = {name: leaf for name, leaf in shapes.items() if leaf.size}
         stored = from_first(self._read, round_number, wanted)
+        history = stored.pop(_HISTORY).tobytes() if _HISTORY in stored else None
         stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
+        state = jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
+        return Stored(state, history)
 
     def params(self, round_number: int) -> Any:
         """The global parameters after a round, as nested dicts."""
@@ -208,9 +245,9 @@ class Checkpoints:
             raise ValueError(f"{fault}: {_reason(error)}") from error
 
     def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What a checkpoint holds; it must be what is ``wanted``."""
+        """What a checkpoint holds, its history included; the state must be what is ``wanted``."""
         found = self._stored(round_number)
-        summed = {_CHECKSUM: found.pop(_CHECKSUM)} if _CHECKSUM in found else {}
+        beside = {name: found.pop(name) for name in (_CHECKSUM, _HISTORY) if name in found}
         wanted = found if wanted is None else wanted
         for name in sorted({*wanted, *found}):
             here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, found))
@@ -218,10 +255,10 @@ class Checkpoints:
                 fault = f"has {there} at {name}; must have {here} for this configuration"
                 raise ValueError(f"checkpoint of round {round_number}: {fault}")
         try:
-            stored = dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted | summed)))
+            stored = dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted | beside)))
         except Exception as error:
             raise ValueError(f"checkpoint of round {round_number}: damaged: {_reason(error)}") from error
-        if summed and int(stored.pop(_CHECKSUM)) != checksum(stored):
+        if _CHECKSUM in beside and int(stored.pop(_CHECKSUM)) != checksum(stored):
             raise ValueError(f"checkpoint of round {round_number}: damaged: is not what its checksum says")
         return stored
 

@@ -142,15 +142,16 @@ def run(
             elif loaded.mesh in ("auto", "cores"):
                 one_device_per_core()
             planned = plan(loaded, out=folder, resume=resume, overwrite=overwrite, log=log or ())
-        try:
-            finished = execute(planned, quiet=quiet or None)
-        except KeyboardInterrupt:
-            _stopped()
-        diverged = divergences(planned, finished)
-        if is_first():
-            _conclude(planned.folder or folder, list(finished), quiet)
-            for line in diverged:
-                typer.echo(f"fedjax-drag: error: {line}", err=True)
+        with planned:
+            try:
+                finished = execute(planned, quiet=quiet or None)
+            except KeyboardInterrupt:
+                _stopped()
+            diverged = divergences(planned, finished)
+            if is_first():
+                _conclude(planned.folder or folder, list(finished), quiet)
+        for line in diverged if is_first() else ():
+            typer.echo(f"fedjax-drag: error: {line}", err=True)
         if diverged:
             raise typer.Exit(FAILED)
 
@@ -239,13 +240,14 @@ def sweep(
                 raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
             target = launcher and launch.executor(launcher, folder / launch.JOBS, job_options or ())
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
-        try:
-            if target is None:
-                finished = sweeping.execute(planned, quiet or None, cells_per_program)
-            else:
-                finished = launch.execute(planned, target, jobs or 1, quiet=quiet or None)
-        except KeyboardInterrupt:
-            _stopped()
+        with planned:
+            try:
+                if target is None:
+                    finished = sweeping.execute(planned, quiet or None, cells_per_program)
+                else:
+                    finished = launch.execute(planned, target, jobs or 1, quiet=quiet or None)
+            except KeyboardInterrupt:
+                _stopped()
         if not quiet:
             typer.echo(f"\n{(folder / sweeping.SUMMARY).read_text(encoding='utf-8')}\nresults in {folder}")
         if all(cell.status == "failed" for cell in finished.cells):

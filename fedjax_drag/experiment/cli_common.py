@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import typer
 
+from fedjax_drag.experiment.errors import FolderError
+
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 """Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
 
@@ -46,7 +48,7 @@ def reported(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        misused = isinstance(error, MisuseError)
+        misused = isinstance(error, MisuseError | FolderError)
         kind = "" if misused else f"the run failed: {type(error).__name__}: "
         hint = "" if misused or debug else " (--debug shows where)"
         first_line = _printable(next(iter(str(error).strip().splitlines()), ""))

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment import results
 from fedjax_drag.experiment.axes import Grid, describe
-from fedjax_drag.experiment.results import History
+from fedjax_drag.experiment.metrics_file import History, plain
 
 Table = dict[str, np.ndarray]
 """Columns by name, each with one entry per row."""
@@ -227,7 +226,7 @@ def _text(cells: Sequence[Cell], num_seeds: int) -> str:
 
 def _numbers(column: Any) -> np.ndarray:
     """A history's column as it reads back from a file, so that a table is the same after a resume."""
-    return np.array([np.nan if x is None else x for x in results.plain(np.asarray(column))], np.float64)
+    return np.array([np.nan if x is None else x for x in plain(np.asarray(column))], np.float64)
 
 
 def _plain(entry: Any) -> Any:

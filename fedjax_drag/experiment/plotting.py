@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from tqdm import tqdm
 
 from fedjax_drag.experiment import results
 from fedjax_drag.experiment.config import Config, flatten
@@ -55,12 +57,15 @@ def plot(runs: Iterable[str | Path], path: str | Path) -> Path:
       runs: results folders.
       path: image to write; its suffix (``.png``, ``.pdf`` or ``.svg``) is the format.
 
+    What is missing, because a run has no evaluation yet or a line of its file cannot be read, is said on standard
+    error.
+
     Returns:
       The path of the image.
 
     Raises:
-      FileNotFoundError: a folder or a file in it does not exist.
-      ValueError: no runs, another suffix, or a malformed results file.
+      FileNotFoundError: a folder or its configuration does not exist.
+      ValueError: no runs, another suffix, or a configuration that is not valid.
     """
     target = Path(path)
     if target.suffix.lower() not in FORMATS:
@@ -68,6 +73,8 @@ def plot(runs: Iterable[str | Path], path: str | Path) -> Path:
     read = [run for folder in runs for run in results.read(Path(folder))]
     if not read:
         raise ValueError("runs=[]: must name at least one results folder")
+    for note in filter(None, (run.note for run in read)):
+        tqdm.write(note, file=sys.stderr)
     figure = draw(read)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=160)
@@ -75,9 +82,13 @@ def plot(runs: Iterable[str | Path], path: str | Path) -> Path:
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """The figure that :func:`plot` writes, from runs already read."""
-    curves = _curves(runs)
+    """The figure that :func:`plot` writes, from runs already read; runs without an evaluation have no line."""
+    runs = [run for run in runs if run.history]
     figure = Figure(figsize=(8.0, 4.8), facecolor="white")
+    if not runs:
+        figure.text(0.5, 0.5, "no evaluation yet", color=_MUTED, ha="center", va="center", fontsize=13.5)
+        return figure
+    curves = _curves(runs)
     axes = figure.add_axes(_FRAME)
     for index, curve in enumerate(curves):
         color = _PALETTE[index % len(_PALETTE)]

@@ -1,17 +1,12 @@
 """From a configuration to finished runs: plan everything, then execute and record."""
 
 import dataclasses
-import errno
 import json
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
+from typing import Any
 
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment import build, loggers, results
@@ -19,13 +14,12 @@ from fedjax_drag.experiment.assemble import assemble, traced
 from fedjax_drag.experiment.checkpoints import Checkpoints
 from fedjax_drag.experiment.components import Component
 from fedjax_drag.experiment.config import Config, load, slug
-from fedjax_drag.experiment.progress import Progress, summary
-from fedjax_drag.experiment.results import History
-from fedjax_drag.simulation import Evaluation, Result, Simulation, trace
-from fedjax_drag.simulation.batch import BatchSimulation
+from fedjax_drag.experiment.lock import FolderLock
+from fedjax_drag.experiment.progress import Progress
+from fedjax_drag.experiment.recorder import Recorder
+from fedjax_drag.simulation import Result, Simulation, trace
 from fedjax_drag.simulation.calibration import Walk
 from fedjax_drag.simulation.distributed import from_first, is_first
-from fedjax_drag.simulation.metrics import client_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +68,15 @@ class Federations:
 class Plan:
     """A checked configuration: all its runs are built, none has started.
 
+    It holds the lock of its folder until the end of its ``with`` block.
+
     Attributes:
       config: the resolved configuration.
       jobs: its runs; more than one may be listed only under ``compare``.
       folder: where the results go, or None.
       resume: whether runs found there are continued.
       log: what their metrics go to besides.
+      lock: of the folder; None without one, and in all processes but the first.
     """
 
     config: Config
@@ -87,6 +84,14 @@ class Plan:
     folder: Path | None
     resume: bool
     log: tuple[str, ...] = ()
+    lock: FolderLock | None = None
+
+    def __enter__(self) -> "Plan":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.lock is not None:
+            self.lock.release()
 
 
 def run(
@@ -117,13 +122,13 @@ def run(
       by label. One whose parameters did not stay finite says so in ``diverged_at``.
 
     Raises:
-      ValueError: the configuration or the folder is not valid; raised before anything is computed
-        or written.
+      ValueError: the configuration or the folder is not valid, or another process writes into it; raised before
+        anything is computed or written.
       FileNotFoundError: the configuration or the data are not there.
       KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved in ``out``.
     """
-    planned = plan(config, overrides, out, resume, overwrite, log=log)
-    finished = execute(planned, quiet)
+    with plan(config, overrides, out, resume, overwrite, log=log) as planned:
+        finished = execute(planned, quiet)
     return finished if planned.config.compare is not None else next(iter(finished.values()))
 
 
@@ -136,7 +141,7 @@ def plan(
     federations: Federations | None = None,
     log: Iterable[str] = (),
 ) -> Plan:
-    """Checks and builds all runs of a configuration; writes nothing but clears ``out`` to overwrite it.
+    """Checks and builds all runs of a configuration; locks ``out``, and clears it to overwrite it.
 
     Args and exceptions are those of :func:`run`; ``federations`` are what earlier plans have loaded.
     """
@@ -151,22 +156,49 @@ def plan(
         raise ValueError("out=None: resume and overwrite need the results folder")
     tools = loggers.check(log, folder)
     places = {label: folder and folder / slug(label) for label in singles}
-    if folder is not None:
-        from_first(partial(results.check_folder, folder, resume=resume, overwrite=overwrite))
-    if resume:
-        from_first(_check_resumable, whole, singles, places, folder)
+    lock = None if folder is None else locked(folder, partial(results.check_folder, resume=resume, overwrite=overwrite))
+    try:
+        if resume:
+            from_first(_check_resumable, whole, singles, places, folder)
+        federations = federations or Federations()
+        if not singles:
+            jobs = (Job(whole.name, whole, _prepare(whole, federations, folder if resume else None), folder),)
+        else:
+            jobs = tuple(
+                Job(label, single, _labelled(label, _prepare, single, federations, place if resume else None), place)
+                for (label, single), place in zip(singles.items(), places.values(), strict=True)
+            )
+        if overwrite and folder is not None:
+            from_first(results.clear, folder)
+    except BaseException:
+        if lock is not None:
+            lock.abandon()
+        raise
+    return Plan(whole, jobs, folder, resume, tools, lock)
 
-    federations = federations or Federations()
-    if not singles:
-        jobs = (Job(whole.name, whole, _prepare(whole, federations, folder if resume else None), folder),)
-    else:
-        jobs = tuple(
-            Job(label, single, _labelled(label, _prepare, single, federations, place if resume else None), place)
-            for (label, single), place in zip(singles.items(), places.values(), strict=True)
-        )
-    if overwrite and folder is not None:
-        from_first(results.clear, folder)
-    return Plan(whole, jobs, folder, resume, tools)
+
+def locked(folder: Path, check: Callable[[Path], Any]) -> FolderLock | None:
+    """The lock of a results folder that has passed a check, in the first of several processes.
+
+    Args:
+      folder: the results folder to be.
+      check: ``(folder) -> None`` raises an error if it is not fit. It is asked before the folder is made, and once more
+        when it is locked: until then another process may have written there.
+    """
+    held: list[FolderLock] = []
+
+    def take() -> None:
+        check(folder)
+        lock = FolderLock(folder)
+        try:
+            check(folder)
+        except BaseException:
+            lock.abandon()
+            raise
+        held.append(lock)
+
+    from_first(take)
+    return held[0] if held else None
 
 
 def execute(planned: Plan, quiet: bool | None = None) -> dict[str, Result]:
@@ -218,7 +250,7 @@ def _check_resumable(
     results.check_same(folder, whole)
     for label, single in singles.items():
         place = places[label]
-        if place is not None and (place / results.CONFIG).is_file():
+        if place is not None:
             _labelled(label, results.check_same, place, single)
 
 
@@ -251,116 +283,3 @@ def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> 
     finally:
         bar.close()
         recorder.close()
-
-
-class Recorder:
-    """Writes a run's evaluations, checkpoints and summary as they come; a callback of the engine.
-
-    Each of several processes has one, of which the first writes.
-
-    Args:
-      folder: the results folder; made here.
-      config: the run's configuration.
-      simulation: the run, or those that it is one of, which knows what its state looks like.
-      resume: continue from the newest checkpoint in the folder that can be read, if there is one.
-
-    Raises:
-      ValueError: there are checkpoints, and none can be read.
-
-    Attributes:
-      start: rounds already done.
-      state: the state after them, or None at the beginning.
-    """
-
-    def __init__(self, folder: Path, config: Config, simulation: Simulation | BatchSimulation, resume: bool):
-        self._folder = folder
-        self._begun = time.perf_counter()
-        from_first(results.begin, folder, config, simulation.walk)
-        from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
-        self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, writes=True)
-        try:
-            newest = self._checkpoints.newest(partial(self._recorded, simulation.shapes)) if resume else None
-        except BaseException:
-            self._checkpoints.close()
-            raise
-        earlier: tuple[History, Any] = ({}, None)
-        self.start, (self._earlier, self.state) = newest or (0, earlier)
-        metrics = folder / results.METRICS
-        if newest:
-            from_first(results.cut_metrics, metrics, len(self._earlier["round"]))
-        self._rows: list[dict[str, Any]] = []
-        place = metrics if is_first() else Path(os.devnull)
-        self._stream: IO[str] = place.open("a" if newest else "w", encoding="utf-8")
-
-    def _recorded(self, shapes: Any, round_number: int) -> tuple[History, Any]:
-        """The evaluations up to a round that has a checkpoint, and the state in it."""
-        history = from_first(partial(results.read_metrics, self._folder / results.METRICS, up_to=round_number))
-        if history["round"][-1] != round_number:
-            ends = f"{results.METRICS} ends at round {history['round'][-1]}"
-            raise ValueError(f"checkpoint of round {round_number}: {ends}")
-        return history, self._checkpoints.restore(round_number, shapes)
-
-    def __call__(self, event: Evaluation) -> None:
-        """Records an evaluation: first its line, then the state after it, unless it is one to go back from.
-
-        Raises:
-          OSError: one line with what was wrong with the folder, the round, and how to go on.
-        """
-        with self._writing(event.round):
-            if is_first() and not (self._folder / results.METRICS).exists():
-                raise FileNotFoundError(f"{str(self._folder)!r} is gone")
-            results.append_metrics(self._stream, event.metrics)
-            self._rows.append({key: event.metrics[key] for key in ("round", "test_accuracy")})
-            if event.state is not None and event.diverged_at is None:
-                self._checkpoints.save(event.round, event.state, event.metrics["test_accuracy"])
-
-    @contextmanager
-    def _writing(self, round_number: int) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # Orbax has its own for a disk that is full
-            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-            reason = "No space left on device" if full else next(iter(str(error).splitlines()), type(error).__name__)
-            remedy = f"{'free space' if full else 'put that right'} and run again with --resume"
-            raise OSError(f"{reason} at round {round_number} in {str(self._folder)!r}; {remedy}") from error
-
-    def finish(self, result: Result) -> Result:
-        """Writes the summary; returns the result with the history from before a resume."""
-        history = self._earlier
-        if result.history:
-            history = results.join(self._earlier, result.history) if self._earlier else result.history
-        if result.seconds_per_step is not None and history:
-            history |= {"client_seconds": client_seconds(history, result.seconds_per_step)}
-        seconds = result.seconds + result.compile_seconds
-        figures = summary(history, seconds, result.compile_seconds) | self._session()
-        done = int(history["round"][-1]) - self.start
-        figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
-        figures |= {"client_cost": result.cost._asdict(), "seconds_per_local_step": result.seconds_per_step}
-        if result.diverged_at is not None:
-            figures["diverged_at"] = result.diverged_at
-        with self._writing(figures["rounds"]):
-            self._conclude(figures | {"interrupted": False})
-        return result._replace(history=history)
-
-    def interrupted(self) -> None:
-        """Writes the summary of a run that was stopped; its evaluations and checkpoints are already there."""
-        keys = ("round", "test_accuracy")
-        history = {
-            key: np.concatenate([self._earlier.get(key, np.zeros(0)), np.array([row[key] for row in self._rows])])
-            for key in keys
-        }
-        figures = summary(history, time.perf_counter() - self._begun, None) | self._session()
-        self._conclude(figures | {"interrupted": True})
-
-    def close(self) -> None:
-        """Closes the files."""
-        with suppress(OSError):  # of a line that could not be written, which has been told
-            self._stream.close()
-        self._checkpoints.close()
-
-    def _conclude(self, figures: dict[str, Any]) -> None:
-        if is_first():
-            results.write_json(self._folder / results.SUMMARY, figures)
-
-    def _session(self) -> dict[str, Any]:
-        return {"resumed_from_round": self.start} if self.start else {}

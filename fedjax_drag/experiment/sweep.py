@@ -4,6 +4,7 @@ import dataclasses
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +14,14 @@ from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from fedjax_drag import checks
-from fedjax_drag.experiment import axes, families, matrix, results, run
+from fedjax_drag.experiment import axes, families, matrix, metrics_file, results, run
 from fedjax_drag.experiment.assemble import assemble
 from fedjax_drag.experiment.axes import Grid, Point
 from fedjax_drag.experiment.checkpoints import Checkpoints
 from fedjax_drag.experiment.families import Family
+from fedjax_drag.experiment.lock import FolderLock
 from fedjax_drag.experiment.matrix import Cell, Table
-from fedjax_drag.experiment.results import History
+from fedjax_drag.experiment.metrics_file import METRICS, History
 from fedjax_drag.experiment.together import Member, run_together
 from fedjax_drag.simulation.metrics import Result, client_seconds
 from fedjax_drag.simulation.setup import federate
@@ -54,17 +56,28 @@ class Sweep(NamedTuple):
 class Plan:
     """A checked sweep, none of whose cells has started.
 
+    It holds the lock of its folder until the end of its ``with`` block.
+
     Attributes:
       grid: its cells.
       folder: where the results go, or None.
       resume: whether cells found there are skipped or continued.
       federations: data that the cells share.
+      lock: of the folder; None without one.
     """
 
     grid: Grid
     folder: Path | None
     resume: bool
     federations: run.Federations
+    lock: FolderLock | None = None
+
+    def __enter__(self) -> "Plan":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.lock is not None:
+            self.lock.release()
 
 
 def sweep(
@@ -109,7 +122,8 @@ def sweep(
     """
     if cells_per_program is not None:
         checks.count("cells_per_program", cells_per_program, 1)
-    return execute(plan(config, overrides, out, resume, overwrite), quiet, cells_per_program)
+    with plan(config, overrides, out, resume, overwrite) as planned:
+        return execute(planned, quiet, cells_per_program)
 
 
 def plan(
@@ -119,7 +133,7 @@ def plan(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Plan:
-    """Checks all cells of a sweep; writes nothing but clears ``out`` to overwrite it.
+    """Checks all cells of a sweep; locks ``out``, and clears it to overwrite it.
 
     Args and exceptions are those of :func:`sweep`.
     """
@@ -127,18 +141,22 @@ def plan(
     folder = None if out is None else Path(out)
     if folder is None and (resume or overwrite):
         raise ValueError("out=None: resume and overwrite need the results folder")
-    if folder is not None:
-        _check_folder(folder, resume=resume, overwrite=overwrite)
-    if folder is not None and resume:
+    lock = None if folder is None else run.locked(folder, partial(_check_folder, resume=resume, overwrite=overwrite))
+    try:
+        if folder is not None and resume:
+            for point in grid.points:
+                if (folder / CELLS / point.folder / results.CONFIG).is_file():
+                    results.check_same(folder / CELLS / point.folder, point.config)
+        federations = run.Federations()
         for point in grid.points:
-            if (folder / CELLS / point.folder / results.CONFIG).is_file():
-                results.check_same(folder / CELLS / point.folder, point.config)
-    federations = run.Federations()
-    for point in grid.points:
-        federations.dataset(point.config)  # data that are not there are no fault of a single cell
-    if folder is not None and overwrite:
-        _clear(folder)
-    return Plan(grid, folder, resume, federations)
+            federations.dataset(point.config)  # data that are not there are no fault of a single cell
+        if folder is not None and overwrite:
+            _clear(folder)
+    except BaseException:
+        if lock is not None:
+            lock.abandon()
+        raise
+    return Plan(grid, folder, resume, federations, lock)
 
 
 def begin(planned: Plan) -> None:
@@ -262,9 +280,9 @@ def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
     point, folder = member.point, member.folder
     begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, together with others
     try:
-        one = run.plan(point.config, out=folder, resume=begun, federations=planned.federations)
-        named = dataclasses.replace(one, jobs=tuple(dataclasses.replace(job, label=point.label) for job in one.jobs))
-        (result,) = run.execute(named, quiet).values()
+        with run.plan(point.config, out=folder, resume=begun, federations=planned.federations) as one:
+            jobs = tuple(dataclasses.replace(job, label=point.label) for job in one.jobs)
+            (result,) = run.execute(dataclasses.replace(one, jobs=jobs), quiet).values()
         return _judged(point, result.history, result.diverged_at)
     except Exception as error:
         return _failed(point, error)
@@ -289,12 +307,15 @@ def _finished(folder: Path, point: Point) -> Cell | None:
     """What became of a cell that has nothing left to do, else None."""
     try:
         figures = results.read_summary(folder)
-        history = results.read_metrics(folder / results.METRICS)
-    except (OSError, ValueError):
+        whole = metrics_file.checksum(folder / METRICS) == figures["metrics_crc32"]
+    except (OSError, ValueError, KeyError):  # not there yet, damaged, or of an older version: resumed
+        return None
+    history = metrics_file.read(folder / METRICS).history
+    if not whole or not history or figures["interrupted"]:
         return None
     diverged_at = figures.get("diverged_at")
     stopped = diverged_at is not None and point.config.stop_on_divergence
-    if figures["interrupted"] or (history["round"][-1] < point.config.rounds and not stopped):
+    if history["round"][-1] < point.config.rounds and not stopped:
         return None
     seconds = figures["seconds_per_local_step"]
     if seconds is not None:
@@ -317,11 +338,9 @@ def _interrupted(planned: Plan, cells: Mapping[int, Cell]) -> dict[int, Cell]:
     found: dict[int, Cell] = {}
     for place, point in enumerate(planned.grid.points):
         if planned.folder is not None and place not in cells:
-            try:
-                history = results.read_metrics(planned.folder / CELLS / point.folder / results.METRICS)
-            except (OSError, ValueError):
-                continue
-            found[place] = Cell(point.values, "interrupted", "stopped before its end", history)
+            history = metrics_file.read(planned.folder / CELLS / point.folder / METRICS).history
+            if history:
+                found[place] = Cell(point.values, "interrupted", "stopped before its end", history)
     return found
 
 
@@ -350,7 +369,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{where}: must be a folder, and this is a file")
     holds_sweep = (folder / CONFIG).is_file()
-    if resume and not holds_sweep:
+    if resume and not (holds_sweep or (folder / CELLS).is_dir()):
         raise ValueError(f"{where}: holds no sweep to resume")
     if holds_sweep and not (resume or overwrite):
         raise ValueError(f"{where}: already holds a sweep; resume or overwrite it, or choose another folder")

@@ -11,8 +11,9 @@ from jax.sharding import Mesh
 
 from fedjax_drag.experiment.assemble import assemble, traced
 from fedjax_drag.experiment.axes import Point, describe
+from fedjax_drag.experiment.lock import FolderLock
 from fedjax_drag.experiment.progress import Progress
-from fedjax_drag.experiment.run import Recorder
+from fedjax_drag.experiment.recorder import Recorder
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
 from fedjax_drag.simulation.metrics import Result
 from fedjax_drag.simulation.settings import Settings
@@ -93,9 +94,11 @@ class _Chunk:
         self._saved = time.monotonic()
         self._failed: dict[int, Exception] = {}
         self._recorders: dict[int, Recorder] = {}
+        self._locks: list[FolderLock] = []
         try:
             for cell, member in enumerate(members):
                 if member.folder is not None:
+                    self._locks.append(FolderLock(member.folder))
                     self._recorders[cell] = Recorder(member.folder, member.point.config, batch, member.resume)
             self._check_starts()
         except BaseException:
@@ -137,6 +140,8 @@ class _Chunk:
     def _close(self) -> None:
         for recorder in self._recorders.values():
             recorder.close()
+        for lock in self._locks:
+            lock.release()
 
     def _record(self, event: BatchEvaluation) -> None:
         save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS

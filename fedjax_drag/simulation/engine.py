@@ -139,7 +139,7 @@ class Simulation:
                 callback(Evaluation(done, self.num_rounds, history[-1], state, diverged_at))
         jax.block_until_ready(state)
         columns = stack_history(history)
-        if seconds_per_step is not None:
+        if seconds_per_step is not None and columns:
             columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
         seconds = time.perf_counter() - started
         params = state.params if self.key.is_fully_addressable else own_copy(state.params)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from pyarrow import parquet
 
-from fedjax_drag.experiment import results, sweep
+from fedjax_drag.experiment import metrics_file, sweep
 from fedjax_drag.experiment.axes import describe
 from fedjax_drag.experiment.config import slug
 from fedjax_drag.experiment.matrix import COMPLETE, Cell
-from fedjax_drag.experiment.results import History
+from fedjax_drag.experiment.metrics_file import History
 
 TAIL = 5
 """Evaluations at the end of a run whose mean is its level: under attack the last one alone swings by points."""
@@ -101,10 +101,7 @@ class Outcome:
         if self.folder is None:
             raise MissingError("not measured")
         places = [self.folder / sweep.CELLS / slug(describe(cell.values)) for cell in self.complete()]
-        try:
-            found = [results.read_metrics(place / results.METRICS) for place in places]
-        except (OSError, ValueError):
-            raise MissingError("not measured") from None
+        found = [metrics_file.read(place / metrics_file.METRICS).history for place in places]
         if any(name not in history for history in found):
             raise MissingError("not measured")
         return found

@@ -6,7 +6,8 @@ from tiny import DRAG, TINY
 from typer.testing import CliRunner
 
 from fedjax_drag.experiment.cli import app
-from fedjax_drag.experiment.run import Recorder, execute, plan
+from fedjax_drag.experiment.recorder import Recorder
+from fedjax_drag.experiment.run import execute, plan
 
 CONFIG = TINY | DRAG
 

@@ -31,7 +31,7 @@ def test_state_comes_back_bit_for_bit(tmp_path, state, abstract):
     checkpoints.save(5, state, 0.5)
     checkpoints.close()
     checkpoints = Checkpoints(tmp_path)
-    back = checkpoints.restore(5, jax.eval_shape(lambda: state) if abstract else state)
+    back = checkpoints.restore(5, jax.eval_shape(lambda: state) if abstract else state).state
     checkpoints.close()
     assert jax.tree.structure(back) == jax.tree.structure(state)
     assert jax.random.key_data(back.key).tolist() == jax.random.key_data(state.key).tolist()
@@ -79,7 +79,7 @@ def saved(folder, state, accuracies, **options):
 
 def newest(folder, state):
     with closing(Checkpoints(folder)) as checkpoints:
-        found = checkpoints.newest(lambda round_number: checkpoints.restore(round_number, state))
+        found = checkpoints.newest(lambda round_number: checkpoints.restore(round_number, state).state)
     return None if found is None else (found[0], int(found[1].round))
 
 
@@ -139,7 +139,8 @@ def test_damaged_one_is_reported_and_the_one_before_it_used(tmp_path, state, dam
     assert newest(tmp_path, state) == (2, 2)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("checkpoint of round 3: damaged: ")
-    assert line.endswith("; removed, going on from round 2")
+    assert line.endswith("; set aside in checkpoints.damaged, going on from round 2")
+    assert (tmp_path / "checkpoints.damaged" / "3").is_dir()
     assert newest(tmp_path, state) == (2, 2), "and is not in the way"
     with closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(3, state._replace(round=jnp.int32(3)), 0.3)
@@ -152,7 +153,7 @@ def test_none_that_can_be_read(tmp_path, state):
     saved(tmp_path, state, [0.1, 0.2])
     for name in ("1", "2"):
         DAMAGE["the state"](tmp_path / "checkpoints" / name)
-    with pytest.raises(ValueError, match="no checkpoint can be read; remove that folder to begin anew") as caught:
+    with pytest.raises(ValueError, match="no checkpoint can be read; --overwrite begins anew") as caught:
         newest(tmp_path, state)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "checkpoints" / "2").exists(), "nothing is removed"

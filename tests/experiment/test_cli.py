@@ -110,7 +110,7 @@ def test_interrupt_says_how_to_go_on(command, tiny_file, tmp_path, monkeypatch, 
 
 
 def test_failure_is_one_line_with_status_1(command, tiny_file, monkeypatch):
-    def fail(self, round_number, state, accuracy):
+    def fail(self, *_):
         raise RuntimeError("disk full\nand more")
 
     monkeypatch.setattr(Checkpoints, "save", fail)

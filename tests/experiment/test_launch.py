@@ -91,8 +91,8 @@ def test_a_job_that_died_is_recorded_and_run_again_on_resume(tmp_path):
 
 def test_ctrl_c_cancels_the_jobs_and_leaves_what_can_be_resumed(tmp_path):
     executor = Executor({1: KeyboardInterrupt()})
-    with pytest.raises(KeyboardInterrupt):
-        launch.execute(sweep.plan(SMALL, out=tmp_path), executor, 3, quiet=True)
+    with sweep.plan(SMALL, out=tmp_path) as planned, pytest.raises(KeyboardInterrupt):
+        launch.execute(planned, executor, 3, quiet=True)
     assert all(job.cancelled for job in executor.jobs)
     assert sweep.plan(SMALL, out=tmp_path, resume=True).resume
 

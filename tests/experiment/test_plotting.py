@@ -6,8 +6,9 @@ import pytest
 from matplotlib import image
 from omegaconf import OmegaConf
 
-from fedjax_drag.experiment import plotting, results
+from fedjax_drag.experiment import metrics_file, plotting, results
 from fedjax_drag.experiment.config import load
+from fedjax_drag.experiment.metrics_file import METRICS
 
 
 @pytest.fixture
@@ -19,9 +20,8 @@ def write(tiny, tmp_path):
         folder.mkdir(parents=True)
         config = load(tiny, overrides)
         OmegaConf.save(OmegaConf.create(config.to_mapping()), folder / results.CONFIG)
-        with (folder / results.METRICS).open("w") as stream:
-            for index, accuracy in enumerate(accuracies):
-                results.append_metrics(stream, {"round": 10 * (index + 1), "test_accuracy": accuracy})
+        rows = [{"round": 10 * (index + 1), "test_accuracy": accuracy} for index, accuracy in enumerate(accuracies)]
+        (folder / METRICS).write_bytes(b"".join(map(metrics_file.line_of, rows)))
         return folder
 
     return make
@@ -124,7 +124,6 @@ def test_other_suffix_and_no_runs(write, tmp_path):
     ("line", "message"),
     [
         ("{", "not JSON"),
-        ("", "not JSON"),
         ("[1, 2]", "must be a JSON object"),
         ('{"round": 20}', "has no 'test_accuracy'"),
         ('{"round": "x", "test_accuracy": 0.5}', "must be a round number"),
@@ -135,7 +134,7 @@ def test_other_suffix_and_no_runs(write, tmp_path):
         ('{"round": 20, "test_accuracy": [0.5]}', "its entries differ"),
         ('{"round": 20, "test_accuracy": [0.5, [1]]}', "line 2"),
         ('{"round": 20, "test_accuracy": 0.5, "more": 1}', "its entries differ"),
-        ('{"round": 10, "test_accuracy": 0.5}', "round 10 comes after round 10"),
+        ('{"round": 10, "test_accuracy": 0.5}', "out of order: round 10"),
         ('{"round": 20, "test_accuracy": NaN}', "NaN is not JSON"),
         ('{"round": 20, "test_accuracy": ' + "[" * 100_000, "nested too deeply"),
         ('{"round": 20, "test_accuracy": ' + "9" * 5000 + "}", "line 2"),
@@ -143,23 +142,40 @@ def test_other_suffix_and_no_runs(write, tmp_path):
         ("\x00\ufffd", "not JSON"),
     ],
 )
-def test_malformed_line_is_named(write, tmp_path, line, message):
+def test_malformed_line_is_named_and_costs_no_other(write, tmp_path, line, message, capsys):
     folder = write("a", accuracies=(0.1,))
-    with (folder / results.METRICS).open("a") as stream:
-        stream.write(line + "\n")
-    with pytest.raises(ValueError, match="line 2") as caught:
-        plotting.plot([folder], tmp_path / "a.png")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "a.png").exists()
+    with (folder / METRICS).open("a") as stream:
+        stream.write(f'{line}\n{{"round": 30, "test_accuracy": 0.5}}\n')
+    assert plotting.plot([folder], tmp_path / "a.png").is_file()
+    (note,) = capsys.readouterr().err.splitlines()
+    assert f"{str(folder / METRICS)!r}: line 2 (" in note
+    assert message in note
+    (run,) = results.read(folder)
+    assert run.history["round"].tolist() == [10, 30]
+    assert run.history["test_accuracy"].tolist() == [0.1, 0.5]
 
 
-def test_incomplete_folders(write, tmp_path):
+def test_a_wrong_round_costs_its_line_only(write):
+    folder = write("a", accuracies=(0.1, 0.2, 0.3, 0.4))
+    text = (folder / METRICS).read_text()
+    (folder / METRICS).write_text(text.replace('"round": 20', '"round": 99'))
+    (run,) = results.read(folder)
+    assert run.history["round"].tolist() == [10, 30, 40]
+    assert "line 2 (out of order: round 99)" in run.note
+
+
+def test_incomplete_folders(write, tmp_path, capsys):
     folder = write("a", accuracies=())
-    with pytest.raises(ValueError, match="holds no evaluation"):
-        plotting.plot([folder], tmp_path / "a.png")
+    for content in (b"", b"\n", b'{"round": 10, "test_acc', None):
+        if content is None:
+            (folder / METRICS).unlink()
+        else:
+            (folder / METRICS).write_bytes(content)
+        assert plotting.plot([folder], tmp_path / "a.png").is_file()
+        assert capsys.readouterr().err == f"{str(folder)!r}: no evaluation yet\n"
+    assert labels(draw(folder, write("begun"))) == ["tiny"]
     (folder / results.CONFIG).unlink()
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match=r"it has no config\.yaml"):
         plotting.plot([folder], tmp_path / "a.png")
     with pytest.raises(FileNotFoundError, match="no such results folder"):
         plotting.plot([tmp_path / "none"], tmp_path / "a.png")
@@ -171,25 +187,23 @@ def test_incomplete_folders(write, tmp_path):
 
 def test_seeds_without_a_common_round(write, tmp_path):
     a, b = write("a"), write("b", "seed=1")
-    (b / results.METRICS).write_text('{"round": 11, "test_accuracy": 0.5}\n')
+    (b / METRICS).write_text('{"round": 11, "test_accuracy": 0.5}\n')
     with pytest.raises(ValueError, match="no evaluation in a round"):
         plotting.plot([a, b], tmp_path / "a.png")
 
 
-def test_numbers_read_back_equal(tmp_path):
+def test_numbers_read_back_equal():
     values = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    with (tmp_path / "m.jsonl").open("w") as stream:
-        results.append_metrics(stream, {"round": 1, "test_accuracy": np.float32(0.1), "v": values, "n": np.int32(3)})
-    history = results.read_metrics(tmp_path / "m.jsonl")
+    line = metrics_file.line_of({"round": 1, "test_accuracy": np.float32(0.1), "v": values, "n": np.int32(3)})
+    history = metrics_file.parse(line).history
     np.testing.assert_array_equal(history["v"][0].astype(np.float32), values)
-    assert '"test_accuracy": 0.1,' in (tmp_path / "m.jsonl").read_text()
+    assert b'"test_accuracy": 0.1,' in line
 
 
-def test_not_a_number_is_null(tmp_path):
-    with (tmp_path / "m.jsonl").open("w") as stream:
-        results.append_metrics(stream, {"round": 1, "test_accuracy": np.float32(np.nan), "v": [np.inf, 1.0]})
-    assert (tmp_path / "m.jsonl").read_text() == '{"round": 1, "test_accuracy": null, "v": [null, 1.0]}\n'
-    assert np.isnan(results.read_metrics(tmp_path / "m.jsonl")["test_accuracy"]).all()
+def test_not_a_number_is_null():
+    line = metrics_file.line_of({"round": 1, "test_accuracy": np.float32(np.nan), "v": [np.inf, 1.0]})
+    assert line == b'{"round": 1, "test_accuracy": null, "v": [null, 1.0]}\n'
+    assert np.isnan(metrics_file.parse(line).history["test_accuracy"]).all()
 
 
 def test_a_single_run_is_titled_by_its_method(write):

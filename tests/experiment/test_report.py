@@ -228,13 +228,10 @@ def test_bad_input_is_one_line_and_nothing_is_written(page, command, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     good = write_run(tmp_path / "good", [0.1])
-    damaged = write_run(tmp_path / "damaged", [0.1])
-    (damaged / results.METRICS).write_text('{"round": 1}\n')
     telling = write_run(tmp_path / "telling", [0.1], config={"name": "${oc.env:HOME}"})
     for arguments, message in (
         ((tmp_path / "none",), "no such results folder"),
         ((empty,), "must be that of a run, a comparison or a sweep"),
-        ((damaged,), "has no 'test_accuracy'"),
         ((telling,), "must not hold '${'"),
         ((good, "--target", "1.5"), "target=1.5"),
         ((good, "--out", empty), "must be a file"),
@@ -245,6 +242,17 @@ def test_bad_input_is_one_line_and_nothing_is_written(page, command, tmp_path):
         assert line.startswith("fedjax-drag: error: ")
         assert message in line
     assert not list(tmp_path.rglob("*.html"))
+
+
+@pytest.mark.parametrize(
+    ("content", "status"), [(b"", "no evaluation yet"), (b'{"round": 1}\n', "line 1 (has no 'test_accuracy') left out")]
+)
+def test_a_run_without_an_evaluation_is_a_page_that_says_so(page, tmp_path, content, status):
+    folder = write_run(tmp_path / "run", [0.1])
+    (folder / results.METRICS).write_bytes(content)
+    shown = page(folder).shown
+    assert "none has been evaluated" in shown
+    assert status in shown
 
 
 def test_command_writes_the_page_of_a_real_run_into_its_folder(command, finished, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedjax_drag.experiment import results
+from fedjax_drag.experiment import lock, results
 from fedjax_drag.experiment import run as running
 from fedjax_drag.experiment.checkpoints import Checkpoints
 from fedjax_drag.experiment.config import load
@@ -21,7 +21,8 @@ def same(a, b):
 
 
 def snapshot(folder):
-    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*")}
+    files = (path for path in folder.rglob("*") if path.name not in lock.FILES)
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in files}
 
 
 def test_without_a_folder_nothing_is_written(tiny, tmp_path, monkeypatch):
@@ -33,7 +34,7 @@ def test_without_a_folder_nothing_is_written(tiny, tmp_path, monkeypatch):
 
 def test_folder_holds_what_a_run_writes(finished):
     folder, result = finished
-    assert {path.name for path in folder.iterdir()} == set(results.WRITTEN) - {results.FIGURE}
+    assert {path.name for path in folder.iterdir()} == {*results.WRITTEN, *lock.FILES} - {results.FIGURE}
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [2, 4, 6]
@@ -78,8 +79,9 @@ def test_overwrite_removes_what_runs_wrote_and_nothing_else(tiny, tmp_path):
     (out / "notes.txt").write_text("mine")
     (out / "b" / "notes.txt").write_text("mine")
     run(tiny, overrides=["rounds=2"], out=out, overwrite=True)
-    assert {path.name for path in out.iterdir()} == (set(results.WRITTEN) - {results.FIGURE}) | {"notes.txt", "b"}
-    assert [path.name for path in (out / "b").iterdir()] == ["notes.txt"]
+    written = {*results.WRITTEN, *lock.FILES} - {results.FIGURE}
+    assert {path.name for path in out.iterdir()} == written | {"notes.txt", "b"}
+    assert {path.name for path in (out / "b").iterdir()} == {"notes.txt", *lock.FILES}
 
 
 def test_overwrite_refuses_a_folder_of_something_else(tiny, tmp_path):

@@ -9,9 +9,10 @@ import yaml
 from pyarrow import parquet
 from tiny import TINY
 
-from fedjax_drag.experiment import axes, matrix, together
+from fedjax_drag.experiment import axes, lock, matrix, together
 from fedjax_drag.experiment.matrix import Cell
-from fedjax_drag.experiment.run import Recorder, run
+from fedjax_drag.experiment.recorder import Recorder
+from fedjax_drag.experiment.run import run
 from fedjax_drag.experiment.sweep import Sweep, sweep
 
 SMALL = TINY | {"name": "small", "rounds": 2, "eval_every": 1, "attack": "sign_flip", "byzantine_fraction": 0.5}
@@ -35,7 +36,7 @@ def rows_of(folder):
 
 
 def times(folder):
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in lock.FILES}
 
 
 @pytest.fixture(scope="module")
@@ -342,6 +343,7 @@ def test_overwrite_removes_what_the_sweep_wrote_and_nothing_else(tmp_path):
         "table.csv",
         "table.parquet",
         "summary.md",
+        *lock.FILES,
     }
 
 

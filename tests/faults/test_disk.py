@@ -10,10 +10,11 @@ import yaml
 from small_runs import SMALL, assert_same
 from typer.testing import CliRunner
 
-from fedjax_drag.experiment import results
+from fedjax_drag.experiment import metrics_file
 from fedjax_drag.experiment.checkpoints import Checkpoints
 from fedjax_drag.experiment.cli import app
-from fedjax_drag.experiment.run import Recorder, run
+from fedjax_drag.experiment.recorder import Recorder
+from fedjax_drag.experiment.run import run
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,8 @@ def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def full_on_the_way(stream, metrics):
-    stream.write('{"round": ')
+def full_on_the_way(self, line):
+    self._stream.write(line[:9])
     full()
 
 
@@ -54,7 +55,7 @@ def test_disk_is_full(tmp_path, whole, command, monkeypatch, place):
     def recording(self, event):
         with monkeypatch.context() as patch:
             if event.round == 4 and place == "line":
-                patch.setattr(results, "append_metrics", full_on_the_way)
+                patch.setattr(Recorder, "_append", full_on_the_way)
             if event.round == 4 and place == "checkpoint":
                 patch.setattr(Checkpoints, "save", full)
             record(self, event)
@@ -68,7 +69,7 @@ def test_disk_is_full(tmp_path, whole, command, monkeypatch, place):
     assert status == 1
     assert f"No space left on device at round {stopped} in {str(out)!r}; free space and run again with --resume" in line
     recorded = {"line": [2], "checkpoint": [2, 4], "summary": [2, 4, 6]}[place]
-    assert results.read_metrics(out / "metrics.jsonl")["round"].tolist() == recorded
+    assert metrics_file.read(out / "metrics.jsonl").history["round"].tolist() == recorded
     assert command(out, "--resume") == (0, "")
     assert_same(out, whole)
 

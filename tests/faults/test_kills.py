@@ -8,14 +8,18 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import yaml
 from small_runs import SMALL, assert_same
+from typer.testing import CliRunner
 
-from fedjax_drag.experiment import results
-from fedjax_drag.experiment import run as running
+from fedjax_drag.experiment import plotting, results
 from fedjax_drag.experiment.checkpoints import Checkpoints
+from fedjax_drag.experiment.cli import app
+from fedjax_drag.experiment.recorder import Recorder
 from fedjax_drag.experiment.run import run
+from fedjax_drag.experiment.sweep import sweep
 
 
 class Killed(BaseException):
@@ -30,7 +34,7 @@ def whole(tmp_path_factory):
 
 
 def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
-    out, save, append = tmp_path / "out", Checkpoints.save, results.append_metrics
+    out, save, append = tmp_path / "out", Checkpoints.save, Recorder._append
 
     def before_the_checkpoint(self, round_number, *given):
         if round_number == 4:
@@ -43,16 +47,16 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
             (self._path / "6").rename(self._path / "6.orbax-checkpoint-tmp")
             raise Killed
 
-    def inside_the_line(stream, metrics):
-        if metrics["round"] == 6:
-            stream.write('{"round": 6, "test_acc')
+    def inside_the_line(self, line):
+        if line.startswith(b'{"round": 6'):
+            self._stream.write(line[:20])
             raise Killed
-        append(stream, metrics)
+        append(self, line)
 
     stops = [
         (Checkpoints, "save", before_the_checkpoint, ["2"]),
         (Checkpoints, "save", inside_the_checkpoint, ["4", "6.orbax-checkpoint-tmp"]),
-        (running.results, "append_metrics", inside_the_line, ["4"]),
+        (Recorder, "_append", inside_the_line, ["4"]),
     ]
     for owner, name, stopping, left in stops:
         with monkeypatch.context() as patch:
@@ -62,6 +66,46 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
         assert sorted(path.name for path in (out / "checkpoints").iterdir()) == left
     run(SMALL, out=out, resume=True)
     assert_same(out, whole)
+
+
+@pytest.mark.parametrize("place", ["before the summary", "before the picture"])
+def test_stops_after_the_last_evaluation(tmp_path, whole, monkeypatch, place):
+    """A run that has nothing left to do but to say so is finished by ``--resume``."""
+    out, config = tmp_path / "out", tmp_path / "tiny.yaml"
+    config.write_text(yaml.safe_dump(SMALL | {"time_clients": True}))
+
+    def killed(*_):
+        raise Killed
+
+    owner, name = (Recorder, "finish") if place == "before the summary" else (plotting, "plot")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(Killed):
+            CliRunner().invoke(app, ["run", str(config), "--quiet", "--out", str(out)], catch_exceptions=False)
+    assert not (out / "accuracy.png").exists()
+    done = CliRunner().invoke(app, ["run", str(config), "--quiet", "--out", str(out), "--resume"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert results.read_summary(out)["interrupted"] is False
+    assert (out / "accuracy.png").is_file()
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_cells_stop_after_their_last_evaluation(tmp_path, monkeypatch, most):
+    grid = SMALL | {"time_clients": True, "axes": {"seed": [0, 1]}}
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "finish", killed)
+        with pytest.raises(Killed):
+            sweep(grid, out=tmp_path, cells_per_program=most)
+    cells = sweep(grid, out=tmp_path, cells_per_program=most, resume=True).cells
+    assert [(cell.status, cell.message) for cell in cells] == [("done", "")] * 2
+    for cell, other in zip(cells, sweep(grid).cells, strict=True):
+        accuracies = [np.float32(one.history["test_accuracy"]) for one in (cell, other)]  # a file has no float32
+        np.testing.assert_array_equal(*accuracies)
 
 
 # Processes that are killed.
@@ -93,12 +137,17 @@ def wait(process, until):
         time.sleep(0.005)
 
 
-def killed(process, kind, out, chance, most):
-    """Whether the process was stopped before its end: as it starts, or up to ``most`` seconds after its first line."""
-    before = written(kind, out)
-    early = time.monotonic() + (chance.uniform(0, 10) if chance.random() < 0.2 else 400)
-    wait(process, lambda: written(kind, out) != before or time.monotonic() > early)
-    late = time.monotonic() + chance.uniform(0, most)
+def at_its_end(kind, out, rounds):
+    """Whether every run in the folder has recorded its last evaluation."""
+    paths = list(out.glob(LINES[kind]))
+    cells = len(SWEEP["axes"]["aggregator"]) * len(SWEEP["axes"]["seed"]) if kind == "sweep" else 1
+    return len(paths) == cells and all(f'{{"round": {rounds},'.encode() in path.read_bytes() for path in paths)
+
+
+def killed(process, until, seconds):
+    """Whether the process was stopped before its end: so many seconds after it has come to a point."""
+    wait(process, until)
+    late = time.monotonic() + seconds
     wait(process, lambda: time.monotonic() > late)
     process.kill()
     said = process.communicate()[1]
@@ -107,34 +156,44 @@ def killed(process, kind, out, chance, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "content", "wanted", "share"), [("run", LONG, 20, 0.2), ("sweep", SWEEP, 14, 0.6)])
-def test_killed_and_resumed_equals_uninterrupted(tmp_path, kind, content, wanted, share):
+@pytest.mark.parametrize(("kind", "content"), [("run", LONG), ("sweep", SWEEP)])
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, kind, content):
+    """Fifteen times at any moment, also as it starts, and fifteen times after the last evaluation."""
     config, cache, whole = tmp_path / "config.yaml", tmp_path / "cache", tmp_path / "whole"
     config.write_text(yaml.safe_dump(content))
-    process = start(kind, config, whole, cache)
-    wait(process, lambda: written(kind, whole))
+    assert start(kind, config, tmp_path / "compiles", cache).wait() == 0
     began = time.monotonic()
-    said = process.communicate()[1]
-    assert process.returncode == 0, said
-    most = share * (time.monotonic() - began)
+    process = start(kind, config, whole, cache)
+    wait(process, lambda: at_its_end(kind, whole, content["rounds"]))
+    reached = time.monotonic()
+    assert process.communicate()[1] == ""
+    on_the_way, at_the_end = reached - began, time.monotonic() - reached
 
-    chance, kills = random.Random(0), 0
+    chance, kills = random.Random(0), {"on the way": 0, "at the end": 0}
     for attempt in itertools.count():
-        out, before = tmp_path / f"out{attempt}", kills
-        while killed(start(kind, config, out, cache), kind, out, chance, most):
-            kills += 1
-        print(f"{kind} {attempt}: killed {kills - before} times")
+        out = tmp_path / f"out{attempt}"
+        alive = True
+        while alive:
+            again = at_its_end(kind, out, content["rounds"])  # killed there before: any moment is as good
+            last = not again and (kills["on the way"] >= 15 or chance.random() < 0.5)
+            until = (lambda out=out: at_its_end(kind, out, content["rounds"])) if last else (lambda: True)
+            seconds = chance.uniform(0, at_the_end if last else on_the_way + again * at_the_end)
+            alive = killed(start(kind, config, out, cache), until, seconds)
+            kills["at the end" if at_its_end(kind, out, content["rounds"]) else "on the way"] += alive
         check(kind, out, whole)
-        if kills >= wanted:
+        if min(kills.values()) >= 15:
             break
         shutil.rmtree(out)
     size = sum(path.stat().st_size for path in whole.rglob("metrics.jsonl"))
-    print(f"{kind}: {kills} kills survived; of {size:,} bytes of results 0 lost")
+    print(f"{kind}: killed {kills}, {attempt + 1} runs; of {size:,} bytes of results 0 lost")
 
 
 def check(kind, out, whole):
+    names = [sorted(path.name for path in folder.iterdir() if path.suffix != ".partial") for folder in (out, whole)]
+    assert names[0] == names[1]
     if kind == "run":
         assert_same(out, whole)
+        assert (out / "accuracy.png").read_bytes() == (whole / "accuracy.png").read_bytes()
         return
     assert (out / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
     assert (out / "summary.md").read_bytes() == (whole / "summary.md").read_bytes()

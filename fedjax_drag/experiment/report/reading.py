@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from fedjax_drag.experiment import axes, matrix, results, sweep
+from fedjax_drag.experiment import axes, matrix, metrics_file, results, sweep
 from fedjax_drag.experiment.axes import Grid
 from fedjax_drag.experiment.config import Config, load, slug
-from fedjax_drag.experiment.results import History
+from fedjax_drag.experiment.metrics_file import METRICS, History
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ def read(folder: Path) -> Found:
 
     Raises:
       FileNotFoundError: there is no such folder, or none of them is in it.
-      ValueError: its configuration is not valid, or the only run cannot be read.
+      ValueError: its configuration is not valid.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
@@ -91,8 +91,6 @@ def read(folder: Path) -> Found:
         runs = tuple(_run(folder / slug(label), (label, "", label), variant) for label, variant in variants.items())
         return Found("comparison", config.name, runs, None, yaml)
     only = _run(folder, (config.name, "", config.name), config)
-    if not only.history:
-        raise ValueError(only.message or f"{str(folder)!r}: holds no evaluation yet")
     return Found("run", config.name, (only,), None, yaml)
 
 
@@ -130,16 +128,18 @@ def _sweep(folder: Path) -> Found:
 
 def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str | None = None) -> Run:
     history: History = {}
-    metrics = folder / results.METRICS
+    metrics = folder / METRICS
     figures = _mapping(folder / results.SUMMARY)
     try:
-        history = results.read_metrics(metrics)
+        history, _, damage = metrics_file.read(metrics)
         status, message = _status(history, figures, config.rounds)
-    except FileNotFoundError:
-        status, message = "not run", ""
-    except (ValueError, OSError) as error:
-        begun = metrics.is_file() and not metrics.stat().st_size
-        status, message = ("unfinished", "no evaluation yet") if begun else ("damaged", str(error))
+        if damage:
+            status, message = "damaged", f"{metrics_file.listed(damage)} left out; --resume restores them"
+        elif not history:
+            begun = (folder / results.CONFIG).is_file()
+            status, message = ("unfinished", "no evaluation yet") if begun else ("not run", "")
+    except OSError as error:
+        status, message = "damaged", str(error)
     if failure is not None:
         status, message = "failed", failure
     environment = _mapping(folder / results.ENVIRONMENT)
@@ -147,6 +147,8 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
 
 
 def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[str, str]:
+    if not history:
+        return "unfinished", ""
     last = int(history["round"][-1])
     stopped_by = finite(figures.get("diverged_at"))
     if stopped_by is not None:

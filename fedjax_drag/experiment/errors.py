@@ -1,0 +1,5 @@
+"""Errors that the user can put right."""
+
+
+class FolderError(ValueError):
+    """A results folder is in use, damaged or cannot be written; the message says what can be done."""

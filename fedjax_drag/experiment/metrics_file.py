@@ -1,0 +1,265 @@
+"""``metrics.jsonl``: one line for each evaluation, written as it comes and read back line by line.
+
+The file may come from anywhere and may be damaged: every line is checked by itself, and one that cannot be read costs
+no other. Each checkpoint holds a copy of the lines up to its round, from which a resumed run restores the file.
+"""
+
+import bisect
+import codecs
+import json
+import math
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+METRICS = "metrics.jsonl"
+DAMAGED = "metrics.damaged.jsonl"
+"""Where lines that cannot be read are set aside, beside ``metrics.jsonl``."""
+
+History = dict[str, np.ndarray]
+"""Recorded quantities by name, each with one entry per evaluation."""
+
+
+class Damage(NamedTuple):
+    """A line that cannot be read.
+
+    Attributes:
+      number: of the line, from 1.
+      reason: what is wrong with it.
+      line: its bytes, without the end of the line.
+    """
+
+    number: int
+    reason: str
+    line: bytes
+
+    def __str__(self) -> str:
+        return f"line {self.number} ({self.reason})"
+
+
+class Metrics(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+      history: arrays by name, leading axis evaluations, None read as NaN; empty if there is no evaluation.
+      rows: the lines that the history was read from.
+      damage: the lines that cannot be read.
+    """
+
+    history: History
+    rows: "tuple[Row, ...]"
+    damage: tuple[Damage, ...]
+
+
+class Row(NamedTuple):
+    """A line that can be read.
+
+    Attributes:
+      number: of the line, from 1.
+      line: its bytes, without the end of the line.
+      values: its entries.
+    """
+
+    number: int
+    line: bytes
+    values: dict[str, np.ndarray]
+
+    @property
+    def round(self) -> int:
+        """The evaluated round."""
+        return int(self.values["round"])
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        """Names and shapes of the entries."""
+        return tuple((name, value.shape) for name, value in sorted(self.values.items()))
+
+
+def line_of(metrics: Mapping[str, Any]) -> bytes:
+    """An evaluation as a line, with its end."""
+    return json.dumps(plain(metrics), allow_nan=False).encode() + b"\n"
+
+
+def read(path: Path) -> Metrics:
+    """Reads ``metrics.jsonl``; a file that is not there holds no evaluation.
+
+    Raises:
+      OSError: the file is there and cannot be read.
+    """
+    try:
+        return parse(path.read_bytes())
+    except FileNotFoundError:
+        return parse(b"")
+
+
+def checksum(path: Path) -> int:
+    """The CRC-32 of a file.
+
+    Raises:
+      OSError: there is none, or it cannot be read.
+    """
+    return zlib.crc32(path.read_bytes())
+
+
+def parse(content: bytes) -> Metrics:
+    """Reads lines of ``metrics.jsonl``.
+
+    A last line without its end is none if it cannot be read: a run is writing it, or was stopped there. Of lines that
+    contradict each other, because their rounds do not increase or their entries differ, the larger number is believed.
+    """
+    rows: list[Row] = []
+    damage: list[Damage] = []
+    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(Row(number, line.rstrip(b"\r"), _values(line)))
+        except (ValueError, OverflowError, RecursionError) as error:
+            if number < len(lines):
+                reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+                damage.append(Damage(number, reason, line))
+    rows, unlike = _alike(rows)
+    rows, unordered = _rising(rows)
+    damage += [Damage(row.number, "its entries differ from those of the other lines", row.line) for row in unlike]
+    damage += [Damage(row.number, f"out of order: round {row.round}", row.line) for row in unordered]
+    history = {name: np.stack([row.values[name] for row in rows]) for name in rows[0].values} if rows else {}
+    return Metrics(history, tuple(rows), tuple(sorted(damage)))
+
+
+def restore(folder: Path, copy: bytes) -> str:
+    """Makes ``metrics.jsonl`` what a checkpoint has a copy of; later lines are those of rounds to be computed again.
+
+    Lines that cannot be read, and lines that are not those of the copy, are set aside in ``metrics.damaged.jsonl``.
+
+    Args:
+      folder: the results folder.
+      copy: the lines up to the checkpoint.
+
+    Returns:
+      A line that says what was wrong; empty if nothing was.
+    """
+    path = folder / METRICS
+    content = path.read_bytes() if path.exists() else b""
+    if content == copy:
+        return ""
+    known, wanted, found = set(copy.split(b"\n")), parse(copy), parse(content)
+    end = wanted.rows[-1].round if wanted.rows else 0
+    other = [Damage(row.number, "is not what the checkpoint has", row.line) for row in found.rows if row.round <= end]
+    aside = [damage for damage in sorted([*found.damage, *other]) if damage.line not in known]
+    if aside:
+        with (folder / DAMAGED).open("ab") as stream:
+            stream.writelines(damage.line + b"\n" for damage in aside)
+    intact = content.startswith(copy)
+    if intact:
+        os.truncate(path, len(copy))
+    else:
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(copy)
+        partial.replace(path)
+    told = [f"{listed(aside)} set aside in {DAMAGED}"] if aside else []
+    told += [] if intact else [f"restored from the checkpoint of round {end}"]
+    return f"{str(path)!r}: {', '.join(told)}" if told else ""
+
+
+def listed(damage: Sequence[Damage]) -> str:
+    """The damaged lines in a few words."""
+    more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
+    return ", ".join(map(str, damage[:3])) + more
+
+
+def plain(value: Any) -> Any:
+    """``value`` for JSON: arrays as lists, floats in the shortest form that reads back equal, NaN as None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    array = np.asarray(value)
+    if array.dtype == bool:
+        array = array.astype(np.int32)  # metrics are numbers only
+    if array.ndim:
+        return [plain(entry) for entry in array]
+    if not np.issubdtype(array.dtype, np.inexact):
+        return array.item()
+    number = float(str(array.astype(np.float32) if array.dtype.itemsize < 4 else array))
+    return number if math.isfinite(number) else None
+
+
+def join(earlier: History, later: Mapping[str, Any]) -> History:
+    """The history of a run and of its continuation, with the continuation's types."""
+    return {
+        key: np.concatenate([np.asarray(earlier[key], np.asarray(value).dtype), np.asarray(value)])
+        for key, value in later.items()
+        if key in earlier
+    }
+
+
+def _alike(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """The rows with the most common structure, of equally common ones the first, and the others."""
+    if not rows:
+        return [], []
+    common = Counter(row.structure for row in rows).most_common(1)[0][0]
+    return [row for row in rows if row.structure == common], [row for row in rows if row.structure != common]
+
+
+def _rising(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """The longest sequence of rows whose rounds increase, and the other rows."""
+    rounds = [row.round for row in rows]
+    ends: list[int] = []  # of sequences of 1, 2, ... rows: the lowest round that one ends with,
+    last: list[int] = []  # and the row that it ends with
+    before: list[int | None] = []
+    for place, round_number in enumerate(rounds):
+        length = bisect.bisect_left(ends, round_number)
+        before.append(last[length - 1] if length else None)
+        if length == len(ends) or round_number < ends[length]:  # of equal rounds, the first
+            ends[length : length + 1], last[length : length + 1] = [round_number], [place]
+    chosen: set[int] = set()
+    place = last[-1] if last else None
+    while place is not None:
+        chosen.add(place)
+        place = before[place]
+    return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
+
+
+def _values(line: bytes) -> dict[str, np.ndarray]:
+    try:
+        row = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8") from None
+    if not isinstance(row, dict):
+        raise ValueError("must be a JSON object")
+    for key in ("round", "test_accuracy"):
+        if key not in row:
+            raise ValueError(f"has no {key!r}")
+    return {key: _numbers(key, value) for key, value in row.items()}
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _numbers(key: str, value: Any) -> np.ndarray:
+    if key == "round" and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
+        raise ValueError(f"round={value!r:.40}: must be a round number")
+    if not all(_is_number(entry) for entry in _leaves(value)):
+        raise ValueError(f"{key!r} must be a number or a list of numbers")
+    return np.asarray(value) if key == "round" else np.asarray(value, np.float64)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _leaves(value: Any) -> Iterable[Any]:
+    if not isinstance(value, list):
+        return [value]
+    return (leaf for entry in value for leaf in _leaves(entry))
