@@ -64,6 +64,14 @@ def test_root_data_are_benign_distinct_and_even(digits):
     assert (gifts[~malicious & ~short] >= gifts.max() - 1).all()
 
 
+def test_root_data_of_benign_clients_are_those_of_the_first_version(digits):
+    malicious = choose_malicious(12, 4, seed=0)
+    plain = [1272, 201, 197, 991, 1275, 443, 376, 186, 838, 1295, 703, 104, 249, 137, 677, 170]
+    biased = [1376, 663, 164, 1144, 1295, 687, 170, 68, 1272, 197, 1275, 376, 838, 703, 249, 677]
+    assert choose_root(digits, malicious, 16).tolist() == plain
+    assert choose_root(digits, malicious, 16, 0.5).tolist() == biased
+
+
 @pytest.mark.parametrize("bias", [0.5, 1.0])
 def test_a_biased_root_set_has_more_of_one_class(digits, bias):
     malicious = choose_malicious(12, 4, seed=0)
