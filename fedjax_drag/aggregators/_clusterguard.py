@@ -62,10 +62,10 @@ def clusterguard(
       as it is; the text clusters on ``D_m`` and the data set size, and says nothing of their scales
       (``use_num_examples``, ``standardise``). Standardised distances are near 1, so that the softmax, whose
       scores are of the size of a cohort, gives nearly all weight to the few clients nearest the largest cluster's
-      centroid; raw ones are much smaller than 1, and a cluster's members weigh nearly the same. Line 32 does not say
-      between which distributions the distance is: ``"flattened"`` sorts all probabilities and so forgets which class
-      was predicted, ``"class_histogram"`` does not. Seeds are those of k-means++, not uniform, and the best of ten
-      restarts counts.
+      centroid; raw ones are mostly much smaller than 1, and a cluster's members weigh nearly the same. Line 32 does
+      not say between which distributions the distance is: ``"flattened"`` sorts all probabilities and so forgets which
+      class was predicted, ``"class_histogram"`` does not. Seeds are those of k-means++, not uniform, and the best of
+      ten restarts counts.
     """
     checks.count("num_clusters", num_clusters, 1)
     checks.one_of("emd", emd, ("class_histogram", "flattened"))

@@ -100,8 +100,8 @@ def choose_root(
     Raises:
       ValueError: if the source is unknown, or holds fewer examples, or fewer of class 0.
     """
-    shelves = _shelves(data, malicious, source, seed)
-    total = sum(map(len, shelves))
+    pools = _pools(data, malicious, source, seed)
+    total = sum(map(len, pools))
     if total == 0:
         raise ValueError(
             "byzantine_fraction: root data come from benign clients, and every client is malicious; "
@@ -111,17 +111,17 @@ def choose_root(
         root_size = max(1, min(3000, total // 10))
     checks.count("root_size", root_size, 1, total)
     checks.in_range("root_bias", bias, 0.0, 1.0)
-    of_class = [row[np.asarray(data.train.y)[row] == 0] for row in shelves]
+    of_class = [row[np.asarray(data.train.y)[row] == 0] for row in pools]
     wanted, held = round(bias * root_size), sum(map(len, of_class))
     if wanted > held:
         holders = "the clients hold" if source == "all" else "the benign clients hold"
         raise ValueError(f"root_bias={bias}: needs {wanted} examples of class 0; {holders} {held}")
     biased = _taken_evenly(of_class, wanted)
-    rest = [row[~np.isin(row, biased)] for row in shelves]
+    rest = [row[~np.isin(row, biased)] for row in pools]
     return np.concatenate([biased, _taken_evenly(rest, root_size - wanted)]).astype(np.int32)
 
 
-def _shelves(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> list[np.ndarray]:
+def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> list[np.ndarray]:
     """What root data may be drawn from: each benign client's examples, or all examples at once, in random order."""
     checks.one_of("root_source", source, ROOT_SOURCES)
     assert data.rows is not None
