@@ -1,5 +1,6 @@
 """ClusterGuardFL: weights from how ordinary a client's change of predictions is."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -17,31 +18,37 @@ class ClusterGuardState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def clusterguard(num_clusters: int = 2, emd: str = "flattened", use_num_examples: bool = True) -> Aggregator:
+def clusterguard(
+    num_clusters: int = 2, emd: str = "class_histogram", use_num_examples: bool = False, standardise: bool = False
+) -> Aggregator:
     """Weights clients by the size of their cluster and by how close they are to its centre.
 
     Clients are clustered by k-means on their dissimilarity ``D_m``, the earth mover's distance between the global and
-    their local model's predictions on their own data, and their numbers of examples ``n_m``, both standardised over
-    the round's clients. With the cluster ``A(m)`` of client m and its distance ``d_m`` to the cluster's centroid::
+    their local model's predictions on their own data. With the cluster ``A(m)`` of client m and its distance ``d_m``
+    to the cluster's centroid::
 
         S_m = |A(m)| / (1 + d_m)
         w = softmax(S),   theta += sum_m w_m g_m
 
     Args:
       num_clusters: k, >= 1; those without a client do not count.
-      emd: which distance the engine is to compute: ``"flattened"``, between the sets of all predicted probabilities,
-        or ``"class_histogram"``, between the mean predicted distributions over the class index.
-      use_num_examples: False clusters on the dissimilarity alone.
+      emd: which distance the engine is to compute: ``"class_histogram"``, between the mean predicted distributions
+        over the class index, in [0, C - 1], or ``"flattened"``, between the sets of all predicted probabilities, in
+        [0, 1].
+      use_num_examples: True clusters on the numbers of examples ``n_m`` as well; they must be standardised then.
+      standardise: True gives what is clustered mean 0 and variance 1 over the round's clients; False takes ``D_m`` as
+        it is.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs ``dissimilarity`` ``[S]``, ``key`` (for the seeds of
       k-means) and ``num_examples`` where that is used. Metrics: ``cluster`` (index, by rising dissimilarity; -1 for
       absent clients), ``dissimilarity``, ``weight`` ``w_m``, ``cosine`` to the update. A client whose dissimilarity
-      is not finite is absent. A feature that all clients share says nothing and counts as 0. The assignment to
-      clusters has no gradient; the weights have one in ``dissimilarity``.
+      is not finite is absent. A feature that all clients share up to rounding says nothing and counts as 0. The
+      assignment to clusters has no gradient; the weights have one in ``dissimilarity``.
 
     Raises:
-      ValueError: if an argument is out of range.
+      ValueError: if an argument is out of range, or sizes are to be clustered as they are: of two features of
+        different scale the larger, here the sizes, would decide the clusters alone.
 
     Breakdown point:
       0: one client whose predictions change as usual on its own data moves it anywhere
@@ -51,13 +58,22 @@ def clusterguard(num_clusters: int = 2, emd: str = "flattened", use_num_examples
 
     References:
       Ranaweera et al., Enhancing federated learning through secure cluster-weighted client aggregation, Algorithm 1.
-      Readings: line 15 lacks ``w_t +``. The text clusters on dissimilarity and data set size, the pseudocode on
-      dissimilarity alone (``use_num_examples``); scales are not mentioned, hence standardised. Scores are of the size
-      of a cohort and go into a softmax as they are: the few clients nearest the largest cluster's centroid have
-      nearly all the weight. Seeds are those of k-means++, not uniform, and the best of ten restarts counts.
+      Readings: line 15 lacks ``w_t +``. The defaults are the pseudocode's: lines 11 and 34 to 49 cluster ``D_m`` alone,
+      as it is; the text clusters on ``D_m`` and the data set size, and says nothing of their scales
+      (``use_num_examples``, ``standardise``). Standardised distances are near 1, so that the softmax, whose
+      scores are of the size of a cohort, gives nearly all weight to the few clients nearest the largest cluster's
+      centroid; raw ones are mostly much smaller than 1, and a cluster's members weigh nearly the same. Line 32 does
+      not say between which distributions the distance is: ``"flattened"`` sorts all probabilities and so forgets which
+      class was predicted, ``"class_histogram"`` does not. Seeds are those of k-means++, not uniform, and the best of
+      ten restarts counts.
     """
     checks.count("num_clusters", num_clusters, 1)
-    checks.one_of("emd", emd, ("flattened", "class_histogram"))
+    checks.one_of("emd", emd, ("class_histogram", "flattened"))
+    if use_num_examples and not standardise:
+        raise ValueError(
+            f"use_num_examples={use_num_examples}, standardise={standardise}: must be standardised, "
+            "or the sizes alone decide the clusters"
+        )
 
     def init(params):
         del params
@@ -70,12 +86,13 @@ def clusterguard(num_clusters: int = 2, emd: str = "flattened", use_num_examples
         return [dissimilarity]
 
     features_of = with_size if use_num_examples else alone
+    centred = functools.partial(_centred, unit_variance=standardise)
 
     @screened
     def apply(params, deltas, state, *, valid, dissimilarity, key, **extras):
         del state
         present = valid & jnp.isfinite(dissimilarity)
-        features = [_standardised(x, present) for x in features_of(dissimilarity, **extras)]
+        features = [centred(x, present) for x in features_of(dissimilarity, **extras)]
         cluster = kmeans(jnp.stack(features, 1), present, key, num_clusters).assignment
         together = (cluster[:, None] == cluster[None, :]) & present[:, None] & present[None, :]
         size = together.sum(1)
@@ -97,15 +114,20 @@ def clusterguard(num_clusters: int = 2, emd: str = "flattened", use_num_examples
     return Aggregator(init, apply, needs, split="clients")
 
 
-def _standardised(x: jax.Array, present: jax.Array) -> jax.Array:
-    """``x`` ``[S]`` with mean 0 and variance 1 over the clients present; 0 where all are equal up to rounding."""
+def _centred(x: jax.Array, present: jax.Array, unit_variance: bool) -> jax.Array:
+    """``x`` ``[S]`` with mean 0, and variance 1 if asked for, over the clients present; 0 where equal up to rounding.
+
+    Neither clusters nor distances depend on the mean.
+    """
     share = tree.uniform_weights(present)
     x = jnp.where(present, tree.accurate(x), 0.0)
     mean = share @ x
     deviation = jnp.where(present, x - mean, 0.0)
     spread = tree.norm(deviation) * jnp.sqrt(share.max())
     rounding = x.shape[0] * jnp.finfo(x.dtype).eps * jnp.abs(mean)
-    return deviation * tree.inverse(jnp.where(spread > rounding, spread, 0.0))
+    differ = spread > rounding
+    scale = tree.inverse(jnp.where(differ, spread, 0.0)) if unit_variance else differ
+    return deviation * scale
 
 
 def _softmax(scores: jax.Array, present: jax.Array) -> jax.Array:

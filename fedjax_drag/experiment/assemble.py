@@ -21,6 +21,7 @@ _AS_THEY_ARE = (
     "byzantine_of",
     "root_size",
     "root_bias",
+    "root_source",
     "eval_every",
     "seed",
     "nonfinite",

@@ -74,8 +74,10 @@ class Config:
       loss: what the clients minimise.
       augmentation: how training inputs are changed at random, or None.
       root_size: examples of the server's root data, for rules that need it, or None for 3,000 or a tenth of the
-        benign clients' data where that is less.
-      root_bias: share of the root data that are of class 0, the rest being drawn evenly as without it.
+        data they are drawn from where that is less.
+      root_bias: least share of the root data that are of class 0.
+      root_source: what the root data are drawn from: ``benign``, the benign clients in equal parts, or ``all``, the
+        examples of all clients at random.
       eval_every: rounds between evaluations on the test set.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       nonfinite: ``reject`` or ``propagate`` deltas that are not finite.
@@ -121,6 +123,7 @@ class Config:
     augmentation: Component | None = None
     root_size: int | None = None
     root_bias: float = 0.0
+    root_source: str = "benign"
     eval_every: int = 10
     seed: int = 0
     nonfinite: str = "reject"
@@ -148,6 +151,7 @@ class Config:
             checks.count("num_byzantine", self.num_byzantine)
         checks.one_of("byzantine_of", self.byzantine_of, ("federation", "cohort"))
         checks.in_range("root_bias", self.root_bias, 0.0, 1.0)
+        checks.one_of("root_source", self.root_source, ("benign", "all"))
         if not isinstance(self.step_size, Component):
             if not checks.is_concrete(self.step_size):
                 raise ValueError(f"step_size={self.step_size!r}: must be a number or a schedule, {MAPPING}")

@@ -11,7 +11,7 @@ from fedjax_drag.experiment.components import Component, split
 from fedjax_drag.experiment.config import Config
 from fedjax_drag.experiment.numbers import numbers
 
-_DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias")
+_DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias", "root_source")
 """Keys that decide what a program is fed and not what it is."""
 
 

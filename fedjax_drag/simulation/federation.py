@@ -10,6 +10,9 @@ from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.types import Batch
 
+ROOT_SOURCES = ("benign", "all")
+"""Whose examples the root data are drawn from."""
+
 
 class Federation(NamedTuple):
     """All data that a compiled round reads.
@@ -68,41 +71,65 @@ def choose_malicious(num_clients: int, number: int, seed: int) -> np.ndarray:
     return malicious
 
 
-def choose_root(data: FederatedDataset, malicious: np.ndarray, root_size: int | None, bias: float = 0.0) -> np.ndarray:
-    """Draws the root data in equal parts from the benign clients.
+def choose_root(
+    data: FederatedDataset,
+    malicious: np.ndarray,
+    root_size: int | None,
+    bias: float = 0.0,
+    source: str = "benign",
+    seed: int = 0,
+) -> np.ndarray:
+    """Draws the server's root data.
 
-    Rows are in random order, so a prefix of each is a random part of it. What a small client cannot
-    give is taken evenly from the others.
+    From benign clients they are drawn in equal parts: rows are in random order, so a prefix of each is a random part
+    of it, and what a small client cannot give is taken evenly from the others. From all clients together they are
+    drawn uniformly at random.
 
     Args:
       data: a partitioned data set.
       malicious: ``[M]`` bool.
-      root_size: number of examples; default 3,000, or a tenth of the benign clients' data where that is less.
-      bias: share of them that are of class 0, in [0, 1], besides those that are among the others by chance.
+      root_size: number of examples; default 3,000, or a tenth of the data they are drawn from where that is less.
+      bias: least share of them that are of class 0, in [0, 1].
+      source: ``"benign"``, in equal parts from the clients that are not malicious (Xiao et al.), or ``"all"``, from
+        the examples of all clients (Zhu et al.). A malicious client's examples are the true ones.
+      seed: of the draw from all clients.
 
     Returns:
       Indices into ``data.train``, ``[root_size]`` int32.
 
     Raises:
-      ValueError: if the benign clients hold fewer examples, or fewer of class 0.
+      ValueError: if the source is unknown, or holds fewer examples, or fewer of class 0.
     """
-    assert data.rows is not None
-    assert data.counts is not None
-    shelves = [row[:count] for row, count in zip(data.rows, np.where(malicious, 0, data.counts), strict=True)]
-    total = sum(map(len, shelves))
+    pools = _pools(data, malicious, source, seed)
+    total = sum(map(len, pools))
     if total == 0:
-        raise ValueError("byzantine_fraction: root data come from benign clients, and every client is malicious")
+        raise ValueError(
+            "byzantine_fraction: root data come from benign clients, and every client is malicious; "
+            "root_source='all' takes them from all clients"
+        )
     if root_size is None:
         root_size = max(1, min(3000, total // 10))
     checks.count("root_size", root_size, 1, total)
     checks.in_range("root_bias", bias, 0.0, 1.0)
-    of_class = [row[np.asarray(data.train.y)[row] == 0] for row in shelves]
+    of_class = [row[np.asarray(data.train.y)[row] == 0] for row in pools]
     wanted, held = round(bias * root_size), sum(map(len, of_class))
     if wanted > held:
-        raise ValueError(f"root_bias={bias}: needs {wanted} examples of class 0; the benign clients hold {held}")
+        holders = "the clients hold" if source == "all" else "the benign clients hold"
+        raise ValueError(f"root_bias={bias}: needs {wanted} examples of class 0; {holders} {held}")
     biased = _taken_evenly(of_class, wanted)
-    rest = [row[~np.isin(row, biased)] for row in shelves]
+    rest = [row[~np.isin(row, biased)] for row in pools]
     return np.concatenate([biased, _taken_evenly(rest, root_size - wanted)]).astype(np.int32)
+
+
+def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> list[np.ndarray]:
+    """What root data may be drawn from: each benign client's examples, or all examples at once, in random order."""
+    checks.one_of("root_source", source, ROOT_SOURCES)
+    assert data.rows is not None
+    assert data.counts is not None
+    if source == "benign":
+        return [row[:count] for row, count in zip(data.rows, np.where(malicious, 0, data.counts), strict=True)]
+    everything = np.concatenate([row[:count] for row, count in zip(data.rows, data.counts, strict=True)])
+    return [np.random.default_rng([seed, 2]).permutation(np.unique(everything))]
 
 
 def _taken_evenly(rows: Sequence[np.ndarray], total: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.arguments import check_work
-from fedjax_drag.simulation.federation import count_malicious
+from fedjax_drag.simulation.federation import ROOT_SOURCES, count_malicious
 from fedjax_drag.types import Algorithm, Attack, ClientRule
 
 
@@ -51,11 +51,13 @@ class Settings:
       num_byzantine: their number, instead of ``byzantine_fraction``.
       byzantine_of: of what they are a part: of the ``"federation"`` (default), the same clients throughout the run,
         drawn by ``seed``; or of every ``"cohort"``, drawn anew in each round, all of them knowing what the server
-        tells them. Root data come from clients that are not malicious throughout.
+        tells them.
       root_size: examples of the server's root data for rules that need it; default 3,000, or a tenth of the
-        benign clients' data where that is less.
-      root_bias: share of the root data that are of class 0, in [0, 1], the rest being drawn evenly as without it;
-        default 0.
+        data they are drawn from where that is less.
+      root_bias: least share of the root data that are of class 0, in [0, 1]; default 0.
+      root_source: what the root data are drawn from: ``"benign"`` (default), in equal parts from the clients that are
+        not malicious throughout; ``"all"``, uniformly at random, by ``seed``, from the examples of all clients, the
+        malicious ones' as they are without an attack.
       root_client: what the server runs on its root data, for rules that need it; default
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
       eval_every: rounds between evaluations on the test set; default 10.
@@ -115,6 +117,7 @@ class Settings:
     byzantine_of: str = "federation"
     root_size: int | None = None
     root_bias: float = 0.0
+    root_source: str = "benign"
     root_client: ClientRule | None = None
     eval_every: int = 10
     seed: int = 0
@@ -142,6 +145,7 @@ class Settings:
         checks.count("batch_size", self.batch_size, 1)
         checks.count("eval_every", self.eval_every, 1)
         checks.in_range("root_bias", self.root_bias, 0.0, 1.0)
+        checks.one_of("root_source", self.root_source, ROOT_SOURCES)
         checks.count("seed", self.seed, 0, 2**63 - 1)
         checks.one_of("nonfinite", self.nonfinite, ("reject", "propagate"))
         checks.one_of("client_state", self.client_state, ("device", "host"))

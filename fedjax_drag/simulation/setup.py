@@ -40,7 +40,8 @@ def federate(settings: Settings) -> Federation:
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
     root = np.zeros(0, np.int32)
     if settings.uses_root:
-        root = choose_root(data, malicious, settings.root_size, settings.root_bias)
+        drawn_from = (settings.root_source, settings.seed)
+        root = choose_root(data, malicious, settings.root_size, settings.root_bias, *drawn_from)
     drawn = None if of_federation else np.int32(number)
     assert data.rows is not None
     assert data.counts is not None

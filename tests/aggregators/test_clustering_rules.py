@@ -182,25 +182,33 @@ def guarded(dissimilarity, num_examples, key=0):
     }
 
 
+STANDARDISED = {"emd": "flattened", "use_num_examples": True, "standardise": True}
+"""The text's reading: clusters of dissimilarity and size."""
+
+
 class TestClusterGuard:
     SIZES = (60, 55, 65, 58, 62, 61, 59, 60, 57, 63)
     MOVED = (0.1, 0.11, 0.12, 0.1, 0.9, 0.11, 0.105, 0.95, 0.1, 0.115)
     ODD = np.isin(np.arange(10), [4, 7])
 
-    def test_an_outlying_group_loses_its_weight(self):
+    @pytest.mark.parametrize("settings", [{}, STANDARDISED])
+    def test_an_outlying_group_loses_its_weight(self, settings):
         G = np.where(self.ODD[:, None], -100.0, around(np.ones(SIZE), 10))
         sizes = np.where(self.ODD, 10, self.SIZES)
-        update, metrics, _ = play(clusterguard, G, guarded(self.MOVED, sizes))
+        update, metrics, _ = play(clusterguard, G, guarded(self.MOVED, sizes), **settings)
         np.testing.assert_array_equal(metrics["cluster"], self.ODD)
         assert metrics["weight"][self.ODD].sum() < 0.02
         np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-6)
         np.testing.assert_allclose(update, metrics["weight"] @ G, rtol=1e-4)
 
-    def test_scores_are_those_of_the_paper(self):
+    @pytest.mark.parametrize(("sized", "scaled"), [(False, False), (False, True), (True, True)])
+    def test_scores_are_those_of_the_paper(self, sized, scaled):
         """Computed again from the clusters found."""
-        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(self.MOVED, self.SIZES))
-        features = np.stack([self.MOVED, self.SIZES], 1)
-        features = (features - features.mean(0)) / features.std(0)
+        settings = {"use_num_examples": sized, "standardise": scaled}
+        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(self.MOVED, self.SIZES), **settings)
+        features = np.stack([self.MOVED, self.SIZES] if sized else [self.MOVED], 1)
+        if scaled:
+            features = (features - features.mean(0)) / features.std(0)
         score = np.zeros(10)
         for j in (0, 1):
             members = metrics["cluster"] == j
@@ -208,16 +216,42 @@ class TestClusterGuard:
             score[members] = members.sum() / (1 + distance)
         np.testing.assert_allclose(metrics["weight"], np.exp(score) / np.exp(score).sum(), rtol=1e-4)
 
+    def test_raw_dissimilarity_spares_the_ordinary_and_standardised_picks_few(self):
+        """In one and the same cluster the highest weight is twice the lowest, or thirty times."""
+        moved = (0.1, 0.13, 0.16, 0.19, 0.22, 0.25, 0.28, 0.31)
+        _, raw, _ = play(clusterguard, around(np.ones(SIZE), 8), guarded(moved, [50] * 8), num_clusters=1)
+        _, scaled, _ = play(
+            clusterguard, around(np.ones(SIZE), 8), guarded(moved, [50] * 8), num_clusters=1, standardise=True
+        )
+        assert raw["weight"].max() < 2.5 * raw["weight"].min()
+        assert scaled["weight"].max() > 20 * scaled["weight"].min()
+
+    def test_the_reading_of_text_and_flattened_distance_is_as_it_was(self):
+        """The weights of the first version, whose only reading it was."""
+        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(self.MOVED, self.SIZES), **STANDARDISED)
+        before = [0.5846926, 0.007462338, 0.006205076, 0.05270651, 0.001668252]
+        before += [0.096933, 0.2113847, 0.001668252, 0.02171824, 0.01556119]
+        np.testing.assert_allclose(metrics["weight"], before, rtol=1e-5)
+
     def test_without_sizes_they_are_not_asked_for(self):
         extra = guarded(self.MOVED, self.SIZES)
         del extra["num_examples"]
-        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), extra, use_num_examples=False)
-        np.testing.assert_array_equal(metrics["cluster"], self.ODD)
+        for settings in ({}, {"standardise": True}):
+            _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), extra, **settings)
+            np.testing.assert_array_equal(metrics["cluster"], self.ODD)
         with pytest.raises(TypeError, match="num_examples"):
-            play(clusterguard, around(np.ones(SIZE), 10), extra)
+            play(clusterguard, around(np.ones(SIZE), 10), extra, **STANDARDISED)
 
     def test_a_feature_that_all_share_says_nothing(self):
-        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded([0.3] * 10, [50] * 10))
+        for settings in ({}, STANDARDISED):
+            _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded([0.3] * 10, [50] * 10), **settings)
+            np.testing.assert_allclose(metrics["weight"], 0.1, rtol=1e-6)
+
+    def test_what_differs_by_rounding_is_not_parted(self):
+        """The sums over examples that make up a dissimilarity end in noise; clusters do not hang on it."""
+        moved = np.float32(0.3) + np.float32(3e-8) * np.arange(10, dtype=np.float32)
+        assert len(np.unique(moved)) > 1
+        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(moved, [50] * 10))
         np.testing.assert_allclose(metrics["weight"], 0.1, rtol=1e-6)
 
     def test_a_client_without_a_finite_dissimilarity_is_absent(self):
@@ -235,6 +269,9 @@ class TestClusterGuard:
             clusterguard(num_clusters=0)
         with pytest.raises(ValueError, match=r"emd='flat'.*flattened"):
             clusterguard(emd="flat")
+        message = "use_num_examples=True, standardise=False: must be standardised, or the sizes alone decide"
+        with pytest.raises(ValueError, match=message):
+            clusterguard(use_num_examples=True)
 
 
 class TestFoolsGold:

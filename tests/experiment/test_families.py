@@ -53,6 +53,7 @@ def test_numbers_are_replaced_and_nothing_else():
         ({"aggregator": ["fedavg", "median"], "seed": [0, 1, 2]}, {}, [3, 3]),
         ({"local_steps": [1, 2], "seed": [0, 1]}, {}, [2, 2]),
         ({"root_size": [20, 40], "root_bias": [0.0, 0.5]}, {"aggregator": "root_only"}, [4]),
+        ({"root_source": ["benign", "all"]}, {"aggregator": "root_only"}, [2]),
         ({"partition.num_clients": [8, 9]}, {}, [1, 1]),
         ({"byzantine_fraction": [0.0, 0.25, 0.5]}, {"attack": "sign_flip"}, [1, 2]),
         ({"byzantine_fraction": [0.0, 0.1, 0.2]}, {"attack": "sign_flip", "aggregator": "krum"}, [1, 2]),

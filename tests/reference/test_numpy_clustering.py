@@ -20,10 +20,11 @@ def check_clustering(played):
     assert_weights(played.metrics, played.seen, expected)
 
 
-def check_clusterguard(played, num_clusters, use_num_examples=True):
+def check_clusterguard(played, num_clusters=2, use_num_examples=False, standardise=False):
     """Clusters as good as scikit-learn's, and the weights that follow from them."""
     names = ("dissimilarity", "num_examples") if use_num_examples else ("dissimilarity",)
-    X = numpy_clustering.standardised(*(played.extra[name] for name in names))
+    features = [played.extra[name] for name in names]
+    X = numpy_clustering.standardised(*features) if standardise else np.stack(features, axis=1).astype(np.float64)
     labels = played.metrics["cluster"][played.seen]
     assert (played.metrics["cluster"][~played.seen] == -1).all()
     check_clusters(X, labels, num_clusters)
@@ -67,14 +68,15 @@ def check_foolsgold(played):
 
 PAIRS = {
     "clustering": Pair("clustering", check=check_clustering),
-    "clusterguard": Pair(
-        "clusterguard", {"num_clusters": 2}, check=functools.partial(check_clusterguard, num_clusters=2)
-    ),
-    "clusterguard-3": Pair(
-        "clusterguard",
-        {"num_clusters": 3, "use_num_examples": False},
-        check=functools.partial(check_clusterguard, num_clusters=3, use_num_examples=False),
-    ),
+    **{
+        name: Pair("clusterguard", settings, check=functools.partial(check_clusterguard, **settings))
+        for name, settings in {
+            "clusterguard": {},
+            "clusterguard-3": {"num_clusters": 3},
+            "clusterguard-standardised": {"num_clusters": 3, "standardise": True},
+            "clusterguard-sizes": {"use_num_examples": True, "standardise": True},
+        }.items()
+    },
     "foolsgold": Pair("foolsgold", {"num_clients": twins.FEDERATION}, foolsgold, check=check_foolsgold),
     "foolsgold_taco": Pair("foolsgold_taco", {}, lambda G, s, t, e: numpy_clustering.foolsgold_taco(G)),
 }
