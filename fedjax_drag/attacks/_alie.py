@@ -30,7 +30,8 @@ def alie(z: Any = None, knowledge: Knowledge = "full") -> Attack:
     References:
       Baruch, Baruch and Goldberg, A little is enough: circumventing defenses for distributed learning, 2019, Algorithm
       3. The paper estimates from its own clients, which is ``"partial"``. Reading: the variance is divided by the
-      number of clients.
+      number of clients. The sign is that of its authors' code, which subtracts ``z std`` from the mean of what clients
+      send; here they send deltas. ByzFL, Blades and others add it: a negative ``z`` does that.
     """
     if z is not None:
         checks.in_range("z", z)

@@ -1,25 +1,34 @@
-"""The mean pushed as far as the client that is furthest from all others."""
+"""The mean pushed until its squared distances from the clients sum to what those of a client do."""
+
+from typing import Literal
 
 import jax
+import jax.numpy as jnp
 
-from fedjax_drag import tree
+from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
 from fedjax_drag.types import Attack, Deltas, Params
 
 
-def min_sum(perturbation: Perturbation = "std", knowledge: Knowledge = "full") -> Attack:
+def min_sum(
+    perturbation: Perturbation = "std", knowledge: Knowledge = "full", bound: Literal["max", "min"] = "max"
+) -> Attack:
     """All malicious clients send ``mean + gamma p``, in sum no further from the clients than one of these is.
 
     ``gamma`` is the largest with ``sum_k ||mean + gamma p - g_k||^2 <= max_j sum_k ||g_j - g_k||^2``, over all
-    leaves of the delta together; ``aux`` is pushed by the same ``gamma`` times its own ``p``.
+    leaves of the delta together; ``aux`` is pushed by the same ``gamma`` times its own ``p``. With ``bound="min"`` the
+    right side is the minimum over the clients j instead.
 
     Args:
       perturbation: p: ``"std"``, minus the standard deviation in each coordinate; ``"unit"``, minus the mean over its
         norm; ``"sign"``, minus the mean's signs. Where p is 0, they send the mean.
       knowledge: whose messages mean, p and distances are taken over.
+      bound: whose sum of squared distances is not exceeded: ``"max"``, that of the client furthest from the others, as
+        in the paper's equation and in FLPoison; ``"min"``, that of the client closest to them, as in the code that the
+        authors released. The push is then as long as the closest client's distance from the mean, not the furthest's.
 
     Raises:
-      ValueError: if ``perturbation`` or ``knowledge`` is unknown.
+      ValueError: if ``perturbation``, ``knowledge`` or ``bound`` is unknown.
 
     Knows:
       the messages of the round: with ``"full"`` those of all benign clients, with ``"partial"`` what its own clients
@@ -30,14 +39,14 @@ def min_sum(perturbation: Perturbation = "std", knowledge: Knowledge = "full") -
       federated learning, 2021, the Min-Sum attack. Deviation: the paper searches for gamma; here it is in closed form,
       less one part in 10,000 for rounding.
     """
-    return hidden_push(perturbation, knowledge, _reach)
+    checks.one_of("bound", bound, ("max", "min"))
 
+    def reach(centred: Deltas, seen: jax.Array, p: Params) -> jax.Array:
+        # The squared distances of n clients to any x sum to n ||x - mean||^2 plus what they sum to for the mean itself:
+        # so a bound on the sum is a bound on the distance to the mean, in whatever direction.
+        del p
+        from_mean = tree.norms(centred)
+        furthest = from_mean.max()
+        return furthest if bound == "max" else jnp.min(from_mean, where=seen, initial=furthest)
 
-def _reach(centred: Deltas, seen: jax.Array, p: Params) -> jax.Array:
-    """How far the client furthest from the mean is from it.
-
-    The squared distances of n clients to any x sum to ``n ||x - mean||^2`` plus what they sum to for the mean itself:
-    so the bound on the sum is a bound on the distance to the mean, in whatever direction.
-    """
-    del seen, p
-    return tree.norms(centred).max()
+    return hidden_push(perturbation, knowledge, reach)

@@ -18,7 +18,12 @@ DELTA = np.arange(WIDTH) < SIZE
 """Which of the numbers of a message are the delta; the others are its further half."""
 
 KINDS = ("std", "unit", "sign")
-BOUNDS = {min_max: numpy_attacks.min_max_holds, min_sum: numpy_attacks.min_sum_holds}
+BOUNDS = {
+    "min_max": (min_max, {}, numpy_attacks.min_max_holds),
+    "min_sum": (min_sum, {}, numpy_attacks.min_sum_holds),
+    "min_sum_min": (min_sum, {"bound": "min"}, numpy_attacks.min_sum_min_holds),
+}
+"""Builder, settings, and whether ``(G, x, tolerance)`` keeps to the bound."""
 
 
 def alie_twin(G, f):
@@ -30,8 +35,10 @@ def mimic_twin(G, f):
     return G[numpy_attacks.mimicked(G[:, DELTA])]
 
 
-def push_twin(builder, kind):
-    return lambda G, f: numpy_attacks.furthest(G, kind, DELTA, BOUNDS[builder])
+def push(name, kind):
+    builder, settings, holds = BOUNDS[name]
+    twin = lambda G, f: numpy_attacks.furthest(G, kind, DELTA, holds)
+    return builder, {"perturbation": kind, **settings}, twin
 
 
 FORGERS = {
@@ -39,12 +46,13 @@ FORGERS = {
     "alie-z": (alie, {"z": 1.5}, lambda G, f: numpy_attacks.alie(G, 1.5)),
     "ipm": (ipm, {"epsilon": 0.5}, lambda G, f: numpy_attacks.ipm(G, 0.5)),
     "mimic": (mimic, {}, mimic_twin),
-} | {f"{b.__name__}-{kind}": (b, {"perturbation": kind}, push_twin(b, kind)) for b in BOUNDS for kind in KINDS}
+} | {f"{name}-{kind}": push(name, kind) for name in BOUNDS for kind in KINDS}
 """Builder, settings and twin: a function of the messages known and of how many clients are malicious."""
 
 ENTRIES = [(name, "full") for name in FORGERS]
 ENTRIES += [(name, "partial") for name in ("alie", "ipm", "min_max-std", "min_sum-sign")]
 FIRST = [("alie", "full"), ("ipm", "full"), ("mimic", "full"), ("min_max-std", "full"), ("min_sum-sign", "partial")]
+FIRST += [("min_sum_min-std", "full")]
 
 
 def forgers(first):
@@ -204,7 +212,7 @@ def test_without_anybody_to_look_at_or_to_forge_all_stay_honest(name, knowledge)
 
 @pytest.mark.parametrize(("name", "knowledge"), [entry for entry in ENTRIES if entry[0].startswith("min")])
 def test_a_push_reaches_its_bound_and_does_not_pass_it(name, knowledge):
-    attack, holds = forger(name, knowledge), BOUNDS[FORGERS[name][0]]
+    attack, holds = forger(name, knowledge), BOUNDS[name.split("-")[0]][2]
     for number in range(2, COHORT - 1):
         for seed, (offset, spread) in enumerate(((0.0, 1.0), (1.0, 1.0), (100.0, 1.0), (1e-20, 1e-21))):
             G, malicious = messages(seed, offset, spread), mask(seed, number)
@@ -297,6 +305,7 @@ def test_gaussian_noise_is_drawn_anew_with_each_key():
         (lambda: min_max(perturbation="signs"), "perturbation='signs'.*did you mean 'sign'"),
         (lambda: min_max(knowledge=None), "knowledge=None"),
         (lambda: min_sum(perturbation="sd"), "perturbation='sd'"),
+        (lambda: min_sum(bound="mean"), "bound='mean'"),
     ],
 )
 def test_bad_arguments_are_named_with_their_value(build, name):

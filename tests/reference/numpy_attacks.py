@@ -37,8 +37,13 @@ def min_max_holds(G: np.ndarray, x: np.ndarray, tolerance: float = 0.0) -> bool:
     return to_others(G, x).max() <= (1 + tolerance) * max(to_others(G, g).max() for g in G)
 
 
-def min_sum_holds(G: np.ndarray, x: np.ndarray, tolerance: float = 0.0) -> bool:
-    return (to_others(G, x) ** 2).sum() <= (1 + tolerance) * max((to_others(G, g) ** 2).sum() for g in G)
+def min_sum_holds(G: np.ndarray, x: np.ndarray, tolerance: float = 0.0, bound=max) -> bool:
+    return (to_others(G, x) ** 2).sum() <= (1 + tolerance) * bound((to_others(G, g) ** 2).sum() for g in G)
+
+
+def min_sum_min_holds(G: np.ndarray, x: np.ndarray, tolerance: float = 0.0) -> bool:
+    """As the authors' code bounds it."""
+    return min_sum_holds(G, x, tolerance, bound=min)
 
 
 def furthest(G: np.ndarray, kind: str, delta: np.ndarray, holds) -> np.ndarray:
