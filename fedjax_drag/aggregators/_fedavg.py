@@ -25,10 +25,10 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
     Args:
       weighting: ``"uniform"`` (``p_m = 1/S``) or ``"examples"`` (``p_m`` proportional to the client's
         number of training examples; needs the extra ``num_examples``).
-      server_optimizer: an optax transformation applied to the pseudo-gradient ``-sum_m p_m g_m``;
-        ``optax.sgd(eta, momentum)``, ``optax.adam``, ``optax.yogi`` and ``optax.adagrad`` give FedAvgM,
-        FedAdam, FedYogi and FedAdagrad. Default: a step of size 1. In a configuration, one of ``fedjax-drag list
-        optimizers``.
+      server_optimizer: an optax transformation applied to the pseudo-gradient ``-sum_m p_m g_m``. FedAvgM, FedAdam,
+        FedYogi and FedAdagrad are in :mod:`fedjax_drag.server_optimizers`; ``optax.adam``, ``optax.yogi`` and
+        ``optax.adagrad`` differ from the last three in where the moments start, how that is corrected, and where
+        ``eps`` is added. Default: a step of size 1. In a configuration, one of ``fedjax-drag list optimizers``.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``weight`` ``p_m``; from the

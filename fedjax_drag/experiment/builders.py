@@ -5,7 +5,7 @@ from typing import Any
 
 import optax
 
-from fedjax_drag import aggregators, algorithms, attacks, clients, data, losses, models
+from fedjax_drag import aggregators, algorithms, attacks, clients, data, losses, models, server_optimizers
 from fedjax_drag.data import augmentation, partition
 from fedjax_drag.experiment import optimizers
 from fedjax_drag.types import Aggregator, ClientRule
@@ -97,6 +97,10 @@ OPTIMIZERS: Builders = {
     "adam": optimizers.adam,
     "yogi": optimizers.yogi,
     "adagrad": optimizers.adagrad,
+    "fedavgm": server_optimizers.fedavgm,
+    "fedadam": server_optimizers.fedadam,
+    "fedyogi": server_optimizers.fedyogi,
+    "fedadagrad": server_optimizers.fedadagrad,
 }
 LOCAL_OPTIMIZERS: Builders = {"sgd": optimizers.local_sgd}
 SCHEDULES: Builders = {

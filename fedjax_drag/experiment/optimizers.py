@@ -1,5 +1,7 @@
 """Server and local optimisers and schedules of optax, with the arguments that a configuration can express.
 
+The server optimisers of the federated papers are in :mod:`fedjax_drag.server_optimizers`.
+
 A *schedule* is a number that changes with the round: a function of the number of rounds done.
 """
 
@@ -8,12 +10,13 @@ from typing import Any
 import optax
 
 from fedjax_drag import checks
+from fedjax_drag.server_optimizers import fedavgm
 
 
 def sgd(
     learning_rate: Any | optax.Schedule = 1.0, momentum: float = 0.0, nesterov: bool = False
 ) -> optax.GradientTransformation:
-    """FedAvgM: gradient descent with heavy-ball momentum; without momentum a plain server step size.
+    """A plain server step size, or with momentum FedAvgM.
 
     Args:
       learning_rate: server step size.
@@ -23,27 +26,25 @@ def sgd(
     References:
       Hsu et al., Measuring the effects of non-identical data distribution for federated visual classification, 2019.
     """
-    _check_rate(learning_rate)
-    checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
-    return optax.sgd(learning_rate, momentum or None, nesterov)
+    return fedavgm(learning_rate, momentum, nesterov)
 
 
 def adam(
     learning_rate: Any | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
 ) -> optax.GradientTransformation:
-    """FedAdam.
+    """Adam of optax, with the default decays and ``eps`` of FedAdam's paper.
 
-    Defaults are the paper's, where the second moment starts at tau^2 and neither moment is corrected for its start;
-    optax's start at 0 and are.
+    Both moments start at 0 and are corrected for it. In :func:`~fedjax_drag.server_optimizers.fedadam` the second
+    starts at ``tau^2`` and neither is corrected: the first rounds' steps differ by about a third.
 
     Args:
       learning_rate: server step size.
       b1: decay of the first moment, in [0, 1).
       b2: decay of the second moment, in [0, 1).
-      eps: degree of adaptivity (the paper's tau), > 0.
+      eps: added to the root of the second moment, > 0.
 
     References:
-      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2.
+      Kingma and Ba, Adam: A method for stochastic optimization, 2015.
     """
     _check_moments(learning_rate, b1, b2, eps)
     return optax.adam(learning_rate, b1, b2, eps)
@@ -52,18 +53,19 @@ def adam(
 def yogi(
     learning_rate: Any | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
 ) -> optax.GradientTransformation:
-    """FedYogi: FedAdam with a second moment that changes by no more than the square of the update, up or down.
+    """Yogi of optax, with the default decays and ``eps`` of FedYogi's paper.
 
-    As there, optax corrects both moments for their start, which the paper does not; here they start at 1e-6.
+    Both moments start at 1e-6 and are corrected as Adam's, which start at 0. In
+    :func:`~fedjax_drag.server_optimizers.fedyogi` neither is corrected.
 
     Args:
       learning_rate: server step size.
       b1: decay of the first moment, in [0, 1).
       b2: decay of the second moment, in [0, 1).
-      eps: degree of adaptivity (the paper's tau), > 0.
+      eps: added to the root of the second moment, > 0.
 
     References:
-      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2.
+      Zaheer et al., Adaptive methods for nonconvex optimization, 2018.
     """
     _check_moments(learning_rate, b1, b2, eps)
     return optax.yogi(learning_rate, b1, b2, eps)
@@ -72,15 +74,17 @@ def yogi(
 def adagrad(
     learning_rate: Any | optax.Schedule, initial_accumulator_value: float = 1e-6, eps: float = 1e-6
 ) -> optax.GradientTransformation:
-    """FedAdagrad: each coordinate's step shrinks with the sum of its squared updates.
+    """Adagrad of optax: each coordinate's step shrinks with the sum of its squared updates.
+
+    :func:`~fedjax_drag.server_optimizers.fedadagrad` adds ``tau`` to the root instead of ``eps`` under it.
 
     Args:
       learning_rate: server step size.
-      initial_accumulator_value: where the sums of squares start, >= 0; the paper's tau^2.
-      eps: added to the sums of squares, under the root, > 0; the paper adds tau to the root instead.
+      initial_accumulator_value: where the sums of squares start, >= 0.
+      eps: added to the sums of squares, under the root, > 0.
 
     References:
-      Reddi et al., Adaptive federated optimization, 2021, Algorithm 1.
+      Duchi, Hazan and Singer, Adaptive subgradient methods for online learning and stochastic optimization, 2011.
     """
     _check_rate(learning_rate)
     checks.in_range("initial_accumulator_value", initial_accumulator_value, 0.0)

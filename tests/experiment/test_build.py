@@ -11,7 +11,7 @@ import optax
 import pytest
 import yaml
 
-from fedjax_drag import aggregators, algorithms, attacks, clients, models
+from fedjax_drag import aggregators, algorithms, attacks, clients, models, server_optimizers
 from fedjax_drag.data import partition
 from fedjax_drag.experiment import axes, build, builders, catalog, results, signatures
 from fedjax_drag.experiment.components import Component
@@ -289,7 +289,8 @@ def test_a_reducer_is_not_told_about_malicious_clients():
         ),
         (
             {"name": "fedavg", "server_optimizer": {"name": "sdg"}},
-            "aggregator.server_optimizer.name='sdg': must be one of sgd, adam, yogi, adagrad; did you mean 'sgd'?",
+            "aggregator.server_optimizer.name='sdg': must be one of sgd, adam, yogi, adagrad, fedavgm, "
+            "fedadam, fedyogi, fedadagrad; did you mean 'sgd'?",
         ),
         (
             {"name": "fedavg", "server_optimizer": {"name": "adam", "learning_rate": 0.1, "eps_": 1}},
@@ -349,11 +350,18 @@ DECAY = {"name": "exponential_decay", "init_value": 1.0, "transition_steps": 1, 
         ({"name": "adam", "learning_rate": 0.1, "eps": 0.01}, optax.adam(0.1, 0.9, 0.99, 0.01)),
         ({"name": "yogi", "learning_rate": 0.1, "b1": 0.5}, optax.yogi(0.1, 0.5, 0.99, 1e-3)),
         ({"name": "adagrad", "learning_rate": 0.1}, optax.adagrad(0.1, 1e-6, 1e-6)),
+        ({"name": "fedavgm"}, optax.sgd(1.0, 0.9)),
+        ({"name": "fedadam", "learning_rate": 0.1, "tau": 0.01}, server_optimizers.fedadam(0.1, tau=0.01)),
+        ({"name": "fedyogi", "learning_rate": 0.1, "b1": 0.5}, server_optimizers.fedyogi(0.1, 0.5)),
+        (
+            {"name": "fedadagrad", "learning_rate": DECAY},
+            server_optimizers.fedadagrad(optax.exponential_decay(1.0, 1, 0.5)),
+        ),
     ],
-    ids=["momentum", "nesterov", "decay", "adam", "yogi", "adagrad"],
+    ids=["momentum", "nesterov", "decay", "adam", "yogi", "adagrad", "fedavgm", "fedadam", "fedyogi", "fedadagrad"],
 )
-def test_server_optimizers_are_those_of_optax(server_optimizer, same):
-    """FedAvgM, FedAdam, FedYogi and FedAdagrad by configuration."""
+def test_server_optimizers_of_a_configuration(server_optimizer, same):
+    """Optax's by their plain names, the papers' by the method's."""
     config = build.resolve(load({"aggregator": {"name": "fedavg", "server_optimizer": server_optimizer}}))
     ours, theirs = build.method(config, num_clients=40), aggregators.fedavg(server_optimizer=same)
 

@@ -1,0 +1,184 @@
+"""Server optimisers of federated learning, as their papers define them, for ``fedavg(server_optimizer=...)``.
+
+Each is an optax transformation of the pseudo-gradient, minus the averaged delta. Any other one from optax does as
+well; but ``optax.adam``, ``optax.yogi`` and ``optax.adagrad`` are not FedAdam, FedYogi and FedAdagrad:
+
+| | here, as in Reddi et al. | optax |
+| --- | --- | --- |
+| start of the moments | ``m = 0``, ``v = tau^2`` | ``adam``: both 0; ``yogi``: both 1e-6; ``adagrad``: ``v = 0.1`` |
+| correction for that start | none | ``adam``, ``yogi``: ``m / (1 - b1^t)``, ``v / (1 - b2^t)`` |
+| step along | ``m / (sqrt(v) + tau)`` | ``adagrad``: ``g / sqrt(v + eps)``, without ``m`` |
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_drag import checks, tree
+from fedjax_drag.types import Params
+
+__all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
+
+
+def fedavgm(
+    learning_rate: Any | optax.Schedule = 1.0, momentum: Any = 0.9, nesterov: bool = False
+) -> optax.GradientTransformation:
+    """FedAvgM: the server moves along a decaying sum of the averaged deltas.
+
+    ::
+
+        v_t = momentum v_{t-1} + Delta_t,   theta += eta v_t
+
+    With ``nesterov`` the step is along ``Delta_t + momentum v_t``. It is ``optax.sgd``.
+
+    Args:
+      learning_rate: server step size ``eta`` > 0, or a schedule.
+      momentum: in [0, 1); 0 is a plain server step size.
+      nesterov: whether to look ahead.
+
+    Returns:
+      An optax ``GradientTransformation``.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    References:
+      Hsu et al., Measuring the effects of non-identical data distribution for federated visual classification, 2019.
+    """
+    _check_rate(learning_rate)
+    checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
+    still = checks.is_concrete(momentum) and momentum == 0
+    return optax.sgd(learning_rate, None if still else momentum, nesterov)
+
+
+def fedadam(
+    learning_rate: Any | optax.Schedule, b1: Any = 0.9, b2: Any = 0.99, tau: Any = 1e-3
+) -> optax.GradientTransformation:
+    """FedAdam: each coordinate's step is divided by the root mean square of its past deltas.
+
+    With the averaged delta ``Delta_t``, coordinate by coordinate::
+
+        m_t = b1 m_{t-1} + (1 - b1) Delta_t
+        v_t = b2 v_{t-1} + (1 - b2) Delta_t^2
+        theta += eta m_t / (sqrt(v_t) + tau)
+
+    ``m`` starts at 0, ``v`` at ``tau^2``, and neither is corrected for its start, unlike in ``optax.adam``.
+
+    Args:
+      learning_rate: server step size ``eta`` > 0, or a schedule.
+      b1: decay of the first moment, in [0, 1).
+      b2: decay of the second moment, in [0, 1).
+      tau: degree of adaptivity, > 0; smaller is more adaptive. The paper's default is 1e-3.
+
+    Returns:
+      An optax ``GradientTransformation``.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    References:
+      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the paper asks for
+      ``v >= tau^2`` at first; here it is equal. It does not say where ``m`` starts; here at 0.
+    """
+    _check_decay("b2", b2)
+    return _adaptive(lambda v, square: b2 * v + (1 - b2) * square, learning_rate, b1, tau)
+
+
+def fedyogi(
+    learning_rate: Any | optax.Schedule, b1: Any = 0.9, b2: Any = 0.99, tau: Any = 1e-3
+) -> optax.GradientTransformation:
+    """FedYogi: FedAdam with a second moment that changes by no more than the square of the delta, up or down.
+
+    ::
+
+        v_t = v_{t-1} - (1 - b2) Delta_t^2 sign(v_{t-1} - Delta_t^2)
+
+    and ``m_t`` and the step as in :func:`fedadam`. ``optax.yogi`` starts both moments at 1e-6 and corrects both.
+
+    Args:
+      learning_rate: server step size ``eta`` > 0, or a schedule.
+      b1: decay of the first moment, in [0, 1).
+      b2: 1 minus the rate of the second moment, in [0, 1).
+      tau: degree of adaptivity, > 0; smaller is more adaptive. The paper's default is 1e-3.
+
+    Returns:
+      An optax ``GradientTransformation``.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    References:
+      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the starts are those of
+      :func:`fedadam`.
+    """
+    _check_decay("b2", b2)
+    return _adaptive(lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, tau)
+
+
+def fedadagrad(learning_rate: Any | optax.Schedule, b1: Any = 0.0, tau: Any = 1e-3) -> optax.GradientTransformation:
+    """FedAdagrad: each coordinate's step shrinks with the sum of its squared deltas.
+
+    ::
+
+        v_t = v_{t-1} + Delta_t^2
+
+    and ``m_t`` and the step as in :func:`fedadam`. ``optax.adagrad`` starts ``v`` at 0.1, far above the squares of
+    usual deltas, and adds its ``eps`` under the root.
+
+    Args:
+      learning_rate: server step size ``eta`` > 0, or a schedule.
+      b1: decay of the first moment, in [0, 1). The paper's experiments: 0, the delta itself.
+      tau: degree of adaptivity, > 0; smaller is more adaptive. The paper's default is 1e-3.
+
+    Returns:
+      An optax ``GradientTransformation``.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    References:
+      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the starts are those of
+      :func:`fedadam`.
+    """
+    return _adaptive(lambda v, square: v + square, learning_rate, b1, tau)
+
+
+class _Moments(NamedTuple):
+    """``m`` and ``v``, like the parameters."""
+
+    first: Params
+    second: Params
+
+
+def _adaptive(
+    following: Callable[[jax.Array, jax.Array], jax.Array], learning_rate: Any | optax.Schedule, b1: Any, tau: Any
+) -> optax.GradientTransformation:
+    """Algorithm 2 of Reddi et al. with ``following``: ``(v, Delta^2) -> v``."""
+    _check_rate(learning_rate)
+    _check_decay("b1", b1)
+    checks.positive("tau", tau)
+
+    def init(params):
+        second = jax.tree.map(lambda p: jnp.full(p.shape, tau**2, p.dtype), params)
+        return _Moments(tree.zeros_like(params), second)
+
+    def update(updates, state, params=None):
+        del params
+        first = jax.tree.map(lambda m, g: (b1 * m + (1 - b1) * g).astype(m.dtype), state.first, updates)
+        second = jax.tree.map(lambda v, g: following(v, jnp.square(g)).astype(v.dtype), state.second, updates)
+        step = jax.tree.map(lambda m, v: (m / (jnp.sqrt(v) + tau)).astype(m.dtype), first, second)
+        return step, _Moments(first, second)
+
+    return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(learning_rate))
+
+
+def _check_rate(learning_rate: Any | optax.Schedule) -> None:
+    if not callable(learning_rate):
+        checks.positive("learning_rate", learning_rate)
+
+
+def _check_decay(name: str, value: Any) -> None:
+    checks.in_range(name, value, 0.0, 1.0, open_high=True)
