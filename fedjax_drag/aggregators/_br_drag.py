@@ -58,7 +58,9 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
 
     References:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning,
-      Algorithm 2. A zero delta contributes ``lambda_m r_t`` with cosine 0.
+      Algorithm 2; Zhu et al., DRAG, equation 14. A zero delta contributes ``lambda_m r_t`` with cosine 0. Remark 3 of
+      the latter says that a reversed delta is reversed back where ``lambda_m > 1``; as ``lambda_m <= 2c``, that takes
+      ``c > 1/2``. With less, its part in ``v_m`` shrinks but is not turned around.
     """
     if not callable(c):
         checks.in_range("c", c, 0.0)

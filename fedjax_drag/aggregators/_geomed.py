@@ -58,7 +58,9 @@ def geomed(
 
     References:
       Chen, Su and Xu, Distributed statistical machine learning in adversarial settings: Byzantine gradient
-      descent, 2017, Algorithm 2.
+      descent, 2017, Algorithm 2. Reading: ClusterGuardFL cites it for its GeoMed, but describes the point with the
+      smallest sum of distances to all clients' updates, without groups: that is ``num_groups`` = S, or
+      :func:`geometric_median`.
     """
     if num_groups is not None:
         checks.count("num_groups", num_groups, 1)

@@ -66,7 +66,8 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
       Varno et al., AdaBest: Minimizing client drift in federated learning via adaptive bias estimation, 2022;
       settings of Zhu et al., DRAG: Divergence-based adaptive aggregation in federated learning on non-IID data,
       Section VI. **[reading]** ``t - t_m`` counts rounds whose message was counted: a rejected client's ``t_m``
-      stays as well.
+      stays as well. ``mu`` is the same for all clients; its authors' code scales it by each client's number of
+      examples.
     """
     checks.count("num_clients", num_clients, 1)
     checks.in_range("mu", mu, 0.0)

@@ -56,6 +56,10 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
       Kim, Kim and Han, Communication-efficient federated learning with accelerated client gradient, 2024; as
       given by Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section
       VI. **[reading]** There the client's step has a norm, a number, where the vector ``w - phi`` belongs.
+      **[reading]** Clients start at ``phi``, as in the original; Algorithm 1 of Liu et al., TACO: Tackling
+      over-correction in federated learning with tailored adaptive correction, starts them at ``theta`` and only pulls
+      them towards the look-ahead. In the loss the term is ``beta/2 ||w - phi||^2``; its authors' code has no 1/2, so
+      that a weight there is a ``beta`` of twice as much here.
     """
     checks.in_range("lam", lam, 0.0, 1.0, open_high=True)
     checks.in_range("beta", beta, 0.0)

@@ -59,7 +59,8 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
     References:
       Acar et al., Federated learning based on dynamic regularization, 2021, Algorithm 1. **[reading]** The mean of
       the local models is ``theta`` plus the step of ``aggregator``. A round in which nobody counts changes
-      nothing, although ``h / a`` alone would move the parameters.
+      nothing, although ``h / a`` alone would move the parameters. ``a`` is the same for all clients, as in the paper;
+      its authors' code divides it by the client's number of examples over the mean number.
     """
     checks.count("num_clients", num_clients, 1)
     checks.positive("a", a)

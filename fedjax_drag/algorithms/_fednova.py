@@ -48,8 +48,9 @@ def fednova(
     References:
       Wang et al., Tackling the objective inconsistency problem in heterogeneous federated optimization, 2020,
       Sections 4 and 5. Readings: ``tau`` is the mean of ``||a_m||_1`` for every local solver (the paper leaves it
-      free). Momentum and proximal term together, which the paper does not treat, follow the same definition
-      of ``a_m``.
+      free); with ``mu > 0`` its authors' code takes the mean number of steps instead. Momentum and proximal term
+      together, which the paper does not treat, follow the same definition of ``a_m``; the authors' code then adds a
+      step to ``||a_m||_1`` for each of the two.
     """
     checks.in_range("rho", rho, 0.0, 1.0, open_high=True)
     checks.in_range("mu", mu, 0.0)

@@ -74,8 +74,11 @@ def scaffold(
 
     References:
       Karimireddy et al., SCAFFOLD: Stochastic controlled averaging for federated learning, 2020,
-      Algorithm 1, option II. Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive
-      correction, Fig. 6, for ``tailored``. Reading: ``a`` is multiplied by ``1 - alpha_m``, not replaced by it.
+      Algorithm 1, option II. Reading: Xiao et al., Divergence-based adaptive aggregation for Byzantine robust
+      federated learning, Section VI, set ``c_m'`` to the gradient of the first mini-batch at ``theta``, a form of
+      option I; here it is option II, in which all mini-batches of the pass count. Liu et al., TACO: Tackling
+      over-correction in federated learning with tailored adaptive correction, Fig. 6, for ``tailored``. Reading: ``a``
+      is multiplied by ``1 - alpha_m``, not replaced by it.
     """
     checks.count("num_clients", num_clients, 1)
     checks.in_range("a", a, 0.0)
