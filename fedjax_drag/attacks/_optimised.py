@@ -11,8 +11,10 @@ from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import centred, known, mean_and_std, replace_malicious
 from fedjax_drag.types import Attack, Deltas, Params
 
-_FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # of the budget, for the candidates
-_FIRST_STEP = 0.5  # of the budget
+_RUNGS = 8  # lengths tried along each direction: even fractions of the budget
+_STEPS = (0.0625, 0.03125, 0.015625)  # of the budget, from the best of them to either side
+
+_FIRST_STEP = 0.5  # of the budget, along the gradient
 
 
 def optimised(objective: Literal["against", "distance"] = "against", steps: int = 10, budget: Any = 1.0) -> Attack:
@@ -23,17 +25,20 @@ def optimised(objective: Literal["against", "distance"] = "against", steps: int 
 
         maximise harm(v) subject to ||v - g|| <= budget * max_m ||g_m - g|| over benign m.
 
-    It starts from the best of 13 candidates: ``g``, and g moved by 1, 1/2, 1/4 and 1/8 of the budget against itself,
-    against its sign and against the coordinates' standard deviations. Every step has a fixed length along the gradient.
-    One that does no more harm is taken back, and the next ones are half as long. So ``v`` is never less harmful than a
-    candidate. It is a local optimum at best, and where the rule has no gradient, as one that chooses another client,
-    the best candidate itself. What is not finite counts as no harm.
+    It starts from the best of eight line searches, along and against each of: ``g`` (the direction of inner product
+    manipulation and of sign flips), its signs, the coordinates' standard deviations (that of ALIE), and these with the
+    signs of ``g``. Each tries 0 and every eighth of the budget, then both sides of the best length by 1/16, 1/32 and
+    1/64. From there every step has a fixed length along the gradient. One that does no more harm is taken back, and the
+    next ones are half as long. So ``v`` is never less harmful than what a line search came to. It is a local optimum at
+    best, and where the rule has no gradient, as one that chooses another client, the best of the lines itself. What is
+    not finite counts as no harm.
 
     If the benign clients agree, there is nothing to hide among and ``v`` is what they send. ``aux`` stays honest.
 
     Args:
       objective: the harm. ``"against"``: ``-<u(v), g> / ||g||``, progress undone. ``"distance"``: ``||u(v) - g||``.
-      steps: >= 0, each an evaluation of the rule with its gradient, as the start is; 13 without it come before.
+      steps: >= 0, each an evaluation of the rule with its gradient, as the start is; 120 without it come before, for
+        the line searches.
       budget: > 0, how far from the benign mean, in distances of the benign delta that is farthest.
 
     Raises:
@@ -45,8 +50,9 @@ def optimised(objective: Literal["against", "distance"] = "against", steps: int 
 
     References:
       The problem is (1) of Shejwalkar and Houmansadr, Manipulating the Byzantine: optimizing model poisoning attacks
-      and defenses for federated learning, NDSS 2021, from where the candidates' directions are. There only the length
-      along one of them is searched for, and the constraint is the rule's own choice instead of a budget.
+      and defenses for federated learning, NDSS 2021, from where three of the directions are. There only the length
+      along one of them is searched for, and the constraint is the rule's own choice instead of a budget; ByzFL's
+      optimal attacks search for the length that does most harm by ``"distance"``.
     """
     checks.one_of("objective", objective, ("against", "distance"))
     checks.count("steps", steps)
@@ -71,19 +77,39 @@ def optimised(objective: Literal["against", "distance"] = "against", steps: int 
                 value = -sum(jax.tree.leaves(jax.tree.map(jnp.vdot, update, _unit(mean))))
             return jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
-        start = _best_candidate(harm, [mean, jax.tree.map(jnp.sign, mean), std], radius)
+        start = _best_on_lines(harm, _axes(mean, std), radius)
         return sent(_ascend(harm, start, radius, steps))
 
     return Attack(forge=forge, needs=frozenset({"aggregate"}))
 
 
-def _best_candidate(harm: Callable[[Params], jax.Array], directions: Sequence[Params], radius: jax.Array) -> Params:
-    """The most harmful of the offsets against each direction by fractions of the radius, and of none at all."""
-    ladder = -np.kron(np.eye(len(directions)), np.array(_FRACTIONS)[:, None])
-    ladder = jnp.asarray(np.concatenate([np.zeros((1, len(directions))), ladder]), radius.dtype)
-    basis = jax.tree.map(lambda *leaves: radius * jnp.stack(leaves), *map(_unit, directions))
-    harms = jax.lax.map(lambda weights: harm(tree.weighted_sum(weights, basis)), ladder)
-    return tree.weighted_sum(ladder[jnp.argmax(harms)], basis)
+def _axes(mean: Params, std: Params) -> list[Params]:
+    """What known attacks push the mean along: itself, its signs, the standard deviations, these with its signs."""
+    sign = jax.tree.map(jnp.sign, mean)
+    return [mean, sign, std, jax.tree.map(jnp.multiply, std, sign)]
+
+
+def _best_on_lines(harm: Callable[[Params], jax.Array], axes: Sequence[Params], radius: jax.Array) -> Params:
+    """The most harmful of the offsets that line searches come to, one along each axis and one against it."""
+    basis = jax.tree.map(lambda *leaves: radius * jnp.stack(leaves), *map(_unit, axes))
+    directions = jnp.asarray(np.kron(np.eye(len(axes)), [[-1.0], [1.0]]), radius.dtype)
+    rungs = [(0.0, rung) for rung in np.linspace(0, 1, _RUNGS + 1)]
+    moves = [(1.0, side * step) for step in _STEPS for side in (1, -1)]
+    plan = jnp.asarray(rungs + moves, radius.dtype)
+
+    def search(direction):
+        def attempt(best, planned):
+            from_best, step = planned
+            length = jnp.clip(from_best * best[0] + step, 0, 1)
+            tried = length, harm(tree.weighted_sum(length * direction, basis))
+            return tree.where(tried[1] > best[1], tried, best), None
+
+        nothing = jnp.zeros_like(radius), jnp.full_like(radius, -jnp.inf)
+        length, most = jax.lax.scan(attempt, nothing, plan)[0]
+        return length * direction, most
+
+    offsets, harms = jax.lax.map(search, directions)
+    return tree.weighted_sum(offsets[jnp.argmax(harms)], basis)
 
 
 class _Ascent(NamedTuple):

@@ -430,6 +430,20 @@ def test_partition_follows_the_seed_unless_it_has_its_own(tiny):
     assert rows("seed=1", "partition.seed=0") == rows("seed=2", "partition.seed=0")
 
 
+def test_a_dirichlet_partition_of_a_configuration_can_be_balanced():
+    partitioned = []
+    for balanced in ("true", "false"):
+        config = build.resolve(
+            load({}, ["data=digits", "partition.beta=0.5", f"partition.balanced={balanced}", "seed=3"])
+        )
+        partitioned.append(build.federation(config, build.dataset(config)))
+    assert [fed.partition for fed in partitioned] == [
+        "dirichlet(beta=0.5, seed=3, balanced)",
+        "dirichlet(beta=0.5, seed=3)",
+    ]
+    assert partitioned[0].counts.std() < partitioned[1].counts.std()
+
+
 def test_lists_are_checked_and_become_tuples(monkeypatch):
     def rule(sizes: tuple[int, ...] = (1, 2)) -> Any:
         """Gives its argument back."""

@@ -64,11 +64,29 @@ def reach(G: np.ndarray) -> float:
     return np.linalg.norm(G - G.mean(axis=0), axis=1).max()
 
 
-def candidates(G: np.ndarray, radius: float) -> list[np.ndarray]:
-    """What the ascent may start from, as offsets from the mean."""
-    mean = G.mean(axis=0)
-    directions = [unit(mean), unit(np.sign(mean)), unit(G.std(axis=0))]
-    return [0 * mean] + [-radius * part * d for d in directions for part in (1, 0.5, 0.25, 0.125)]
+def directions(G: np.ndarray) -> list[np.ndarray]:
+    """Unit vectors that attacks push the mean along, and their opposites."""
+    mean, std = G.mean(axis=0), G.std(axis=0)
+    axes = [unit(axis) for axis in (mean, np.sign(mean), std, std * np.sign(mean))]
+    return [way * axis for axis in axes for way in (-1, 1)]
+
+
+def multiples(G: np.ndarray, radius: float, lengths: np.ndarray) -> list[np.ndarray]:
+    """Offsets from the mean of the given lengths, in units of the radius, along every direction."""
+    return [radius * length * direction for direction in directions(G) for length in lengths]
+
+
+def line_searched(harm: Callable[[np.ndarray], float], G: np.ndarray, radius: float) -> np.ndarray:
+    """The most harmful of what the ascent's line searches come to."""
+    ends = []
+    for direction in directions(G):
+        along = lambda length, direction=direction: harm(radius * length * direction)
+        best = max(np.arange(9) / 8, key=along)
+        for step in (1 / 16, 1 / 32, 1 / 64):
+            best = max(best, min(best + step, 1), key=along)
+            best = max(best, max(best - step, 0), key=along)
+        ends.append(radius * best * direction)
+    return max(ends, key=harm)
 
 
 def ascend(

@@ -84,7 +84,7 @@ def dirichlet(
 
 
 def _cut(shares: np.ndarray, available: np.ndarray) -> np.ndarray:
-    """Integers that add up to ``available``, one less axis, in nearly the proportions of the last axis of ``shares``."""
+    """Integers that add up to ``available`` along the last axis, nearly in the proportions ``shares``."""
     cuts = np.rint(np.minimum(np.cumsum(shares, axis=-1), 1.0) * available).astype(np.int64)
     cuts[..., -1:] = available  # whatever rounding the sum of the shares suffered
     return np.diff(cuts, axis=-1, prepend=0)
