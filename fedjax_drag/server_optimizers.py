@@ -7,7 +7,7 @@ well; but ``optax.adam``, ``optax.yogi`` and ``optax.adagrad`` are not FedAdam, 
 | --- | --- | --- |
 | start of the moments | ``m = 0``, ``v = tau^2`` | ``adam``: both 0; ``yogi``: both 1e-6; ``adagrad``: ``v = 0.1`` |
 | correction for that start | none | ``adam``, ``yogi``: ``m / (1 - b1^t)``, ``v / (1 - b2^t)`` |
-| step along | ``m / (sqrt(v) + tau)`` | ``adagrad``: ``g / sqrt(v + eps)``, without ``m`` |
+| step | ``m / (sqrt(v) + tau)`` | ``adam``, ``yogi``: the same; ``adagrad``: ``g / sqrt(v + eps)``, without ``m`` |
 """
 
 from collections.abc import Callable
