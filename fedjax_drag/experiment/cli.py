@@ -13,7 +13,6 @@ from fedjax_drag.experiment.cli_common import (
     FAILED,
     INTERRUPTED,
     abandon,
-    keep_compiled,
     laid_out,
     misuse,
     reported,
@@ -126,6 +125,7 @@ def run(
     with reported(debug), watched(debug_nans):
         with misuse():
             from fedjax_drag.experiment import config as configuration
+            from fedjax_drag.experiment.compiled import keep_compiled
             from fedjax_drag.experiment.run import divergences, execute, plan
             from fedjax_drag.simulation.distributed import initialize, is_first, one_device_per_core
 
@@ -227,6 +227,7 @@ def sweep(
             from fedjax_drag.experiment import axes, launch
             from fedjax_drag.experiment import config as configuration
             from fedjax_drag.experiment import sweep as sweeping
+            from fedjax_drag.experiment.compiled import keep_compiled
             from fedjax_drag.simulation.distributed import one_device_per_core
 
             grid = axes.load(config, overrides or ())

@@ -71,20 +71,6 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def keep_compiled() -> None:
-    """Lets JAX keep compiled programs on disk, in the cache folder beside decoded data, so that they start at once.
-
-    A folder that the user has told JAX about is used instead.
-    """
-    import jax
-
-    from fedjax_drag.data.cache import cache_folder
-
-    folder = cache_folder()
-    if folder is not None and jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-
-
 def abandon(status: Any) -> None:
     """Ends a process that has failed, if it shares a run with others, at once.
 

@@ -4,14 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 import yaml
 
 import fedjax_drag
 from fedjax_drag.experiment import catalog
 from fedjax_drag.experiment.checkpoints import Checkpoints
-from fedjax_drag.experiment.cli_common import keep_compiled
 
 
 def one_line(result, status):
@@ -181,19 +179,3 @@ def test_as_a_process(tiny_file, tmp_path):
     assert refused.returncode == 2
     assert refused.stdout == ""
     assert len(refused.stderr.splitlines()) == 1
-
-
-def test_compiled_programs_are_kept_where_the_user_says(tmp_path, monkeypatch):
-    before = jax.config.jax_compilation_cache_dir
-    try:
-        for chosen, cache, expected in (
-            (None, str(tmp_path), str(tmp_path / "compiled")),
-            (None, "", None),
-            ("mine", str(tmp_path), "mine"),
-        ):
-            monkeypatch.setenv("FEDJAX_DRAG_CACHE", cache)
-            jax.config.update("jax_compilation_cache_dir", chosen)
-            keep_compiled()
-            assert jax.config.jax_compilation_cache_dir == expected
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
