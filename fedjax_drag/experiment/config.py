@@ -7,6 +7,8 @@ its turn, to any depth. Which names and arguments exist is decided in
 """
 
 import dataclasses
+import hashlib
+import json
 import re
 import types
 from collections.abc import Iterable, Mapping
@@ -41,6 +43,9 @@ EITHER: Mapping[str, tuple[str, Any]] = {
 _LONGEST = 200
 """Bytes of a folder's name at most, for which file systems allow 255."""
 
+_LONGEST_FOLDER = 100
+"""Bytes of one that has overrides in its name: it is to be read."""
+
 _LARGEST = 2**31 - 1
 """What a count on the device can be, and a step size, of which no larger one makes sense."""
 
@@ -52,7 +57,7 @@ class Config:
     """One experiment, or several that are compared.
 
     Attributes:
-      name: title of the run; ``runs/<name>`` is where the command line puts its results.
+      name: title of the run; the command line puts its results into ``runs/<name>`` (:func:`folder_name`).
       data: data set with ``data_dir`` and ``source``.
       partition: how the examples are split over clients.
       model: architecture; ``num_classes`` comes from the data.
@@ -313,6 +318,29 @@ def slug(label: str) -> str:
     """``label`` as a folder name: lower case, anything but letters, digits, ``.`` and ``_`` a dash; its beginning."""
     plain = re.sub(r"[^\w.]+", "-", label.lower()).strip("-._")
     return plain.encode()[:_LONGEST].decode(errors="ignore").rstrip("-._")
+
+
+def folder_name(name: str, overrides: Iterable[str], without: Iterable[str] = ()) -> str:
+    """The name of a results folder, such as ``quickstart,aggregator=krum,attack=sign_flip``.
+
+    Args:
+      name: of the configuration.
+      overrides: ``key=value`` strings, in the order in which they are to appear.
+      without: keys that are left out; ``name``, which ``name`` says already, always is.
+
+    Returns:
+      Letters, digits and ``._=+-,`` only; one with overrides has at most :data:`_LONGEST_FOLDER` bytes, its end
+      being a hash of what was cut.
+    """
+    omitted = {"name", *without}
+    named = [override for override in overrides if override.partition("=")[0] not in omitted]
+    plain = [re.sub(r"[^\w.=+-]+", "-", re.sub(r"[]['\"{}\s]+", "", override)).strip("-.") for override in named]
+    whole = ",".join([slug(name), *plain])
+    if not named or len(whole.encode()) <= _LONGEST_FOLDER:
+        return whole
+    checksum = hashlib.sha256(json.dumps([name, *named]).encode()).hexdigest()[:8]
+    begin = whole.encode()[: _LONGEST_FOLDER - len(checksum) - 1].decode(errors="ignore")
+    return f"{begin.rstrip('-._,=')}-{checksum}"
 
 
 def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:

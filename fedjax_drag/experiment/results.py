@@ -32,6 +32,9 @@ WRITTEN = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS, FIGURE)
 FREE = ("keep_checkpoints", "keep_best", "stop_on_divergence")
 """Keys that may be another when a run is resumed: they decide what is kept and where it ends."""
 
+REMEDY = "choose --resume, --overwrite or another --out (in Python resume=True, overwrite=True or another out)"
+"""What can be done about a folder that already holds something."""
+
 History = dict[str, np.ndarray]
 """Recorded quantities by name, each with one entry per evaluation."""
 
@@ -73,7 +76,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if overwrite and folder.is_dir() and any(folder.iterdir()) and not _is_results_folder(folder):
         raise ValueError(f"out={str(folder)!r}: not a results folder, so it is not overwritten")
     if holds_run and not (resume or overwrite):
-        raise ValueError(f"out={str(folder)!r}: already holds a run; resume or overwrite it, or choose another folder")
+        raise ValueError(f"out={str(folder)!r}: already holds a run; {REMEDY}")
 
 
 def check_same(folder: Path, config: Config) -> None:

@@ -353,7 +353,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and not holds_sweep:
         raise ValueError(f"{where}: holds no sweep to resume")
     if holds_sweep and not (resume or overwrite):
-        raise ValueError(f"{where}: already holds a sweep; resume or overwrite it, or choose another folder")
+        raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")
     if not holds_sweep and folder.is_dir() and any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN)):
         raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
 

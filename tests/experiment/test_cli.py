@@ -92,9 +92,58 @@ def test_missing_configuration(command):
 def test_folder_with_a_run_is_refused_until_told_what_to_do(command, tiny_file):
     arguments = ["run", tiny_file, "rounds=2", "--out", "x", "--quiet"]
     assert command(*arguments).exit_code == 0
-    assert "already holds a run; resume or overwrite" in one_line(command(*arguments), 2)
+    line = one_line(command(*arguments), 2)
+    assert line.startswith("out='x': already holds a run; choose --resume, --overwrite or another --out (in Python ")
     assert command(*arguments, "--overwrite").exit_code == 0
     assert command(*arguments, "rounds=4", "--resume").exit_code == 0
+
+
+def folders(tmp_path):
+    return sorted(path.name for path in (tmp_path / "runs").iterdir())
+
+
+def rounds_in(folder):
+    return json.loads((folder / "summary.json").read_text())["rounds"]
+
+
+def test_overrides_have_a_folder_of_their_own(command, tiny_file, tmp_path):
+    assert command("run", tiny_file, "rounds=2").exit_code == 0
+    changes = ["rounds=2", "aggregator=krum", "aggregator.num_byzantine=1"]
+    done = command("run", tiny_file, *changes)
+    assert done.exit_code == 0
+    assert "results in runs/tiny,rounds=2,aggregator=krum,aggregator.num_byzantine=1," in done.stdout
+    assert folders(tmp_path) == ["tiny,rounds=2", "tiny,rounds=2,aggregator=krum,aggregator.num_byzantine=1"]
+    assert "already holds a run" in one_line(command("run", tiny_file, *changes), 2)
+    assert command("run", tiny_file, *changes, "--resume").exit_code == 0
+
+
+def test_resume_finds_the_run_that_had_fewer_rounds(command, tiny_file, tmp_path):
+    for arguments in (["seed=1"], ["seed=1", "--resume", "rounds=8", "keep_checkpoints=1"]):
+        done = command("run", tiny_file, *arguments)
+        assert done.exit_code == 0, done.output
+    assert folders(tmp_path) == ["tiny,seed=1"]
+    assert rounds_in(tmp_path / "runs" / "tiny,seed=1") == 8
+    missing = one_line(command("run", tiny_file, "seed=2", "--resume", "rounds=8"), 2)
+    assert missing == "out='runs/tiny,seed=2': holds no run to resume"
+
+
+def test_resume_prefers_the_run_of_the_same_command(command, tiny_file, tmp_path, interrupt_after):
+    assert command("run", tiny_file).exit_code == 0
+    with interrupt_after(1):
+        assert command("run", tiny_file, "rounds=8").exit_code == 130
+    assert command("run", tiny_file, "rounds=8", "--resume").exit_code == 0
+    assert [rounds_in(tmp_path / "runs" / name) for name in folders(tmp_path)] == [6, 8]
+
+
+def test_so_does_a_sweep(command, tiny_file, tmp_path):
+    axes = ["axes.seed=[0,1]", "rounds=2", "data={name: synthetic, num_examples: 60, dim: 8}"]
+    first = command("sweep", tiny_file, *axes)
+    assert first.exit_code == 0, first.output
+    (folder,) = folders(tmp_path)
+    assert folder == "tiny,axes.seed=0-1,rounds=2,data=name-synthetic-num_examples-60-dim-8"
+    line = one_line(command("sweep", tiny_file, *axes), 2)
+    assert f"out='runs/{folder}': already holds a sweep; choose --resume, --overwrite or another --out" in line
+    assert command("sweep", tiny_file, *axes, "--resume").exit_code == 0
 
 
 def test_interrupt_says_how_to_go_on(command, tiny_file, tmp_path, monkeypatch, interrupt_after):
@@ -174,8 +223,8 @@ def test_as_a_process(tiny_file, tmp_path):
 
     done = call("run", str(tiny_file), "rounds=2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads((tmp_path / "runs" / "tiny" / "summary.json").read_text())["rounds"] == 2
-    refused = call("run", str(tiny_file))
+    assert json.loads((tmp_path / "runs" / "tiny,rounds=2" / "summary.json").read_text())["rounds"] == 2
+    refused = call("run", str(tiny_file), "rounds=2")
     assert refused.returncode == 2
     assert refused.stdout == ""
     assert len(refused.stderr.splitlines()) == 1

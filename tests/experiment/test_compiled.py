@@ -1,11 +1,14 @@
 """Programs that are kept on disk: private, verified, and a miss where anything is wrong with them."""
 
+import importlib
 import json
 import os
 import platform
 import subprocess
 import sys
 import zlib
+from contextlib import suppress
+from typing import Any
 
 import jax
 import pytest
@@ -58,19 +61,12 @@ def entries(cache):
     return sorted(found, key=lambda path: path.stat().st_size)
 
 
-def compressor():
+def compressor() -> Any:
     """JAX's own, as it compresses what it keeps."""
-    try:
-        from compression import zstd
-
-        return zstd
-    except ImportError:
-        try:
-            import zstandard
-
-            return zstandard
-        except ImportError:
-            return zlib
+    for module in ("compression.zstd", "zstandard"):
+        with suppress(ImportError):
+            return importlib.import_module(module)
+    return zlib
 
 
 def swapped(cache):
@@ -114,12 +110,12 @@ def test_folders_are_private(cache, umask, monkeypatch):
 
 def keep(cache, monkeypatch, chosen=None):
     """The folder that JAX is told about."""
-    before = jax.config.jax_compilation_cache_dir
+    before = jax.config.values["jax_compilation_cache_dir"]
     monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(cache))
     try:
         jax.config.update("jax_compilation_cache_dir", chosen)
         keep_compiled()
-        return jax.config.jax_compilation_cache_dir
+        return jax.config.values["jax_compilation_cache_dir"]
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
 

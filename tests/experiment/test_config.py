@@ -1,11 +1,12 @@
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_drag.experiment.components import Component
-from fedjax_drag.experiment.config import Config, flatten, load, slug
+from fedjax_drag.experiment.config import Config, flatten, folder_name, load, slug
 
 
 def test_defaults_survive_a_round_trip():
@@ -246,6 +247,42 @@ def test_slug_is_one_safe_folder_name(label):
     assert "\\" not in name
     assert not name.startswith((".", "-"))
     assert slug(name) == name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], "my-run"),
+        (["name=My run"], "my-run"),
+        (["aggregator=krum", "attack=sign_flip"], "my-run,aggregator=krum,attack=sign_flip"),
+        (["attack=sign_flip", "aggregator=krum"], "my-run,attack=sign_flip,aggregator=krum"),
+        (["model.hidden=[128, 64]", "aggregator.c=-0.5"], "my-run,model.hidden=128-64,aggregator.c=-0.5"),
+        (["aggregator={name: 'nnm', aggregator: {name: krum}}"], "my-run,aggregator=name-nnm-aggregator-name-krum"),
+        (["data.data_dir=/a/../b/"], "my-run,data.data_dir=-a-..-b"),
+    ],
+)
+def test_folder_is_named_after_the_overrides(overrides, expected):
+    assert folder_name("My run", overrides) == expected
+
+
+def test_folder_name_without_some_keys():
+    overrides = ["rounds=4", "aggregator.rounds=3", "seed=1"]
+    assert folder_name("x", overrides, without=("rounds",)) == "x,aggregator.rounds=3,seed=1"
+
+
+def test_long_folder_names_are_cut_and_stay_distinct():
+    names = {folder_name("x", [f"data.data_dir={'long/' * 30}{end}", "seed=1"]) for end in "ab"}
+    assert len(names) == 2
+    assert all(len(name) <= 100 for name in names)
+    assert all(re.fullmatch(r"x,data\.data_dir=(long-)+(lo?n?g?-)?[0-9a-f]{8}", name) for name in names)
+
+
+@given(st.text(min_size=1), st.lists(st.text()))
+def test_folder_name_is_one_safe_name(name, overrides):
+    found = folder_name(name, overrides)
+    assert not set("/\\:*?\"<>|[]{} '") & set(found)
+    assert len(found.encode()) <= 200
+    assert found == folder_name(name, overrides)
 
 
 def test_flatten_has_dotted_keys(tiny):
