@@ -31,6 +31,7 @@ from fedjax_drag.experiment.components import (
     unknown_key,
 )
 from fedjax_drag.experiment.yaml_text import check_literal, one_line, parse, read_file
+from fedjax_drag.simulation.arguments import check_batch_size
 
 EITHER: Mapping[str, tuple[str, Any]] = {
     "local_steps": ("local_epochs", None),
@@ -73,7 +74,7 @@ class Config:
       cohort_size: clients in a round, S.
       local_steps: local SGD steps of a client in a round, U, or None if ``local_epochs`` is given.
       local_epochs: passes of a client over its data in a round, or None if ``local_steps`` is given.
-      batch_size: examples in a local step, B.
+      batch_size: examples in a local step, B, or ``full`` for all of the client's.
       step_size: local step size, a number or a schedule.
       local_optimizer: what transforms the directions of the local steps, or None.
       loss: what the clients minimise.
@@ -119,7 +120,7 @@ class Config:
     cohort_size: int = 10
     local_steps: int | None = 5
     local_epochs: float | None = None
-    batch_size: int = 10
+    batch_size: Any = 10
     step_size: Any = 0.01
     local_optimizer: Component | None = None
     loss: Component = dataclasses.field(default_factory=partial(Component, "cross_entropy"))
@@ -162,9 +163,10 @@ class Config:
         if (self.local_steps is None) == (self.local_epochs is None):
             given = f"local_steps={self.local_steps!r}, local_epochs={self.local_epochs!r}"
             raise ValueError(f"{given}: must be exactly one of the two, the other null")
+        check_batch_size(self.batch_size)
         if self.local_epochs is not None:
             checks.positive("local_epochs", self.local_epochs)
-        for key in ("rounds", "cohort_size", "batch_size", "eval_every", "keep_checkpoints"):
+        for key in ("rounds", "cohort_size", "eval_every", "keep_checkpoints"):
             checks.count(key, getattr(self, key), 1, _LARGEST)
         for key in ("local_steps", "root_size", "clients_per_chunk", "rounds_per_compile"):
             if getattr(self, key) is not None:
