@@ -28,7 +28,7 @@ def whole_batches(num_examples: jax.Array | int, num_steps: int, most: int) -> t
       most: examples of the largest client.
 
     Returns:
-      Places in the client's list ``[U, most]`` in ``[0, n)``, and which of them are real ``[U, most]`` bool; the padding
+      Places in the client's list ``[U, most]`` in ``[0, n)``, and which are real ``[U, most]`` bool. The padding
       repeats the first example.
     """
     real = jnp.arange(most) < num_examples

@@ -12,6 +12,9 @@ import typer
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 """Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
 
+_CONNECTIONS = ("Gloo", "NCCL", "coordination service", "CoordinationService", "coordination_service")
+"""What JAX's errors name where processes cannot reach each other: between CPUs, between GPUs, and all of them."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -49,9 +52,31 @@ def reported(debug: bool) -> Iterator[None]:
         misused = isinstance(error, MisuseError)
         kind = "" if misused else f"the run failed: {type(error).__name__}: "
         hint = "" if misused or debug else " (--debug shows where)"
-        first_line = _printable(next(iter(str(error).strip().splitlines()), ""))
-        typer.echo(f"fedjax-drag: error: {kind}{first_line}{hint}", err=True)
+        text = f"{kind}{_printable(next(iter(str(error).strip().splitlines()), ''))}{hint}"
+        if has_lost_a_process(error):
+            text = "another process of this run ended; run all again with --resume"
+        typer.echo(f"fedjax-drag: error: {text}", err=True)
         raise typer.Exit(MISUSED if misused else FAILED) from None
+
+
+def has_lost_a_process(error: BaseException) -> bool:
+    """Whether a run of several processes failed since another of them has ended.
+
+    JAX has no exception for that: it is told by the names of what connects the processes.
+    """
+    if not _shares_a_run():
+        return False
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__
+    raised_by_jax = [str(cause) for cause in causes if isinstance(cause, sys.modules["jax"].errors.JaxRuntimeError)]
+    return any(name.lower() in text.lower() for name in _CONNECTIONS for text in raised_by_jax)
+
+
+def _shares_a_run() -> bool:
+    return "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
 
 
 @contextmanager
@@ -76,7 +101,7 @@ def abandon(status: Any) -> None:
 
     At a usual exit it would wait minutes for the others, and they for it.
     """
-    if status in (None, 0) or "jax" not in sys.modules or not sys.modules["jax"].distributed.is_initialized():
+    if status in (None, 0) or not _shares_a_run():
         return
     sys.stdout.flush()
     sys.stderr.flush()

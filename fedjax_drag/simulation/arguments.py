@@ -48,10 +48,8 @@ def check_batch_size(batch_size: Any, most: int | None = None) -> None:
     except ValueError as error:
         raise ValueError(f"{error}, or {FULL!r}") from None
     if most is not None and batch_size > most:
-        raise ValueError(
-            f"batch_size={batch_size!r}: must be at most {most}, what the largest client has, or {FULL!r} for all data of "
-            "each client"
-        )
+        allowed = f"at most {most}, what the largest client has, or {FULL!r} for all data of each client"
+        raise ValueError(f"batch_size={batch_size!r}: must be {allowed}")
 
 
 def check_attack(attack: Attack | None, uses_root: bool) -> None:
