@@ -77,7 +77,7 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the results folder.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no summary.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
     log: Annotated[
         list[str] | None, typer.Option(metavar="TOOL", help="Log to tensorboard, wandb or mlflow too.")
     ] = None,
@@ -174,7 +174,7 @@ def sweep(
         bool, typer.Option("--resume", help="Skip what is finished in the results folder, continue what is not.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in the results folder.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no summary.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
     cells_per_program: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Most cells in one program, 1 for none together; default what fits."),

@@ -269,7 +269,9 @@ def load(source: str | Path | Mapping[str, Any] | Config, overrides: Iterable[st
     mapping = read(source)
     if "axes" in mapping:
         raise ValueError("axes: belong to a sweep, not to a run; give this configuration to 'fedjax-drag sweep'")
-    for changes in parse(overrides):
+    parsed = parse(overrides)
+    _check_either(parsed)
+    for changes in parsed:
         mapping = merge(mapping, changes, defaults=_DEFAULTS)
     return Config.from_mapping(mapping)
 
@@ -357,6 +359,15 @@ def _flat(key: str, value: Any) -> Iterable[tuple[str, Any]]:
     return [entry for inner, below in value.items() for entry in _flat(f"{key}.{inner}", below)]
 
 
+def _check_either(overrides: Iterable[Mapping[str, Any]]) -> None:
+    """Refuses overrides that say the same in two ways, of which one would silently win."""
+    given = {key: value for changes in overrides for key, value in changes.items() if key in EITHER}
+    for key, value in given.items():
+        other, nothing = EITHER[key]
+        if value is not None and given.get(other, nothing) not in (None, nothing) and value != EITHER[other][1]:
+            raise ValueError(f"{key}={value!r}, {other}={given[other]!r}: must be exactly one of the two")
+
+
 def _merge_compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(old)
     for label, changes in new.items():
@@ -373,7 +384,8 @@ def _explain(error: OmegaConfBaseException, scalars: Mapping[str, Any]) -> str:
         return f"{key}: {one_line(error)}"
     parts = str(getattr(field.type, "__name__", field.type)).split(" | ")
     allowed = " or ".join(_PHRASES.get(part, "null" if part == "None" else part) for part in parts)
-    return f"{key}={scalars[key]!r}: must be {allowed}"
+    sweep = f"; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.{key}={scalars[key]}'"
+    return f"{key}={scalars[key]!r}: must be {allowed}{sweep if isinstance(scalars[key], list) else ''}"
 
 
 _DEFAULTS = Config().to_mapping()

@@ -90,6 +90,28 @@ def test_epochs_take_the_place_of_steps_and_steps_of_epochs(tiny):
     assert Config.from_mapping(variants.to_mapping()) == variants
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["local_epochs=1", "local_steps=7"],
+        ["local_steps=7", "rounds=3", "local_epochs=1"],
+        ["byzantine_fraction=0.5", "num_byzantine=2"],
+    ],
+)
+def test_overrides_that_say_the_same_in_two_ways_are_refused(tiny, overrides):
+    first, second = (override for override in overrides if override != "rounds=3")
+    with pytest.raises(ValueError) as caught:
+        load(tiny, overrides)
+    assert str(caught.value) == f"{first}, {second}: must be exactly one of the two"
+
+
+def test_one_of_the_two_may_say_nothing(tiny):
+    assert load(tiny, ["local_epochs=1", "local_steps=null"]).local_epochs == 1
+    assert load(tiny, ["local_epochs=null", "local_steps=7"]).local_steps == 7
+    assert load(tiny, ["byzantine_fraction=0.0", "num_byzantine=2"]).num_byzantine == 2
+    assert load(load(tiny, ["local_epochs=1"]), ["local_steps=7"]).local_steps == 7
+
+
 def test_step_size_is_a_number_or_a_schedule(tiny):
     schedule = {"name": "exponential_decay", "init_value": 0.1, "transition_steps": 10, "decay_rate": 0.9}
     config = load(tiny | {"step_size": schedule}, ["step_size.init_value=0.2"])
@@ -117,6 +139,10 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"num_rounds": 3}, "unknown key 'num_rounds'; did you mean 'rounds'?"),
         ({"agregator": "krum"}, "unknown key 'agregator'; did you mean 'aggregator'?"),
         ({"rounds": 7.5}, "rounds=7.5: must be an integer"),
+        (
+            {"seed": [0, 1]},
+            "seed=[0, 1]: must be an integer; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.seed=[0, 1]'",
+        ),
         ({"rounds": True}, "rounds=True: must be an integer"),
         ({"rounds": None}, "rounds=None: must be an integer"),
         ({"rounds": 0}, "rounds=0: must be an integer in [1, 2147483647]"),
