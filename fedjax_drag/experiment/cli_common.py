@@ -12,8 +12,8 @@ import typer
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 """Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
 
-_CONNECTIONS = ("Gloo", "NCCL", "coordination service", "CoordinationService", "coordination_service")
-"""What JAX's errors name where processes cannot reach each other: between CPUs, between GPUs, and all of them."""
+_CONNECTIONS = ("gloo", "nccl", "coordination")
+"""What connects processes, as JAX's errors name it: between CPUs, between GPUs, and the service for all of them."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -60,9 +60,9 @@ def reported(debug: bool) -> Iterator[None]:
 
 
 def has_lost_a_process(error: BaseException) -> bool:
-    """Whether a run of several processes failed since another of them has ended.
+    """Whether a run of several processes failed because another of them has ended.
 
-    JAX has no exception for that: it is told by the names of what connects the processes.
+    JAX has no exception of its own for that; the error's text names what connects the processes.
     """
     if not _shares_a_run():
         return False
@@ -72,7 +72,7 @@ def has_lost_a_process(error: BaseException) -> bool:
         causes.append(cause)
         cause = cause.__cause__
     raised_by_jax = [str(cause) for cause in causes if isinstance(cause, sys.modules["jax"].errors.JaxRuntimeError)]
-    return any(name.lower() in text.lower() for name in _CONNECTIONS for text in raised_by_jax)
+    return any(name in text.lower() for name in _CONNECTIONS for text in raised_by_jax)
 
 
 def _shares_a_run() -> bool:

@@ -4,8 +4,8 @@ JAX runs whatever it reads there. Therefore the folder is the user's alone, belo
 of processor, and every file is verified before JAX sees it: a manifest has the SHA-256 of each file by its name. What
 is damaged, under another name, or unlisted is removed, and so is compiled again.
 
-A process lists its files when it ends. One that is killed leaves them unlisted, for the next to remove; so does one
-that still runs, which costs a compilation and nothing else.
+A process lists its files when it ends. Those of a process that was killed, or still runs, are unlisted: the next
+process to start removes them, which costs a compilation and nothing else.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from fedjax_drag.data.cache import cache_folder, make_private
 MANIFEST = "manifest.json"
 
 LARGEST = 2**28
-"""Bytes kept: the oldest programs make room for new ones. It bounds the time of verification, too."""
+"""Bytes kept, the newest programs first; this also bounds the time of verification."""
 
 
 def keep_compiled() -> None:
@@ -53,13 +53,14 @@ def keep_compiled() -> None:
 
 def verify(folder: Path) -> None:
     """Removes every file that is not what the manifest says, and the oldest beyond :data:`LARGEST` bytes."""
-    listed, verified, size = _listed(folder), {}, 0
+    listed, size = _listed(folder), 0
+    verified: dict[str, str] = {}
     for path in _newest_first(folder):
         name = _name(folder, path)
         with suppress(FileNotFoundError):  # removed by another process just now
-            checksum, size = _checksum(path), size + path.stat().st_size
-            if size <= LARGEST and listed.get(name) == checksum:
-                verified[name] = checksum
+            further = path.lstat().st_size
+            if size + further <= LARGEST and _is_own(path) and listed.get(name) == _checksum(path):
+                verified[name], size = listed[name], size + further
             else:
                 path.unlink()
     if verified != listed:
@@ -79,11 +80,11 @@ def record(folder: Path) -> None:
 def refusal(folder: Path) -> str | None:
     """Why programs in ``folder``, which exists, may not be trusted; None if they may."""
     state = folder.stat()
-    if hasattr(os, "geteuid") and state.st_uid != os.geteuid():
+    if not _is_own(folder.resolve()):
         return f"{str(folder)!r} belongs to another user; name a folder of your own in FEDJAX_DRAG_CACHE"
     if os.name == "posix" and state.st_mode & 0o022:
         mode = f"mode {state.st_mode & 0o7777:04o}"
-        return f"others may write {str(folder)!r} ({mode}); empty it and run chmod 700 {str(folder)!r}"
+        return f"others may write {str(folder)!r} ({mode}); run chmod 700 {str(folder)!r}"
     return None
 
 
@@ -112,6 +113,8 @@ def _kind() -> str:
 def _listed(folder: Path) -> dict[str, str]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
+        if not _is_own(folder / MANIFEST):
+            return {}
         return {str(name): str(checksum) for name, checksum in manifest.items()}
     except (OSError, ValueError, AttributeError, RecursionError):  # whatever is wrong with it: nothing is listed
         return {}
@@ -135,12 +138,17 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(times, key=lambda path: -times[path])
 
 
+def _is_own(path: Path) -> bool:
+    """Whether a file or folder, or a link itself, belongs to the user."""
+    return not hasattr(os, "geteuid") or path.lstat().st_uid == os.geteuid()
+
+
 def _name(folder: Path, path: Path) -> str:
     return path.relative_to(folder).as_posix()
 
 
 def _checksum(path: Path) -> str:
-    """SHA-256 of a file; nothing that a link leads to is believed."""
+    """SHA-256 of a file; empty for a link, which is not followed."""
     if path.is_symlink():
         return ""
     with path.open("rb") as stream:

@@ -45,7 +45,7 @@ _LONGEST = 200
 """Bytes of a folder's name at most, for which file systems allow 255."""
 
 _LONGEST_FOLDER = 100
-"""Bytes of one that has overrides in its name: it is to be read."""
+"""Bytes of a folder's name at most that is made of overrides; a longer one is hard to read."""
 
 _LARGEST = 2**31 - 1
 """What a count on the device can be, and a step size, of which no larger one makes sense."""

@@ -138,7 +138,7 @@ def test_a_folder_that_others_may_write_is_refused(cache, mode, inner, monkeypat
     assert keep(cache, monkeypatch) is None
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fedjax-drag: warning: compiled programs are not kept: others may write ")
-    assert line.endswith(f"{str(place)!r} (mode {mode:04o}); empty it and run chmod 700 {str(place)!r}")
+    assert line.endswith(f"{str(place)!r} (mode {mode:04o}); run chmod 700 {str(place)!r}")
 
 
 def test_so_is_a_link_to_one_and_one_of_somebody_else(cache, tmp_path, monkeypatch, capsys):
@@ -186,6 +186,15 @@ def test_unlisted_files_go_and_the_oldest_beyond_the_limit(tmp_path, monkeypatch
     compiled.verify(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == kept - {"old-cache"}
     assert set(json.loads((tmp_path / compiled.MANIFEST).read_text())) == {"new-cache", "autotune/middle"}
+
+
+def test_files_of_another_user_are_not_believed(tmp_path, monkeypatch):
+    (tmp_path / "new-cache").write_bytes(b"1")
+    compiled.record(tmp_path)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    compiled.verify(tmp_path)
+    assert not (tmp_path / "new-cache").exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"new-cache": 3}', "\x00"])

@@ -99,7 +99,7 @@ def test_it_goes_with_everything_else(settings):
     history = fd.simulate(algorithm, **settings(**changes)).history
     assert history["slowest_steps"][-1] == 3 * 2
     assert history["client_seconds"][-1] > 0
-    assert history["test_accuracy"][-1] > 0.5
+    assert history["test_accuracy"][-1] > 0.3, "chance is 0.1"
 
 
 def test_more_than_the_largest_client_has_is_refused(settings, digits, fedavg):
