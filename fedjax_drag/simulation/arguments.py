@@ -47,7 +47,7 @@ def check_batch_size(batch_size: Any, most: int | None = None) -> None:
         checks.count("batch_size", batch_size, 1, 2**31 - 1)
     except ValueError as error:
         raise ValueError(f"{error}, or {FULL!r}") from None
-    if most is not None and batch_size > most:
+    if most is not None and int(batch_size) > most:
         allowed = f"at most {most}, what the largest client has, or {FULL!r} for all data of each client"
         raise ValueError(f"batch_size={batch_size!r}: must be {allowed}")
 
