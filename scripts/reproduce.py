@@ -113,7 +113,8 @@ def main(
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
 
-    from fedjax_drag.experiment.cli_common import FAILED, INTERRUPTED, keep_compiled
+    from fedjax_drag.experiment.cli_common import FAILED, INTERRUPTED
+    from fedjax_drag.experiment.compiled import keep_compiled
     from fedjax_drag.simulation.distributed import one_device_per_core
 
     one_device_per_core()

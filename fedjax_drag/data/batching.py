@@ -19,6 +19,23 @@ def draw_positions(key: jax.Array, num_examples: jax.Array, num_steps: int, batc
     return jax.random.randint(key, (num_steps, batch_size), 0, num_examples)
 
 
+def whole_batches(num_examples: jax.Array | int, num_steps: int, most: int) -> tuple[jax.Array, jax.Array]:
+    """Batches of all of a client's examples, one for each step.
+
+    Args:
+      num_examples: n, of the client, in ``[1, most]``.
+      num_steps: U.
+      most: examples of the largest client.
+
+    Returns:
+      Places in the client's list ``[U, most]`` in ``[0, n)``, and which are real ``[U, most]`` bool. The padding
+      repeats the first example.
+    """
+    real = jnp.arange(most) < num_examples
+    place = jnp.where(real, jnp.arange(most), 0)
+    return jnp.broadcast_to(place, (num_steps, most)), jnp.broadcast_to(real, (num_steps, most))
+
+
 def draw_epochs(
     key: jax.Array, num_examples: jax.Array | int, epochs: float, batch_size: int, most: int
 ) -> tuple[jax.Array, jax.Array]:

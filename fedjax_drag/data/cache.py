@@ -22,8 +22,9 @@ def cached(name: str, sources: Sequence[Path], read: Callable[[], Arrays], versi
     """What ``read`` returns, from the cache if it has been read before.
 
     The cache is the user's cache folder of this platform, or the folder in the environment variable
-    ``FEDJAX_DRAG_CACHE``; if that is set and empty, nothing is kept. It may be deleted at any time. One that is
-    damaged, of something else, or cannot be written is no error: the arrays are then read anew.
+    ``FEDJAX_DRAG_CACHE``; if that is set and empty, nothing is kept. A new one is private to the user. It may be
+    deleted at any time. One that is damaged, of something else, or cannot be written is no error: the arrays are then
+    read anew.
 
     Args:
       name: of the data set; a file name.
@@ -65,6 +66,22 @@ def cache_folder() -> Path | None:
     return platformdirs.user_cache_path("fedjax_drag")
 
 
+def make_private(folder: Path) -> None:
+    """Makes a folder, unless it exists, that nobody but the user may read or write, whatever the umask.
+
+    Raises:
+      OSError: it cannot be made.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    else:
+        folder.chmod(0o700)
+
+
 def _recall(place: Path, key: str) -> Arrays | None:
     """The arrays kept at ``place``, or None unless they are whole and belong to ``key``."""
     try:
@@ -87,10 +104,10 @@ def _keep(place: Path, key: str, arrays: Arrays) -> None:
     """Writes to a temporary folder, then renames it: another process sees all or nothing."""
     temporary = None
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_private(place.parent)
         temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=".temporary-"))
         new, old = temporary / "new", temporary / "old"
-        new.mkdir()
+        make_private(new)
         for entry, values in arrays.items():
             np.save(new / f"{entry}.npy", values, allow_pickle=False)
         checksums = {entry: _checksum(new / f"{entry}.npy") for entry in arrays}

@@ -156,7 +156,7 @@ def _resolve(table: str, where: str, component: Component, supplied: Sequence[st
       supplied: arguments that the experiment knows here.
     """
     builders = TABLES[table]
-    checks.one_of(f"{where}.name", component.name, builders)
+    _check_name(where, component.name, builders)
     builder = builders[component.name]
     allowed = arguments(table, builder)
     filled: dict[str, Any] = {}
@@ -173,6 +173,14 @@ def _resolve(table: str, where: str, component: Component, supplied: Sequence[st
                 raise ValueError(f"{where}.{name}: missing; {component.name} needs it ({phrase(hint)})")
             filled[name] = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
     return Component(component.name, filled)
+
+
+def _check_name(where: str, name: str, builders: Mapping[str, Any]) -> None:
+    """Refuses a name that is not in the table, and says under which key it would be."""
+    keys = [key for key in COMPONENTS if name in TABLES[key]]
+    if name not in builders and keys:
+        raise ValueError(f"{where}.name={name!r}: must be one of {', '.join(builders)}; did you mean {keys[0]}={name}?")
+    checks.one_of(f"{where}.name", name, builders)
 
 
 def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]) -> Any:

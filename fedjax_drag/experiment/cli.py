@@ -13,7 +13,6 @@ from fedjax_drag.experiment.cli_common import (
     FAILED,
     INTERRUPTED,
     abandon,
-    keep_compiled,
     laid_out,
     misuse,
     reported,
@@ -74,11 +73,11 @@ def run(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration's name.")
+        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the results folder.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no summary.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
     log: Annotated[
         list[str] | None, typer.Option(metavar="TOOL", help="Log to tensorboard, wandb or mlflow too.")
     ] = None,
@@ -98,9 +97,14 @@ def run(
     KEY=VALUE changes a key of the configuration; dots reach into a component, and into those inside it. Naming
     another component replaces it, arguments included.
 
+    Without --out the results go to runs/NAME, where NAME is the configuration's name and the changes, such as
+    runs/quickstart,aggregator=krum,attack=sign_flip. With --resume, if there is no such folder, the one is taken whose
+    name lacks the keys that may change in between: rounds, keep_checkpoints, keep_best, stop_on_divergence.
+
     \b
     Examples:
       fedjax-drag run configs/quickstart.yaml
+      fedjax-drag run configs/quickstart.yaml aggregator=krum attack=sign_flip byzantine_fraction=0.3
       fedjax-drag run configs/quickstart.yaml seed=1 --out runs/seed1
       fedjax-drag run configs/quickstart.yaml algorithm=scaffold 'model.hidden=[128,64]'
       fedjax-drag run CONFIG 'aggregator={name: fedavg, server_optimizer: {name: adam, learning_rate: 0.01}}'
@@ -126,12 +130,13 @@ def run(
     with reported(debug), watched(debug_nans):
         with misuse():
             from fedjax_drag.experiment import config as configuration
+            from fedjax_drag.experiment.compiled import keep_compiled
             from fedjax_drag.experiment.run import divergences, execute, plan
             from fedjax_drag.simulation.distributed import initialize, is_first, one_device_per_core
 
             keep_compiled()
             loaded = configuration.load(config, overrides or ())
-            folder = out or Path("runs") / configuration.slug(loaded.name)
+            folder = out or _default_folder(loaded.name, overrides or (), resume)
             if distributed:
                 if loaded.mesh == "cores":
                     raise ValueError("mesh='cores': the devices of one process; must be all with --distributed")
@@ -164,13 +169,13 @@ def sweep(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration's name.")
+        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip what is finished in the results folder, continue what is not.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in the results folder.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no summary.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
     cells_per_program: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Most cells in one program, 1 for none together; default what fits."),
@@ -218,7 +223,8 @@ def sweep(
     once and divided among the CPU's cores or all GPUs; another rule, model or kind of attack is another program.
 
     All cells are checked before the first one runs. Each has a run's folder in DIR/cells. One that cannot be run or
-    that diverges is noted in DIR/table.csv (and .parquet) and DIR/summary.md and does not stop the others.
+    that diverges is noted in DIR/table.csv (and .parquet) and DIR/summary.md and does not stop the others. Without
+    --out DIR is runs/NAME, named as by 'run'.
 
     Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on
     from there).
@@ -226,12 +232,12 @@ def sweep(
     with reported(debug), watched(debug_nans):
         with misuse():
             from fedjax_drag.experiment import axes, launch
-            from fedjax_drag.experiment import config as configuration
             from fedjax_drag.experiment import sweep as sweeping
+            from fedjax_drag.experiment.compiled import keep_compiled
             from fedjax_drag.simulation.distributed import one_device_per_core
 
             grid = axes.load(config, overrides or ())
-            folder = out or Path("runs") / configuration.slug(grid.base.name)
+            folder = out or _default_folder(grid.base.name, overrides or (), resume)
             keep_compiled()
             one_device_per_core()
             if launcher is None and (jobs or job_options):
@@ -319,6 +325,20 @@ def list_(
 
             text = catalog.table(kind) if markdown else catalog.describe(kind)
         typer.echo(text)
+
+
+def _default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
+    """Where results go without --out.
+
+    The run to resume may have been started without what is only now asked for, such as more rounds.
+    """
+    from fedjax_drag.experiment import results
+    from fedjax_drag.experiment.config import folder_name
+
+    folder = Path("runs") / folder_name(name, overrides)
+    if resume and not folder.exists():
+        return Path("runs") / folder_name(name, overrides, without=("rounds", *results.FREE))
+    return folder
 
 
 def _resume_command(arguments: Sequence[str]) -> str:

@@ -14,6 +14,9 @@ from fedjax_drag.experiment.errors import FolderError
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 """Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
 
+_CONNECTIONS = ("gloo", "nccl", "coordination")
+"""What connects processes, as JAX's errors name it: between CPUs, between GPUs, and the service for all of them."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -51,9 +54,31 @@ def reported(debug: bool) -> Iterator[None]:
         misused = isinstance(error, MisuseError | FolderError)
         kind = "" if misused else f"the run failed: {type(error).__name__}: "
         hint = "" if misused or debug else " (--debug shows where)"
-        first_line = _printable(next(iter(str(error).strip().splitlines()), ""))
-        typer.echo(f"fedjax-drag: error: {kind}{first_line}{hint}", err=True)
+        text = f"{kind}{_printable(next(iter(str(error).strip().splitlines()), ''))}{hint}"
+        if has_lost_a_process(error):
+            text = "another process of this run ended; run all again with --resume"
+        typer.echo(f"fedjax-drag: error: {text}", err=True)
         raise typer.Exit(MISUSED if misused else FAILED) from None
+
+
+def has_lost_a_process(error: BaseException) -> bool:
+    """Whether a run of several processes failed because another of them has ended.
+
+    JAX has no exception of its own for that; the error's text names what connects the processes.
+    """
+    if not _shares_a_run():
+        return False
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__
+    raised_by_jax = [str(cause) for cause in causes if isinstance(cause, sys.modules["jax"].errors.JaxRuntimeError)]
+    return any(name in text.lower() for name in _CONNECTIONS for text in raised_by_jax)
+
+
+def _shares_a_run() -> bool:
+    return "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
 
 
 @contextmanager
@@ -73,26 +98,12 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def keep_compiled() -> None:
-    """Lets JAX keep compiled programs on disk, in the cache folder beside decoded data, so that they start at once.
-
-    A folder that the user has told JAX about is used instead.
-    """
-    import jax
-
-    from fedjax_drag.data.cache import cache_folder
-
-    folder = cache_folder()
-    if folder is not None and jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-
-
 def abandon(status: Any) -> None:
     """Ends a process that has failed, if it shares a run with others, at once.
 
     At a usual exit it would wait minutes for the others, and they for it.
     """
-    if status in (None, 0) or "jax" not in sys.modules or not sys.modules["jax"].distributed.is_initialized():
+    if status in (None, 0) or not _shares_a_run():
         return
     sys.stdout.flush()
     sys.stderr.flush()

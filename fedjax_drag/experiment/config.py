@@ -7,6 +7,8 @@ its turn, to any depth. Which names and arguments exist is decided in
 """
 
 import dataclasses
+import hashlib
+import json
 import re
 import types
 from collections.abc import Iterable, Mapping
@@ -29,6 +31,7 @@ from fedjax_drag.experiment.components import (
     unknown_key,
 )
 from fedjax_drag.experiment.yaml_text import check_literal, one_line, parse, read_file
+from fedjax_drag.simulation.arguments import check_batch_size
 
 EITHER: Mapping[str, tuple[str, Any]] = {
     "local_steps": ("local_epochs", None),
@@ -41,6 +44,9 @@ EITHER: Mapping[str, tuple[str, Any]] = {
 _LONGEST = 200
 """Bytes of a folder's name at most, for which file systems allow 255."""
 
+_LONGEST_FOLDER = 100
+"""Bytes of a folder's name at most that is made of overrides; a longer one is hard to read."""
+
 _LARGEST = 2**31 - 1
 """What a count on the device can be, and a step size, of which no larger one makes sense."""
 
@@ -52,7 +58,7 @@ class Config:
     """One experiment, or several that are compared.
 
     Attributes:
-      name: title of the run; ``runs/<name>`` is where the command line puts its results.
+      name: title of the run; the command line puts its results into ``runs/<name>`` (:func:`folder_name`).
       data: data set with ``data_dir`` and ``source``.
       partition: how the examples are split over clients.
       model: architecture; ``num_classes`` comes from the data.
@@ -68,7 +74,7 @@ class Config:
       cohort_size: clients in a round, S.
       local_steps: local SGD steps of a client in a round, U, or None if ``local_epochs`` is given.
       local_epochs: passes of a client over its data in a round, or None if ``local_steps`` is given.
-      batch_size: examples in a local step, B.
+      batch_size: examples in a local step, B, or ``full`` for all of the client's.
       step_size: local step size, a number or a schedule.
       local_optimizer: what transforms the directions of the local steps, or None.
       loss: what the clients minimise.
@@ -116,7 +122,7 @@ class Config:
     cohort_size: int = 10
     local_steps: int | None = 5
     local_epochs: float | None = None
-    batch_size: int = 10
+    batch_size: Any = 10
     step_size: Any = 0.01
     local_optimizer: Component | None = None
     loss: Component = dataclasses.field(default_factory=partial(Component, "cross_entropy"))
@@ -161,9 +167,10 @@ class Config:
         if (self.local_steps is None) == (self.local_epochs is None):
             given = f"local_steps={self.local_steps!r}, local_epochs={self.local_epochs!r}"
             raise ValueError(f"{given}: must be exactly one of the two, the other null")
+        check_batch_size(self.batch_size)
         if self.local_epochs is not None:
             checks.positive("local_epochs", self.local_epochs)
-        for key in ("rounds", "cohort_size", "batch_size", "eval_every", "keep_checkpoints"):
+        for key in ("rounds", "cohort_size", "eval_every", "keep_checkpoints"):
             checks.count(key, getattr(self, key), 1, _LARGEST)
         for key in ("local_steps", "root_size", "clients_per_chunk", "rounds_per_compile"):
             if getattr(self, key) is not None:
@@ -266,7 +273,9 @@ def load(source: str | Path | Mapping[str, Any] | Config, overrides: Iterable[st
     mapping = read(source)
     if "axes" in mapping:
         raise ValueError("axes: belong to a sweep, not to a run; give this configuration to 'fedjax-drag sweep'")
-    for changes in parse(overrides):
+    parsed = parse(overrides)
+    _check_either(parsed)
+    for changes in parsed:
         mapping = merge(mapping, changes, defaults=_DEFAULTS)
     return Config.from_mapping(mapping)
 
@@ -319,6 +328,29 @@ def slug(label: str) -> str:
     return plain.encode()[:_LONGEST].decode(errors="ignore").rstrip("-._")
 
 
+def folder_name(name: str, overrides: Iterable[str], without: Iterable[str] = ()) -> str:
+    """The name of a results folder, such as ``quickstart,aggregator=krum,attack=sign_flip``.
+
+    Args:
+      name: of the configuration.
+      overrides: ``key=value`` strings, in the order in which they are to appear.
+      without: keys that are left out; ``name``, which ``name`` says already, always is.
+
+    Returns:
+      Letters, digits and ``._=+-,`` only; one with overrides has at most :data:`_LONGEST_FOLDER` bytes, its end
+      being a hash of what was cut.
+    """
+    omitted = {"name", *without}
+    named = [override for override in overrides if override.partition("=")[0] not in omitted]
+    plain = [re.sub(r"[^\w.=+-]+", "-", re.sub(r"[]['\"{}\s]+", "", override)).strip("-.") for override in named]
+    whole = ",".join([slug(name), *plain])
+    if not named or len(whole.encode()) <= _LONGEST_FOLDER:
+        return whole
+    checksum = hashlib.sha256(json.dumps([name, *named]).encode()).hexdigest()[:8]
+    begin = whole.encode()[: _LONGEST_FOLDER - len(checksum) - 1].decode(errors="ignore")
+    return f"{begin.rstrip('-._,=')}-{checksum}"
+
+
 def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys and values of a configuration, for comparing two of them."""
     mapping = config.to_mapping() if isinstance(config, Config) else config
@@ -329,6 +361,15 @@ def _flat(key: str, value: Any) -> Iterable[tuple[str, Any]]:
     if not isinstance(value, Mapping) or not value:
         return [(key, value)]
     return [entry for inner, below in value.items() for entry in _flat(f"{key}.{inner}", below)]
+
+
+def _check_either(overrides: Iterable[Mapping[str, Any]]) -> None:
+    """Refuses overrides that say the same in two ways, of which one would silently win."""
+    given = {key: value for changes in overrides for key, value in changes.items() if key in EITHER}
+    for key, value in given.items():
+        other, nothing = EITHER[key]
+        if value is not None and given.get(other, nothing) not in (None, nothing) and value != EITHER[other][1]:
+            raise ValueError(f"{key}={value!r}, {other}={given[other]!r}: must be exactly one of the two")
 
 
 def _merge_compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,7 +388,8 @@ def _explain(error: OmegaConfBaseException, scalars: Mapping[str, Any]) -> str:
         return f"{key}: {one_line(error)}"
     parts = str(getattr(field.type, "__name__", field.type)).split(" | ")
     allowed = " or ".join(_PHRASES.get(part, "null" if part == "None" else part) for part in parts)
-    return f"{key}={scalars[key]!r}: must be {allowed}"
+    sweep = f"; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.{key}={scalars[key]}'"
+    return f"{key}={scalars[key]!r}: must be {allowed}{sweep if isinstance(scalars[key], list) else ''}"
 
 
 _DEFAULTS = Config().to_mapping()

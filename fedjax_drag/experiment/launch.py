@@ -18,7 +18,7 @@ from tqdm import tqdm
 from fedjax_drag import checks
 from fedjax_drag.experiment import run, sweep
 from fedjax_drag.experiment.axes import Grid, Point
-from fedjax_drag.experiment.cli_common import keep_compiled
+from fedjax_drag.experiment.compiled import keep_compiled
 from fedjax_drag.experiment.matrix import Cell
 from fedjax_drag.experiment.yaml_text import parse
 from fedjax_drag.simulation.distributed import one_device_per_core

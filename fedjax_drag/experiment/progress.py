@@ -1,23 +1,27 @@
 """What a run shows while it goes on, and the table at its end."""
 
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
+SECONDS_BETWEEN_LINES = 30.0
+"""Between two lines of a run whose standard error is no terminal, at least."""
+
 _TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
 class Progress:
-    """A progress bar over a run's rounds, on standard error when that is a terminal.
+    """A progress bar over a run's rounds on standard error; where that is no terminal, a line now and then.
 
     Args:
       label: what is running.
       num_rounds: rounds in the whole run.
       start: rounds already done.
-      quiet: no bar; None: no bar unless standard error is a terminal.
+      quiet: True for nothing at all, None for a bar only where standard error is a terminal.
     """
 
     def __init__(self, label: str, num_rounds: int, start: int = 0, quiet: bool | None = None):
@@ -25,18 +29,24 @@ class Progress:
         layout = "{desc}{percentage:3.0f}%|{bar}| round {n_fmt}/{total_fmt} " + timing
         disable = quiet or (quiet is None and not sys.stderr.isatty())
         self._label = label
+        self._num_rounds = num_rounds
+        self._told = None if quiet or not disable else time.monotonic()  # when the last line was, if there are lines
         self._compiled = False
         style = {"unit": " rounds", "smoothing": 0, "dynamic_ncols": True, "bar_format": layout}
         self._bar = tqdm(total=num_rounds, initial=start, desc=f"{label} (compiling)", disable=disable, **style)
 
     def update(self, round_number: int, metrics: Mapping[str, Any]) -> None:
-        """Moves the bar to a round that was evaluated."""
+        """Moves the bar to a round that was evaluated, or writes a line if the last one was a while ago."""
+        accuracy = f"accuracy {float(metrics['test_accuracy']):.1%}"
+        if self._told is not None and time.monotonic() - self._told >= SECONDS_BETWEEN_LINES:
+            self._told = time.monotonic()
+            print(f"{self._label}: round {round_number}/{self._num_rounds}, {accuracy}", file=sys.stderr, flush=True)
         if not self._compiled:  # the time until here tells nothing of the rounds to come
             self._compiled = True
             self._bar.unpause()
             self._bar.initial = round_number
         self._bar.set_description(self._label, refresh=False)
-        self._bar.set_postfix_str(f"accuracy {float(metrics['test_accuracy']):.1%}", refresh=False)
+        self._bar.set_postfix_str(accuracy, refresh=False)
         self._bar.update(round_number - self._bar.n)
         self._bar.refresh()
 

@@ -41,6 +41,9 @@ SUMMARY_KEYS = ("rounds", "final_accuracy", "best_accuracy", "seconds", "interru
 FREE = ("keep_checkpoints", "keep_best", "stop_on_divergence")
 """Keys that may be another when a run is resumed: they decide what is kept and where it ends."""
 
+REMEDY = "choose --resume, --overwrite or another --out (in Python resume=True, overwrite=True or another out)"
+"""What can be done about a folder that already holds something."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -83,7 +86,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if overwrite and others and not _is_results_folder(folder):
         raise ValueError(f"out={str(folder)!r}: not a results folder, so it is not overwritten")
     if holds_run and not (resume or overwrite):
-        raise ValueError(f"out={str(folder)!r}: already holds a run; resume or overwrite it, or choose another folder")
+        raise ValueError(f"out={str(folder)!r}: already holds a run; {REMEDY}")
 
 
 def check_same(folder: Path, config: Config) -> None:

@@ -113,7 +113,7 @@ def run(
       resume: continue the run in ``out`` from its newest checkpoint, to the same end as if it had
         not been interrupted.
       overwrite: replace the run in ``out``.
-      quiet: True for no progress bar, None for one only where standard error is a terminal.
+      quiet: True for no progress, None for a bar where standard error is a terminal, else a line every half minute.
       log: what the metrics go to besides ``out``: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``
         (:mod:`fedjax_drag.callbacks`).
 

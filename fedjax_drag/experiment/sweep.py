@@ -104,7 +104,7 @@ def sweep(
       out: results folder; None writes nothing. Every cell has a run's folder in ``out/cells``.
       resume: skip the cells that have finished in ``out`` and continue one that has not.
       overwrite: replace the sweep in ``out``.
-      quiet: True for no progress bars, None for some only where standard error is a terminal.
+      quiet: True for no progress, None for bars where standard error is a terminal, else a line every half minute.
       cells_per_program: most cells in one program; 1 for separate runs; default as many as fit the memory.
 
     Returns:
@@ -372,7 +372,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and not (holds_sweep or (folder / CELLS).is_dir()):
         raise ValueError(f"{where}: holds no sweep to resume")
     if holds_sweep and not (resume or overwrite):
-        raise ValueError(f"{where}: already holds a sweep; resume or overwrite it, or choose another folder")
+        raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")
     if not holds_sweep and folder.is_dir() and any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN)):
         raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
 

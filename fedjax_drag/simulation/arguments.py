@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from fedjax_drag import checks
 from fedjax_drag.simulation.dissimilarity import requested
-from fedjax_drag.simulation.round import KNOWLEDGE
+from fedjax_drag.simulation.round import FULL, KNOWLEDGE
 from fedjax_drag.types import Algorithm, Attack
 
 
@@ -32,6 +32,24 @@ def check_work(local_steps: Any, local_epochs: Any, step_size: Any, num_rounds: 
         if jnp.shape(value):
             raise ValueError(f"step_size({index}) with shape {jnp.shape(value)}: must be a single number")
         checks.positive(f"step_size({index})", value if isinstance(value, Tracer) else float(value))
+
+
+def check_batch_size(batch_size: Any, most: int | None = None) -> None:
+    """Checks a batch size: a count or :data:`~fedjax_drag.simulation.round.FULL`.
+
+    Args:
+      batch_size: as it was given.
+      most: examples of the largest client; None if that is not known yet.
+    """
+    if isinstance(batch_size, str) and batch_size == FULL:
+        return
+    try:
+        checks.count("batch_size", batch_size, 1, 2**31 - 1)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {FULL!r}") from None
+    if most is not None and int(batch_size) > most:
+        allowed = f"at most {most}, what the largest client has, or {FULL!r} for all data of each client"
+        raise ValueError(f"batch_size={batch_size!r}: must be {allowed}")
 
 
 def check_attack(attack: Attack | None, uses_root: bool) -> None:

@@ -196,7 +196,7 @@ def _recall(path: Path, at_once: int) -> int | None:
 def _keep(path: Path, chunk: int) -> None:
     """Writes beside it, then renames: another process sees all or nothing."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        cache.make_private(path.parent)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".temporary-", delete=False) as stream:
             json.dump({"clients_at_once": chunk}, stream)
         os.replace(stream.name, path)

@@ -25,7 +25,7 @@ class ClientCost(NamedTuple):
     """What a method asks of one client.
 
     Attributes:
-      gradients: gradient evaluations in a local step.
+      gradients: gradient evaluations in a local step, each on one mini-batch, whatever its size.
       vector_operations: elementwise operations in a local step beyond that of SGD, in units of one operation on each
         parameter: 1 is what an addition to the gradient costs. Counted in the program as it is written, before any
         compilation.

@@ -15,7 +15,7 @@ from fedjax_drag.simulation.cost import ClientCost, client_cost
 from fedjax_drag.simulation.federation import Federation
 from fedjax_drag.simulation.local import LocalResult
 from fedjax_drag.simulation.metrics import make_evaluate
-from fedjax_drag.simulation.round import RunState, Work, make_client_pass, make_round
+from fedjax_drag.simulation.round import FULL, RunState, Work, make_client_pass, make_round
 from fedjax_drag.types import Algorithm, Attack, Params
 
 SUMMED = {"train_loss": np.float32} | dict.fromkeys(
@@ -134,7 +134,8 @@ def cost_of(
     def messages(federation, key, state):
         ids = jnp.arange(work.cohort_size)
         downlink = algorithm.broadcast(state.params, per_client.gather(state.algorithm, ids), ids)
-        batch = gather(federation.train, federation.rows[0], jnp.zeros(work.batch_size, jnp.int32), work.preprocess)
+        size = federation.rows.shape[1] if work.batch_size == FULL else work.batch_size
+        batch = gather(federation.train, federation.rows[0], jnp.zeros(size, jnp.int32), work.preprocess)
         own = jax.tree.map(lambda x: x[0], downlink.own)
         return downlink._replace(own=own), batch, programs.client(federation, key, state).uplink
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.augmentation import Augmentation
-from fedjax_drag.data.batching import draw_epochs, draw_positions, gather
+from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation import sampling
 from fedjax_drag.simulation.calibration import Walk
@@ -23,6 +23,9 @@ from fedjax_drag.simulation.local import LocalResult, local_pass
 from fedjax_drag.simulation.mesh import Folder, Mapper, bring, placed, split_coordinates
 from fedjax_drag.simulation.streaming import make_stream
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, State
+
+FULL = "full"
+"""The batch size that stands for all examples of a client."""
 
 KNOWLEDGE = ("last_update", "root_delta", "aggregate")
 """What an attack may ask to be told."""
@@ -55,7 +58,7 @@ class Work:
       num_classes: C.
       cohort_size: S.
       local_steps: U; None where ``local_epochs`` says how long a pass is.
-      batch_size: B.
+      batch_size: B, or :data:`FULL`.
       step_size: eta; may be traced, or a function of the round.
       over_clients: maps a function of one client over a leading axis.
       mesh: devices that share the clients, or None.
@@ -75,7 +78,7 @@ class Work:
     num_classes: int
     cohort_size: int
     local_steps: int | None
-    batch_size: int
+    batch_size: Any
     step_size: Any
     over_clients: Mapper
     mesh: Mesh | None
@@ -99,6 +102,20 @@ class Work:
             return federation, rows
         assert self.mesh is not None
         return federation._replace(train=()), bring(federation.train, rows, self.mesh)
+
+    def draw(self, key: jax.Array, count: jax.Array, most: int) -> tuple[jax.Array, jax.Array | None]:
+        """The mini-batches of a local pass: places in a list of ``most`` of which the first ``count`` are the client's.
+
+        Returns:
+          The places ``[U, B]``, and which of them are real ``[U, B]``, or None if all are.
+        """
+        size = most if self.batch_size == FULL else self.batch_size
+        if self.local_steps is None:
+            assert self.local_epochs is not None
+            return draw_epochs(key, count, self.local_epochs, size, most)
+        if self.batch_size == FULL:
+            return whole_batches(count, self.local_steps, most)
+        return draw_positions(key, count, self.local_steps, size), None
 
     def loss_fn(self, params: Params, batch: Batch) -> jax.Array:
         """The mean loss of a batch's real examples, scalar."""
@@ -134,11 +151,7 @@ def make_client_pass(attack: Attack | None, work: Work) -> Callable[..., LocalRe
             poisoned = poison(fixed, batch, positions=places, num_examples=count, num_classes=work.num_classes)
             return tree.where(malicious, poisoned, batch)
 
-        if work.local_steps is not None:
-            positions, real = draw_positions(named("batches"), count, work.local_steps, work.batch_size), None
-        else:
-            assert work.local_epochs is not None
-            positions, real = draw_epochs(named("batches"), count, work.local_epochs, work.batch_size, most)
+        positions, real = work.draw(named("batches"), count, most)
         keys = None if work.augmentation is None else jax.random.split(named("augmentation"), len(positions))
         step_size = work.step_size(round_index) if callable(work.step_size) else work.step_size
         downlink, drawn = downlink._replace(own=own), (positions, keys)

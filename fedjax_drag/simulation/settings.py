@@ -11,7 +11,7 @@ from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
-from fedjax_drag.simulation.arguments import check_work
+from fedjax_drag.simulation.arguments import check_batch_size, check_work
 from fedjax_drag.simulation.federation import ROOT_SOURCES, count_malicious
 from fedjax_drag.types import Algorithm, Attack, ClientRule
 
@@ -26,7 +26,10 @@ class Settings:
       data: a partitioned :class:`~fedjax_drag.data.FederatedDataset`.
       num_rounds: rounds T, >= 1.
       cohort_size: clients in a round S, at most the number of clients.
-      batch_size: B, >= 1.
+      batch_size: B, from 1 to the number of examples of the largest client; or ``"full"``: every local step goes over
+        all of the client's examples, as in FedSGD, and an epoch is one step. Batches are then as long as the largest
+        client's data, the rest of a smaller client's being padding that does not count; the server's root data are one
+        batch as well.
       step_size: local step size eta, > 0, or a function of the round (int32, from 0), such as an optax schedule.
         A number may be traced.
       local_steps: U, >= 1, mini-batches of a local pass, each drawn uniformly from the client's data.
@@ -104,7 +107,7 @@ class Settings:
     data: FederatedDataset
     num_rounds: int
     cohort_size: int
-    batch_size: int
+    batch_size: int | str
     step_size: Any
     local_steps: int | None = None
     local_epochs: float | None = None
@@ -142,7 +145,7 @@ class Settings:
         checks.count("num_rounds", self.num_rounds, 1)
         checks.count("cohort_size", self.cohort_size, 1, self.data.num_clients)
         check_work(self.local_steps, self.local_epochs, self.step_size, self.num_rounds)
-        checks.count("batch_size", self.batch_size, 1)
+        check_batch_size(self.batch_size, int(self.data.counts.max()))
         checks.count("eval_every", self.eval_every, 1)
         checks.in_range("root_bias", self.root_bias, 0.0, 1.0)
         checks.one_of("root_source", self.root_source, ROOT_SOURCES)

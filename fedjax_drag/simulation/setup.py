@@ -24,7 +24,7 @@ from fedjax_drag.simulation.distributed import from_first
 from fedjax_drag.simulation.federation import Federation, choose_malicious, choose_root
 from fedjax_drag.simulation.mesh import make_folder, make_mapper
 from fedjax_drag.simulation.programs import Programs, make_programs
-from fedjax_drag.simulation.round import Work
+from fedjax_drag.simulation.round import FULL, Work
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
 
@@ -106,12 +106,15 @@ def _walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
 
 def _passes(settings: Settings, mesh: Mesh | None, apply: Callable[..., Any], params: Any, example: Any) -> Passes:
     """What there is to know of the local passes before one chooses how to walk over them."""
-    counts, size, loss = settings.data.counts, settings.batch_size, settings.loss or cross_entropy()
+    counts, rows, loss = settings.data.counts, settings.data.rows, settings.loss or cross_entropy()
     assert counts is not None
+    assert rows is not None
+    whole = settings.batch_size == FULL
+    size = rows.shape[1] if whole else settings.batch_size
     if settings.local_epochs is None:
         steps = np.full(len(counts), settings.local_steps)
     else:
-        steps = np.ceil(settings.local_epochs * counts / size)
+        steps = np.ceil(settings.local_epochs * (np.ones(len(counts)) if whole else counts / size))
     at_once = settings.cohort_size // (mesh.size if mesh else 1)
     batch: list[Any] = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in (example, settings.data.train.y)]
     loss_fn = lambda params, batch: loss(apply(params, batch.x), batch.y).mean()

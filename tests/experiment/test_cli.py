@@ -4,14 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 import yaml
 
 import fedjax_drag
 from fedjax_drag.experiment import catalog
 from fedjax_drag.experiment.checkpoints import Checkpoints
-from fedjax_drag.experiment.cli_common import keep_compiled
 
 
 def one_line(result, status):
@@ -55,6 +53,11 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
         (["rounds=many"], "rounds='many': must be an integer"),
         (["data=cifar"], "data.name='cifar': must be one of"),
         (["aggregator=drga"], "aggregator.name='drga': must be one of"),
+        (["algorithm=fedprox"], "did you mean client=fedprox?"),
+        (["aggregator=scaffold"], "did you mean algorithm=scaffold?"),
+        (["aggregator=nnm", "aggregator.aggregator=sign_flip"], "did you mean attack=sign_flip?"),
+        (["seed=[0,1]"], "a sweep takes lists: fedjax-drag sweep CONFIG 'axes.seed=[0, 1]'"),
+        (["local_epochs=1", "local_steps=7"], "local_epochs=1, local_steps=7: must be exactly one of the two"),
         (["aggregator.gamma=1"], "unknown key 'gamma' of aggregator drag"),
         (["aggregator=br_drag", "aggregator.c.nam=x"], "aggregator.c.name=None: must be the name of one"),
         (["root_client={name: robust_sgd, reducer: krumm}"], "root_client.reducer.name='krumm': must be one of"),
@@ -94,9 +97,58 @@ def test_missing_configuration(command):
 def test_folder_with_a_run_is_refused_until_told_what_to_do(command, tiny_file):
     arguments = ["run", tiny_file, "rounds=2", "--out", "x", "--quiet"]
     assert command(*arguments).exit_code == 0
-    assert "already holds a run; resume or overwrite" in one_line(command(*arguments), 2)
+    line = one_line(command(*arguments), 2)
+    assert line.startswith("out='x': already holds a run; choose --resume, --overwrite or another --out (in Python ")
     assert command(*arguments, "--overwrite").exit_code == 0
     assert command(*arguments, "rounds=4", "--resume").exit_code == 0
+
+
+def folders(tmp_path):
+    return sorted(path.name for path in (tmp_path / "runs").iterdir())
+
+
+def rounds_in(folder):
+    return json.loads((folder / "summary.json").read_text())["rounds"]
+
+
+def test_overrides_have_a_folder_of_their_own(command, tiny_file, tmp_path):
+    assert command("run", tiny_file, "rounds=2").exit_code == 0
+    changes = ["rounds=2", "aggregator=krum", "aggregator.num_byzantine=1"]
+    done = command("run", tiny_file, *changes)
+    assert done.exit_code == 0
+    assert "results in runs/tiny,rounds=2,aggregator=krum,aggregator.num_byzantine=1," in done.stdout
+    assert folders(tmp_path) == ["tiny,rounds=2", "tiny,rounds=2,aggregator=krum,aggregator.num_byzantine=1"]
+    assert "already holds a run" in one_line(command("run", tiny_file, *changes), 2)
+    assert command("run", tiny_file, *changes, "--resume").exit_code == 0
+
+
+def test_resume_finds_the_run_that_had_fewer_rounds(command, tiny_file, tmp_path):
+    for arguments in (["seed=1"], ["seed=1", "--resume", "rounds=8", "keep_checkpoints=1"]):
+        done = command("run", tiny_file, *arguments)
+        assert done.exit_code == 0, done.output
+    assert folders(tmp_path) == ["tiny,seed=1"]
+    assert rounds_in(tmp_path / "runs" / "tiny,seed=1") == 8
+    missing = one_line(command("run", tiny_file, "seed=2", "--resume", "rounds=8"), 2)
+    assert missing == "out='runs/tiny,seed=2': holds no run to resume"
+
+
+def test_resume_prefers_the_run_of_the_same_command(command, tiny_file, tmp_path, interrupt_after):
+    assert command("run", tiny_file).exit_code == 0
+    with interrupt_after(1):
+        assert command("run", tiny_file, "rounds=8").exit_code == 130
+    assert command("run", tiny_file, "rounds=8", "--resume").exit_code == 0
+    assert [rounds_in(tmp_path / "runs" / name) for name in folders(tmp_path)] == [6, 8]
+
+
+def test_so_does_a_sweep(command, tiny_file, tmp_path):
+    axes = ["axes.seed=[0,1]", "rounds=2", "data={name: synthetic, num_examples: 60, dim: 8}"]
+    first = command("sweep", tiny_file, *axes)
+    assert first.exit_code == 0, first.output
+    (folder,) = folders(tmp_path)
+    assert folder == "tiny,axes.seed=0-1,rounds=2,data=name-synthetic-num_examples-60-dim-8"
+    line = one_line(command("sweep", tiny_file, *axes), 2)
+    assert f"out='runs/{folder}': already holds a sweep; choose --resume, --overwrite or another --out" in line
+    assert command("sweep", tiny_file, *axes, "--resume").exit_code == 0
 
 
 def test_interrupt_says_how_to_go_on(command, tiny_file, tmp_path, monkeypatch, interrupt_after):
@@ -176,24 +228,8 @@ def test_as_a_process(tiny_file, tmp_path):
 
     done = call("run", str(tiny_file), "rounds=2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads((tmp_path / "runs" / "tiny" / "summary.json").read_text())["rounds"] == 2
-    refused = call("run", str(tiny_file))
+    assert json.loads((tmp_path / "runs" / "tiny,rounds=2" / "summary.json").read_text())["rounds"] == 2
+    refused = call("run", str(tiny_file), "rounds=2")
     assert refused.returncode == 2
     assert refused.stdout == ""
     assert len(refused.stderr.splitlines()) == 1
-
-
-def test_compiled_programs_are_kept_where_the_user_says(tmp_path, monkeypatch):
-    before = jax.config.jax_compilation_cache_dir
-    try:
-        for chosen, cache, expected in (
-            (None, str(tmp_path), str(tmp_path / "compiled")),
-            (None, "", None),
-            ("mine", str(tmp_path), "mine"),
-        ):
-            monkeypatch.setenv("FEDJAX_DRAG_CACHE", cache)
-            jax.config.update("jax_compilation_cache_dir", chosen)
-            keep_compiled()
-            assert jax.config.jax_compilation_cache_dir == expected
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)

@@ -1,11 +1,12 @@
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_drag.experiment.components import Component
-from fedjax_drag.experiment.config import Config, flatten, load, slug
+from fedjax_drag.experiment.config import Config, flatten, folder_name, load, slug
 
 
 def test_defaults_survive_a_round_trip():
@@ -89,6 +90,28 @@ def test_epochs_take_the_place_of_steps_and_steps_of_epochs(tiny):
     assert Config.from_mapping(variants.to_mapping()) == variants
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["local_epochs=1", "local_steps=7"],
+        ["local_steps=7", "rounds=3", "local_epochs=1"],
+        ["byzantine_fraction=0.5", "num_byzantine=2"],
+    ],
+)
+def test_overrides_that_say_the_same_in_two_ways_are_refused(tiny, overrides):
+    first, second = (override for override in overrides if override != "rounds=3")
+    with pytest.raises(ValueError) as caught:
+        load(tiny, overrides)
+    assert str(caught.value) == f"{first}, {second}: must be exactly one of the two"
+
+
+def test_one_of_the_two_may_say_nothing(tiny):
+    assert load(tiny, ["local_epochs=1", "local_steps=null"]).local_epochs == 1
+    assert load(tiny, ["local_epochs=null", "local_steps=7"]).local_steps == 7
+    assert load(tiny, ["byzantine_fraction=0.0", "num_byzantine=2"]).num_byzantine == 2
+    assert load(load(tiny, ["local_epochs=1"]), ["local_steps=7"]).local_steps == 7
+
+
 def test_step_size_is_a_number_or_a_schedule(tiny):
     schedule = {"name": "exponential_decay", "init_value": 0.1, "transition_steps": 10, "decay_rate": 0.9}
     config = load(tiny | {"step_size": schedule}, ["step_size.init_value=0.2"])
@@ -116,6 +139,10 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"num_rounds": 3}, "unknown key 'num_rounds'; did you mean 'rounds'?"),
         ({"agregator": "krum"}, "unknown key 'agregator'; did you mean 'aggregator'?"),
         ({"rounds": 7.5}, "rounds=7.5: must be an integer"),
+        (
+            {"seed": [0, 1]},
+            "seed=[0, 1]: must be an integer; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.seed=[0, 1]'",
+        ),
         ({"rounds": True}, "rounds=True: must be an integer"),
         ({"rounds": None}, "rounds=None: must be an integer"),
         ({"rounds": 0}, "rounds=0: must be an integer in [1, 2147483647]"),
@@ -247,6 +274,42 @@ def test_slug_is_one_safe_folder_name(label):
     assert "\\" not in name
     assert not name.startswith((".", "-"))
     assert slug(name) == name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], "my-run"),
+        (["name=My run"], "my-run"),
+        (["aggregator=krum", "attack=sign_flip"], "my-run,aggregator=krum,attack=sign_flip"),
+        (["attack=sign_flip", "aggregator=krum"], "my-run,attack=sign_flip,aggregator=krum"),
+        (["model.hidden=[128, 64]", "aggregator.c=-0.5"], "my-run,model.hidden=128-64,aggregator.c=-0.5"),
+        (["aggregator={name: 'nnm', aggregator: {name: krum}}"], "my-run,aggregator=name-nnm-aggregator-name-krum"),
+        (["data.data_dir=/a/../b/"], "my-run,data.data_dir=-a-..-b"),
+    ],
+)
+def test_folder_is_named_after_the_overrides(overrides, expected):
+    assert folder_name("My run", overrides) == expected
+
+
+def test_folder_name_without_some_keys():
+    overrides = ["rounds=4", "aggregator.rounds=3", "seed=1"]
+    assert folder_name("x", overrides, without=("rounds",)) == "x,aggregator.rounds=3,seed=1"
+
+
+def test_long_folder_names_are_cut_and_stay_distinct():
+    names = {folder_name("x", [f"data.data_dir={'long/' * 30}{end}", "seed=1"]) for end in "ab"}
+    assert len(names) == 2
+    assert all(len(name) <= 100 for name in names)
+    assert all(re.fullmatch(r"x,data\.data_dir=(long-)+(lo?n?g?-)?[0-9a-f]{8}", name) for name in names)
+
+
+@given(st.text(min_size=1), st.lists(st.text()))
+def test_folder_name_is_one_safe_name(name, overrides):
+    found = folder_name(name, overrides)
+    assert not set("/\\:*?\"<>|[]{} '") & set(found)
+    assert len(found.encode()) <= 200
+    assert found == folder_name(name, overrides)
 
 
 def test_flatten_has_dotted_keys(tiny):

@@ -4,6 +4,7 @@ from io import StringIO
 import numpy as np
 import pytest
 
+from fedjax_drag.experiment import progress
 from fedjax_drag.experiment.progress import Progress, summary, table
 
 
@@ -33,6 +34,25 @@ def test_bar_tells_round_accuracy_and_speed(monkeypatch):
 @pytest.mark.parametrize(("stream", "quiet"), [(StringIO(), None), (Terminal(), True)])
 def test_no_bar_without_a_terminal_or_when_quiet(monkeypatch, stream, quiet):
     assert shown(monkeypatch, stream, quiet) == ""
+
+
+def test_lines_now_and_then_without_a_terminal(monkeypatch):
+    now = iter([0.0, 29.0, 31.0, 31.0, 60.0, 62.0, 62.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    log = StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    bar = Progress("DRAG", num_rounds=40)
+    for round_number in (10, 20, 30, 40):
+        bar.update(round_number, {"test_accuracy": np.float32(round_number / 50)})
+    bar.close()
+    assert log.getvalue() == "DRAG: round 20/40, accuracy 40.0%\nDRAG: round 40/40, accuracy 80.0%\n"
+
+
+def test_no_lines_when_quiet_nor_beside_a_bar(monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    assert shown(monkeypatch, StringIO(), quiet=True) == ""
+    assert "DRAG: round" not in shown(monkeypatch, Terminal())
+    assert shown(monkeypatch, StringIO()).count("DRAG: round") == 2
 
 
 def row(accuracies, **more):

@@ -68,7 +68,7 @@ def test_stored_configuration_runs_again_to_the_same_end(finished, tmp_path):
 def test_folder_with_a_run_is_refused(tiny, finished):
     folder, _ = finished
     before = snapshot(folder)
-    with pytest.raises(ValueError, match="already holds a run; resume or overwrite it"):
+    with pytest.raises(ValueError, match=r"already holds a run; choose --resume, .*resume=True"):
         run(tiny, out=folder)
     assert snapshot(folder) == before
 

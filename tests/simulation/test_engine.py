@@ -139,10 +139,10 @@ def test_a_client_smaller_than_a_batch_trains_on_its_own_examples(settings, feda
     data = fd.data.from_arrays(x, y, x, y, num_classes=2)
     data = fd.data.partition.label_affinity(data, num_clients=2, q=1.0)
     result = fd.simulate(
-        fedavg, **settings(data=data, model=nn.Dense(2), cohort_size=2, batch_size=64, num_rounds=1, eval_every=1)
+        fedavg, **settings(data=data, model=nn.Dense(2), cohort_size=2, batch_size=4, num_rounds=1, eval_every=1)
     )
     start = fd.simulation.prepare(
-        fedavg, **settings(data=data, model=nn.Dense(2), cohort_size=2, batch_size=64)
+        fedavg, **settings(data=data, model=nn.Dense(2), cohort_size=2, batch_size=4)
     ).initial_state()
     moved = np.asarray(result.params["kernel"] - start.params["kernel"])
     assert (moved[:2, 0] > 0).all()  # class 0 rises on client 0's inputs only ...

@@ -99,7 +99,7 @@ def test_crop_flip_needs_images(settings, fedavg):
     flat = from_arrays(np.ones((20, 3)), np.arange(20) % 10, np.ones((4, 3)), np.arange(4) % 10, 10)
     data = fd.data.partition.iid(flat, 12)
     with pytest.raises(ValueError, match=r"crop_flip needs images"):
-        fd.simulation.prepare(fedavg, augmentation=crop_flip(), **settings(data=data))
+        fd.simulation.prepare(fedavg, augmentation=crop_flip(), **settings(data=data, batch_size=2))
 
 
 class Bag(nn.Module):
