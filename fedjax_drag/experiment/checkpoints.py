@@ -190,7 +190,7 @@ class Checkpoints:
         if not faults:
             return None
         reason = "; ".join(faults.values())
-        remedy = "--overwrite begins anew (in Python overwrite=True)"
+        remedy = "to begin anew, remove that folder and resume"
         raise FolderError(f"{str(self._path)!r}: no checkpoint can be read; {remedy} ({reason})")
 
     def _named(self) -> list[int]:

@@ -368,8 +368,8 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise ValueError("resume and overwrite: only one of them can be asked for")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{where}: must be a folder, and this is a file")
-    holds_sweep = (folder / CONFIG).is_file()
-    if resume and not (holds_sweep or (folder / CELLS).is_dir()):
+    holds_sweep = (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir())
+    if resume and not holds_sweep:
         raise ValueError(f"{where}: holds no sweep to resume")
     if holds_sweep and not (resume or overwrite):
         raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")

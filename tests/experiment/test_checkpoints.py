@@ -153,7 +153,9 @@ def test_none_that_can_be_read(tmp_path, state):
     saved(tmp_path, state, [0.1, 0.2])
     for name in ("1", "2"):
         DAMAGE["the state"](tmp_path / "checkpoints" / name)
-    with pytest.raises(ValueError, match="no checkpoint can be read; --overwrite begins anew") as caught:
+    with pytest.raises(
+        ValueError, match="no checkpoint can be read; to begin anew, remove that folder and resume"
+    ) as caught:
         newest(tmp_path, state)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "checkpoints" / "2").exists(), "nothing is removed"

@@ -6,11 +6,14 @@ for bit, or refuse in one line with status 2 that says what can be done, and cha
 
 import shutil
 
+import jax
+import numpy as np
 import pytest
 import yaml
-from small_runs import SMALL, assert_same
+from small_runs import SMALL, assert_same, figures
 from typer.testing import CliRunner
 
+from fedjax_drag.experiment.checkpoints import load_params
 from fedjax_drag.experiment.cli import app
 
 RUN = SMALL | {"keep_checkpoints": 3}
@@ -195,7 +198,10 @@ def all_checkpoints(folder):
 
 
 REFUSED = {
-    "no checkpoint can be read": (all_checkpoints, "no checkpoint can be read; --overwrite begins anew"),
+    "no checkpoint can be read": (
+        all_checkpoints,
+        "no checkpoint can be read; to begin anew, remove that folder and resume",
+    ),
     "config.yaml is empty": (content("config.yaml", lambda _: b""), "config.yaml is empty; to go on under"),
     "config.yaml is damaged": (
         content("config.yaml", flipped),
@@ -224,6 +230,10 @@ def test_refused_with_what_can_be_done(config, copy, damage, said):
 @pytest.mark.slow
 def test_the_ways_out_that_are_named(config, whole, copy):
     all_checkpoints(copy)
+    assert call("run", config, "--quiet", "--out", copy, "--resume")[0] == 2
+    shutil.rmtree(copy / "checkpoints")
+    assert call("run", config, "--quiet", "--out", copy, "--resume") == (0, [])
+    assert_same(copy, whole)
     assert call("run", config, "--quiet", "--out", copy, "--overwrite") == (0, [])
     assert_same(copy, whole)
     (copy / "config.yaml").write_bytes(b"\xff")
@@ -241,3 +251,50 @@ def test_readers_show_what_can_be_read(copy, tmp_path, name):
     assert (tmp_path / "accuracy.png").is_file()
     assert len(told) <= 1
     assert call("report", copy, "--no-skew", "--out", tmp_path / "report.html") == (0, [])
+
+
+# Sweeps.
+
+CELL = "cells/seed-0"
+SWEEP = {
+    "a cell's lines": content(f"{CELL}/metrics.jsonl", flipped),
+    "a digit in a cell's lines": content(f"{CELL}/metrics.jsonl", lambda data: data.replace(b"0.", b"1.", 1)),
+    "a cell's last line": content(f"{CELL}/metrics.jsonl", lambda data: data[: data.rindex(b"{")]),
+    "a cell's summary": content(f"{CELL}/summary.json", lambda _: b"[]"),
+    "a cell": removed(CELL),
+    "the table": several(removed("table.csv"), content("table.parquet", flipped), removed("summary.md")),
+    "the configuration": removed("sweep.yaml"),
+}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(RUN | {"axes": {"seed": [0, 1]}}))
+    assert call("sweep", folder / "tiny.yaml", "--quiet", "--out", folder / "out") == (0, [])
+    return folder
+
+
+@pytest.mark.parametrize(
+    "damage", [pytest.param(SWEEP[name], id=name, marks=[] if name == "a cell" else pytest.mark.slow) for name in SWEEP]
+)
+def test_a_sweep_is_mended_by_resume(sweep, tmp_path, damage):
+    out, whole = shutil.copytree(sweep / "out", tmp_path / "out"), sweep / "out"
+    intact = {path: path.stat().st_mtime_ns for path in (out / "cells" / "seed-1").rglob("*")}
+    damage(out)
+    status, _ = call("sweep", sweep / "tiny.yaml", "--quiet", "--out", out, "--resume")
+    assert status == 0
+    for name in ("table.csv", "summary.md", "sweep.yaml", "cells/seed-0/metrics.jsonl"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+    assert figures(out / CELL) == figures(whole / CELL)
+    for one, other in zip(*(jax.tree.leaves(load_params(place / CELL)) for place in (out, whole)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert {path: path.stat().st_mtime_ns for path in intact} == intact, "the other cell is left alone"
+
+
+def test_a_cell_whose_checkpoint_cannot_be_read_fails_and_says_what_can_be_done(sweep, tmp_path):
+    out = shutil.copytree(sweep / "out", tmp_path / "out")
+    several(removed(f"{CELL}/summary.json"), numbers(flipped, f"{CELL}/checkpoints/6"))(out)
+    assert call("sweep", sweep / "tiny.yaml", "--quiet", "--out", out, "--resume")[0] == 0
+    said = (out / "summary.md").read_text()
+    assert "no checkpoint can be read; to begin anew, remove that folder and resume" in said
