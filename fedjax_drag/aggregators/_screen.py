@@ -48,11 +48,11 @@ def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
     The wrapped rule accepts two more extras, ``valid`` ``[S]`` (default: everybody) and
     ``reject_nonfinite`` (a Python bool, default True: a delta with an entry that is not finite is as if
     it had not been sent; with False it makes the parameters NaN, whatever the rule). A finite delta that is too long
-    for sums in float32 is treated as one that is not finite. For d parameters, that is a delta with an entry above
-    ``2.0e31 / sqrt(d)``; see :func:`fedjax_drag.tree.usable_rows` for the bound and why it lies there. So the rule meets
-    no delta of a norm above 2.0e31. The rule itself receives ``valid`` with both extras taken into account, leaves
-    those clients' weights at 0, and finds the deltas unchanged; the statistics in
-    :mod:`fedjax_drag.tree` ignore rows that are not finite.
+    for sums in float32 is treated in the same way: of d parameters, one with an entry above ``2.0e31 / sqrt(d)``. No
+    delta of a norm above 2.0e31 is left then; :func:`fedjax_drag.tree.usable_rows` says why the bound lies there.
+
+    The rule itself receives ``valid`` with both extras taken into account, leaves those clients' weights at 0, and
+    finds the deltas unchanged; the statistics in :mod:`fedjax_drag.tree` ignore rows without a finite norm.
 
     If no client is left, parameters and state stay as they were. ``state.metrics`` gains
     ``num_rejected``, the number of clients rejected for what they sent.

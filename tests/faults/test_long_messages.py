@@ -16,7 +16,14 @@ def settings():
     y = np.arange(200) % CLASSES
     x = (np.eye(CLASSES, INPUTS)[y] + 0.1 * rng.normal(size=(200, INPUTS)) / INPUTS**0.5).astype(np.float32)
     fed = fd.data.partition.iid(fd.data.from_arrays(x, y, x, y, num_classes=CLASSES), num_clients=10)
-    lengths = {"num_rounds": 3, "cohort_size": 10, "local_steps": 2, "batch_size": 10, "step_size": 1.0}
+    lengths = {
+        "eval_every": 1,
+        "num_rounds": 3,
+        "cohort_size": 10,
+        "local_steps": 2,
+        "batch_size": 10,
+        "step_size": 1e-4,
+    }
     return lengths | {"model": nn.Dense(CLASSES), "data": fed, "time_clients": False, "clients_axis": "vmap"}
 
 
@@ -35,8 +42,9 @@ def test_long_messages_change_nothing(settings, rule):
     method, attack = fd.algorithms.from_aggregator(rule), fd.attacks.gaussian(sigma=2e37)
     found = fd.simulate(method, attack=attack, num_byzantine=3, **settings)
     assert found.diverged_at is None
-    assert found.history["num_rejected"].tolist() == [9]
-    assert found.history["test_loss"][-1] < np.log(CLASSES)
+    assert found.history["num_rejected"].tolist() == [3, 3, 3]
+    assert np.isfinite(found.history["test_loss"]).all()
+    assert found.history["test_loss"][-1] < found.history["test_loss"][0]
     assert all(np.abs(leaf).max() < 10 for leaf in jax.tree.leaves(found.params))
 
 
@@ -44,5 +52,5 @@ def test_who_is_rejected_counts_as_detected(settings):
     """By a rule that says whom it rejects."""
     method, attack = fd.algorithms.from_aggregator(fd.aggregators.multi_krum(3, 5)), fd.attacks.gaussian(sigma=2e37)
     history = fd.simulate(method, attack=attack, num_byzantine=3, **settings).history
-    assert history["detection_tpr"].tolist() == [1.0]
-    assert history["malicious_weight"].tolist() == [0.0]
+    assert history["detection_tpr"].tolist() == [1.0, 1.0, 1.0]
+    assert history["malicious_weight"].tolist() == [0.0, 0.0, 0.0]
