@@ -357,7 +357,7 @@ def test_bad_arguments_are_named_with_their_value(build, name):
 
 
 def test_where_honest_values_cancel_the_mean_has_no_sign():
-    """The attack on Krum sends 0 there, that on the trimmed mean counts it as negative; noise of either sign is none."""
+    """The attack on Krum sends 0 there, that on the trimmed mean counts it as negative."""
     half = cohorts(3)[0][:, :4] * np.linspace(0.3, 1.7, 4, dtype=np.float32)[:, None]
     G = np.concatenate([half, -half, cohorts(4)[0][:, :2]], axis=1)
     G[:, :8, 0] += 1.0

@@ -33,7 +33,7 @@ def settings():
         fd.aggregators.krum(num_byzantine=3),
         pytest.param(fd.aggregators.geometric_median(), marks=pytest.mark.slow),
         pytest.param(fd.aggregators.rfa(), marks=pytest.mark.slow),
-        fd.aggregators.centered_clipping(radius=1.0),
+        pytest.param(fd.aggregators.centered_clipping(radius=1.0), marks=pytest.mark.slow),
         fd.aggregators.norm_clipping(max_norm=1.0),
     ],
     ids=["krum", "geometric_median", "rfa", "centered_clipping", "norm_clipping"],
@@ -48,6 +48,7 @@ def test_long_messages_change_nothing(settings, rule):
     assert all(np.abs(leaf).max() < 10 for leaf in jax.tree.leaves(found.params))
 
 
+@pytest.mark.slow
 def test_who_is_rejected_counts_as_detected(settings):
     """By a rule that says whom it rejects."""
     method, attack = fd.algorithms.from_aggregator(fd.aggregators.multi_krum(3, 5)), fd.attacks.gaussian(sigma=2e37)
