@@ -118,7 +118,7 @@ def _unit_of(largest: jax.Array) -> tuple[jax.Array, jax.Array]:
     return unit, inverse(unit)
 
 
-def _length(usable: jax.Array, unit: jax.Array, squares: jax.Array) -> jax.Array:
+def _length(usable: jax.Array, unit: jax.Array, squares: Any) -> jax.Array:
     """``unit * sqrt(squares)``; 0 where that is not ``usable``, or more than the largest number."""
     length = unit * jnp.sqrt(jnp.where(usable, squares, 1.0))
     return jnp.where(usable & (length < jnp.inf), length, 0.0)

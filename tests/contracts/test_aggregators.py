@@ -405,7 +405,7 @@ MOVED_BY_ONE = {
     "rfa",
     "clustering",
     "clusterguard",
-    "clusterguard-alone",
+    "clusterguard-standardised",
     "foolsgold",
     "foolsgold_taco",
     "rescaled_mean",
