@@ -79,7 +79,7 @@ def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8
 
     It is given made-up parameters, deltas and extras. What it computes is its own affair; how it behaves is not: it is
     pure, keeps shapes, ignores extras that it does not know, can be scanned over rounds, tells its metrics, and clients
-    that are absent or send what is not finite are as if they had not been there.
+    that are absent, or send what is not finite or too long for their dtype, are as if they had not been there.
 
     Args:
       rule: to be checked.
@@ -180,11 +180,27 @@ def _leaves_out_the_absent(bench: _Bench) -> None:
 
 def _rejects_what_is_not_finite(bench: _Bench) -> None:
     """A client that sends NaN is as if it were not there, and is counted in num_rejected."""
+    _compare_without_one(bench, _sending(lambda dtype: np.nan), rejected=1)
 
-    def spoil(deltas, extras, there):
-        return jax.tree.map(lambda d: np.where(_beside(there, d), d, np.asarray(np.nan, d.dtype)), deltas), extras
 
-    _compare_without_one(bench, spoil, rejected=1)
+def _rejects_what_is_too_long(bench: _Bench) -> None:
+    """A client that sends the largest numbers is as if it were not there, and is counted in num_rejected."""
+    send = _sending(lambda dtype: float(jnp.finfo(dtype).max))
+    nobody = np.zeros(bench.cohort, bool)
+    if not tree.usable_rows(send(bench.deltas(0), {}, nobody)[0]).any():  # float16 has no number that long
+        _compare_without_one(bench, send, rejected=1)
+
+
+def _sending(value: Callable[[Any], float]) -> Callable[..., tuple[Params, dict[str, Any]]]:
+    """What replaces all numbers of a client by that which ``value`` gives for their dtype."""
+
+    def send(deltas, extras, there):
+        def leaf(d):
+            return np.where(_beside(there, d), d, np.asarray(value(d.dtype), d.dtype))
+
+        return jax.tree.map(leaf, deltas), extras
+
+    return send
 
 
 def _stands_still_without_clients(bench: _Bench) -> None:
@@ -197,11 +213,18 @@ def _stands_still_without_clients(bench: _Bench) -> None:
 
 
 def _bears_long_deltas(bench: _Bench) -> None:
-    """A delta of length 1e30 leaves the parameters finite."""
-    lengths = np.where(np.arange(bench.cohort) == 2, 1e30, 1.0)
-    deltas = jax.tree.map(lambda d: (d * _beside(lengths, d)).astype(d.dtype), bench.deltas(0))
-    params, _ = bench.rounds([(deltas, bench.extras(0))])
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)), "they are not"
+    """A delta of any length leaves the parameters finite."""
+    for length in (1e20, 1e30, 2e37, 3e38):
+        factor = np.where(np.arange(bench.cohort) == 2, length, 1.0)
+        deltas = jax.tree.map(functools.partial(_lengthened, factor), bench.deltas(0))
+        params, _ = bench.rounds([(deltas, bench.extras(0))])
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)), f"at {length:g} they are not"
+
+
+def _lengthened(factor: np.ndarray, delta: np.ndarray) -> np.ndarray:
+    """``factor`` ``[S]`` times a leaf of the deltas, as far as its dtype has such numbers."""
+    end = float(jnp.finfo(delta.dtype).max)
+    return np.clip(delta * _beside(factor, delta), -end, end).astype(delta.dtype)
 
 
 def _compare_without_one(bench: _Bench, exclude: Callable[..., tuple[Params, dict[str, Any]]], rejected: int) -> None:
@@ -244,6 +267,7 @@ _PROMISES = (
     _ignores_order,
     _leaves_out_the_absent,
     _rejects_what_is_not_finite,
+    _rejects_what_is_too_long,
     _stands_still_without_clients,
     _bears_long_deltas,
 )

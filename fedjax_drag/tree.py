@@ -9,6 +9,7 @@ leading axis costs up to 80 passes on CPU. A client by itself, ``[1, *p]``, is n
 so that it fuses with what made the delta and with the sum that it goes into, and the delta need never be stored.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from fedjax_drag.types import Deltas, Params, State
 
 _SAFE_SQUARES = (1e-20, 1e30)  # sums of squares in float32 that have lost nothing to under- or overflow
+_SUMMABLE = 2.0**24  # messages of the greatest length that can be added up: as many as float32 has whole numbers
 _EXACT = jax.lax.Precision.HIGHEST  # a product in full float32, also where the hardware offers less
 
 
@@ -106,6 +108,22 @@ def _largest(deltas: Deltas) -> jax.Array:
     return jax.lax.stop_gradient(jnp.stack(largest).max(0))
 
 
+def _unit_of(largest: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A length by which entries up to ``largest`` > 0 are divided before they are squared, and its inverse.
+
+    That is ``largest`` itself, but at most the largest number whose inverse is not subnormal: XLA flushes subnormal
+    numbers to zero, and every length above it would be measured as 0.
+    """
+    unit = jnp.minimum(largest, 1 / jnp.finfo(largest.dtype).tiny)
+    return unit, inverse(unit)
+
+
+def _length(usable: jax.Array, unit: jax.Array, squares: Any) -> jax.Array:
+    """``unit * sqrt(squares)``; 0 where that is not ``usable``, or more than the largest number."""
+    length = unit * jnp.sqrt(jnp.where(usable, squares, 1.0))
+    return jnp.where(usable & (length < jnp.inf), length, 0.0)
+
+
 def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     """Each row's sum of squares ``[S]``, and whether all are finite and far from under- and overflow (scalar)."""
     first, *rest = [jnp.square(_rows(leaf)).sum(1) for leaf in jax.tree.leaves(deltas)]
@@ -114,22 +132,25 @@ def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
 
 
 def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
-    """Each row's norm ``[S]``, 0 if it is not finite, and whether it is finite ``[S]``: one pass as a rule."""
+    """Each row's norm ``[S]``, 0 if that is not finite, and a bound on its entries ``[S]``: one pass as a rule.
+
+    The bound is the largest absolute entry, NaN or infinite if any entry is; where squares are safe, it is the norm.
+    """
     if cohort_size(deltas) == 1:
         alone = _alone(deltas)
-        return norm(alone)[None], jnp.isfinite(_largest_of(alone))[None]
+        return norm(alone)[None], _largest_of(alone)[None]
     squares, safe = _squares(deltas)
 
     def plain() -> tuple[jax.Array, jax.Array]:
-        return jnp.sqrt(jnp.where(safe, squares, 1.0)), jnp.ones(squares.shape, bool)
+        lengths = jnp.sqrt(jnp.where(safe, squares, 1.0))
+        return lengths, jax.lax.stop_gradient(lengths)
 
     def scaled() -> tuple[jax.Array, jax.Array]:
         largest = _largest(deltas)
-        finite = jnp.isfinite(largest)
-        usable = finite & (largest > 0)
-        unit = inverse(jnp.where(usable, largest, 1.0))
-        total = sum(jnp.square(_rows(leaf) * unit[:, None]).sum(1) for leaf in jax.tree.leaves(deltas))
-        return jnp.where(usable, largest * jnp.sqrt(jnp.where(usable, total, 1.0)), 0.0), finite
+        usable = jnp.isfinite(largest) & (largest > 0)
+        unit, per_unit = _unit_of(jnp.where(usable, largest, 1.0))
+        total = sum(jnp.square(_rows(leaf) * per_unit[:, None]).sum(1) for leaf in jax.tree.leaves(deltas))
+        return _length(usable, unit, total), largest
 
     # One function for both answers, so that XLA sees one conditional where a rule asks for both.
     return jax.lax.cond(safe, plain, scaled)
@@ -137,11 +158,24 @@ def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
 
 def finite_rows(deltas: Deltas) -> jax.Array:
     """Which clients' deltas are finite in every entry, ``[S]`` bool."""
-    return _measure(deltas)[1]
+    return jnp.isfinite(_measure(deltas)[1])
+
+
+def usable_rows(deltas: Deltas) -> jax.Array:
+    """Which clients' deltas a rule can compute with, ``[S]`` bool: finite, and of a norm that leaves room for sums.
+
+    A row of d numbers is usable if its largest absolute entry times ``sqrt(d)``, which its norm does not exceed, is at
+    most ``max / 2^24``, with the largest number ``max`` of the accumulation dtype: 2.0e31 in float32. Sums of 2^24 such
+    rows, and differences of two, are finite then, and norms and their inverses lose nothing to over- or underflow.
+    """
+    leaves = jax.tree.leaves(deltas)
+    numbers = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
+    longest = min(float(jnp.finfo(accurate(leaf).dtype).max) for leaf in leaves) / _SUMMABLE
+    return _measure(deltas)[1] * math.sqrt(numbers) <= longest
 
 
 def norms(deltas: Deltas) -> jax.Array:
-    """Euclidean norm of each client's delta ``[S]``; 0 for a row that is not finite."""
+    """Euclidean norm of each client's delta ``[S]``; 0 for a row that has no finite norm."""
     return _measure(deltas)[0]
 
 
@@ -157,19 +191,19 @@ def _largest_of(tree: Any) -> jax.Array:
 
 
 def norm(tree: Any) -> jax.Array:
-    """Euclidean norm over all leaves together (scalar); 0 if it is not finite."""
+    """Euclidean norm over all leaves together (scalar); 0 if that is not a finite number."""
     leaves = [accurate(leaf) for leaf in jax.tree.leaves(tree)]
     largest = _largest_of(leaves)
     usable = jnp.isfinite(largest) & (largest > 0)
-    unit = inverse(jnp.where(usable, largest, 1.0))
-    total = sum(jnp.square(leaf * unit).sum() for leaf in leaves)
-    return jnp.where(usable, largest * jnp.sqrt(jnp.where(usable, total, 1.0)), 0.0)
+    unit, per_unit = _unit_of(jnp.where(usable, largest, 1.0))
+    total = sum(jnp.square(leaf * per_unit).sum() for leaf in leaves)
+    return _length(usable, unit, total)
 
 
 def cosines(deltas: Deltas, reference: Params) -> jax.Array:
     """Cosine of each client's delta with ``reference``, ``[S]`` in [-1, 1].
 
-    0 where either vector is zero or not finite.
+    0 where either vector is zero or has no finite norm.
     """
     row_norms, reference_norm = norms(deltas), norm(reference)
     # Against a unit vector no product exceeds the row's norm, so the rows need no scaling: one matmul each.

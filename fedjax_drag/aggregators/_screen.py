@@ -1,4 +1,4 @@
-"""What every rule does with clients that must not count: rejected, expelled or not finite."""
+"""What every rule does with clients that must not count: absent, expelled, or with a message that is no use."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Screening(NamedTuple):
 
     Attributes:
       counted: ``[S]`` bool, the clients that do.
-      broken: ``[S]`` bool, those that take part and whose message is not finite.
+      broken: ``[S]`` bool, those that take part and whose message is not finite or too long.
     """
 
     counted: jax.Array
@@ -34,11 +34,12 @@ def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True) -> S
     Args:
       messages: pytree with a leading axis ``[S]``.
       valid: mask ``[S]`` of the clients that take part at all; default everybody.
-      reject_nonfinite: whether a message with an entry that is not finite excludes its client.
+      reject_nonfinite: whether a message that is not usable, see :func:`fedjax_drag.tree.usable_rows`, excludes its
+        client: one with an entry that is not finite, or too long for sums in its dtype.
     """
     present = jnp.ones(tree.cohort_size(messages), bool) if valid is None else jnp.asarray(valid, bool)
-    finite = tree.finite_rows(messages)
-    return Screening(present & finite if reject_nonfinite else present, present & ~finite)
+    usable = tree.usable_rows(messages)
+    return Screening(present & usable if reject_nonfinite else present, present & ~usable)
 
 
 def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,13 +47,15 @@ def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
 
     The wrapped rule accepts two more extras, ``valid`` ``[S]`` (default: everybody) and
     ``reject_nonfinite`` (a Python bool, default True: a delta with an entry that is not finite is as if
-    it had not been sent; with False it makes the parameters NaN, whatever the rule). The rule itself receives
-    ``valid`` with both taken into account, leaves
-    those clients' weights at 0, and finds the deltas unchanged; the statistics in
-    :mod:`fedjax_drag.tree` ignore rows that are not finite.
+    it had not been sent; with False it makes the parameters NaN, whatever the rule). A finite delta that is too long
+    for sums in float32 is treated in the same way: of d parameters, one with an entry above ``2.0e31 / sqrt(d)``. No
+    delta of a norm above 2.0e31 is left then; :func:`fedjax_drag.tree.usable_rows` says why the bound lies there.
+
+    The rule itself receives ``valid`` with both extras taken into account, leaves those clients' weights at 0, and
+    finds the deltas unchanged; the statistics in :mod:`fedjax_drag.tree` ignore rows without a finite norm.
 
     If no client is left, parameters and state stay as they were. ``state.metrics`` gains
-    ``num_rejected``, the number of clients rejected for non-finite values.
+    ``num_rejected``, the number of clients rejected for what they sent.
     """
 
     @functools.wraps(apply)

@@ -23,7 +23,7 @@ def summing(
     Args:
       init: as of :class:`~fedjax_drag.types.Aggregator`.
       rule: the sums of the clients that count. ``fold``, ``finish`` and ``learn`` receive ``valid``, which accounts for
-        clients whose message is not finite, as :func:`~fedjax_drag.aggregators._screen.screened` does for ``apply``.
+        clients whose message is not usable, as :func:`~fedjax_drag.aggregators._screen.screened` does for ``apply``.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       split: as of :class:`~fedjax_drag.types.Aggregator`.
       hindsight: metrics ``[S]`` that take both a client's delta and the sum over all of them, each as

@@ -19,7 +19,9 @@ def apply_screened(
     reject_nonfinite: bool = True,
     **extras: Any,
 ) -> tuple[Params, State, jax.Array]:
-    """What the rule makes of the deltas of the clients whose whole message, ``aux`` included, is finite.
+    """What the rule makes of the deltas of the clients whose whole message, ``aux`` included, is usable.
+
+    That is, finite and of a norm that leaves room for sums; see :func:`fedjax_drag.tree.usable_rows`.
 
     Args:
       rule: the method's aggregation rule.
@@ -27,7 +29,7 @@ def apply_screened(
       uplink: the round's messages.
       state: of the rule.
       valid: clients that take part at all ``[S]``; default everybody.
-      reject_nonfinite: whether to reject clients whose message is not finite.
+      reject_nonfinite: whether to reject clients whose message is not usable.
       **extras: for the rule.
 
     Returns:
@@ -78,7 +80,7 @@ def server_side(
 ) -> tuple[Callable[..., tuple[Params, State]], Sums | None]:
     """The server side of a method that has an aggregation rule inside and takes sums of its own beside it.
 
-    Clients whose message, ``aux`` included, is not finite do not count.
+    Clients whose message, ``aux`` included, is not usable do not count.
 
     Args:
       rule: the method's aggregation rule; its state is the field ``aggregator`` of the method's.

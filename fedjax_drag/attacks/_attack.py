@@ -41,8 +41,8 @@ def in_fraction(positions: jax.Array, num_examples: jax.Array, fraction: Any) ->
 
 
 def known(malicious: jax.Array, knowledge: Knowledge, uplink: Any) -> jax.Array:
-    """Whose messages the attacker looks at, ``[S]`` bool; never those that are not finite."""
-    return (malicious if knowledge == "partial" else ~malicious) & tree.finite_rows(uplink)
+    """Whose messages the attacker looks at, ``[S]`` bool; never those that a server rejects."""
+    return (malicious if knowledge == "partial" else ~malicious) & tree.usable_rows(uplink)
 
 
 def replace_malicious(uplink: Any, malicious: jax.Array, forged: Any) -> Any:
@@ -65,13 +65,38 @@ def check_knowledge(knowledge: Knowledge) -> None:
     checks.one_of("knowledge", knowledge, ("full", "partial"))
 
 
+def mean_of(messages: Any, seen: jax.Array) -> Any:
+    """Mean of each number over the clients ``seen`` ``[S]``, without the client axis; zero if there are none.
+
+    For attacks that follow the sign of the mean: values that cancel give exactly 0, not what rounding leaves over. They
+    are added up first and divided then, since weights of ``1 / n`` would round every term, and what an addition rounds
+    off is kept in a second sum (Neumaier, Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen, 1974,
+    with Knuth's error-free addition).
+    """
+    number = jnp.maximum(seen.sum(), 1)
+
+    def leaf(values):
+        def add(sums, client):
+            total, lost = sums
+            value, counts = client
+            value = jnp.where(counts, tree.accurate(value), 0)
+            after = total + value
+            added = after - total
+            return (after, lost + ((total - (after - added)) + (value - added))), None
+
+        zero = tree.accurate(jnp.zeros(values.shape[1:], values.dtype))
+        (total, lost), _ = jax.lax.scan(add, (zero, zero), (values, seen))
+        return (total + lost) / number.astype(total.dtype)
+
+    return jax.tree.map(leaf, messages)
+
+
 def mean_and_std(uplink: Uplink, seen: jax.Array) -> tuple[Uplink, Uplink]:
     """Mean and standard deviation of each number over the clients ``seen`` ``[S]``, both without the client axis.
 
     The variance is divided by the number of clients. No square is formed that could over- or underflow.
     """
-    weights = tree.uniform_weights(seen)
-    mean = tree.weighted_sum(weights, uplink)
+    weights, mean = tree.uniform_weights(seen), mean_of(uplink, seen)
 
     def leaf(values, centre):
         def add(total, client):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import tree
 from fedjax_drag.aggregators._distances import distances
-from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, replace_malicious
+from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, mean_of, replace_malicious
 from fedjax_drag.types import Attack, Deltas, Params
 
 _HALVINGS = 17  # from the bound to below 1e-5 of it
@@ -48,7 +48,7 @@ def krum_attack(knowledge: Knowledge = "full") -> Attack:
     def forge(key, uplink, malicious, **_):
         del key
         honest = known(malicious, knowledge, uplink)
-        mean = tree.weighted_sum(tree.uniform_weights(honest), uplink.delta)
+        mean = mean_of(uplink.delta, honest)
         direction = jax.tree.map(jnp.sign, mean)
         number = malicious.sum()
         first = number if knowledge == "full" else jnp.ones_like(number)

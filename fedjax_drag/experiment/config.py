@@ -86,7 +86,7 @@ class Config:
         examples of all clients at random.
       eval_every: rounds between evaluations on the test set.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
-      nonfinite: ``reject`` or ``propagate`` deltas that are not finite.
+      nonfinite: ``reject`` or ``propagate`` messages that are not finite, or too long for sums in float32.
       clients_axis: how a round's clients are computed: ``vmap``, ``map``, or ``auto``, the faster one as measured.
       clients_per_chunk: how many clients at a time under ``map``, or None for one.
       mesh: ``cores`` to shard the clients over one device for each CPU core, ``all`` over all devices of all processes,

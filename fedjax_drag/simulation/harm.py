@@ -13,12 +13,12 @@ def sum_of_benign(honest: Deltas, malicious: jax.Array, valid: Any = None) -> Pa
     """Sum of the benign clients' deltas, like the parameters.
 
     Args:
-      honest: the deltas ``[S, *p]`` as the clients computed them, before any was forged; those that are not finite do
-        not count.
+      honest: the deltas ``[S, *p]`` as the clients computed them, before any was forged; those that are not
+        usable, see :func:`fedjax_drag.tree.usable_rows`, do not count.
       malicious: ``[S]`` bool.
       valid: which clients take part at all, ``[S]``; default everybody.
     """
-    counted = ~malicious & tree.finite_rows(honest) & (True if valid is None else valid)
+    counted = ~malicious & tree.usable_rows(honest) & (True if valid is None else valid)
     return tree.weighted_sum(counted.astype(jnp.float32), honest)
 
 

@@ -62,7 +62,7 @@ class Work:
       step_size: eta; may be traced, or a function of the round.
       over_clients: maps a function of one client over a leading axis.
       mesh: devices that share the clients, or None.
-      reject_nonfinite: whether a client whose message is not finite is left out.
+      reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
       root_client: what the server runs on its root data.
       walk: the way that ``over_clients`` takes.
       fold_clients: adds up the clients' messages as they come, by the method's ``sums``; None to stack them.

@@ -65,7 +65,8 @@ class Settings:
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
       eval_every: rounds between evaluations on the test set; default 10.
       seed: of everything random; default 0.
-      nonfinite: ``"reject"`` clients whose message is not finite, or ``"propagate"``.
+      nonfinite: ``"reject"`` clients whose message is not finite, or too long for sums in float32 (a norm above
+        2.0e31, see docs/numerics.md), or ``"propagate"``: one such message makes the parameters NaN.
       clients_axis: ``"vmap"`` (all clients of a round at once), ``"map"`` (one after another, or in chunks) or
         ``"auto"``: what is fastest for this model, cohort and device by a measurement of a few local steps
         (:mod:`~fedjax_drag.simulation.calibration`), made once and remembered; without one, for a run of

@@ -53,7 +53,7 @@ def test_fedexp_counts_those_who_are_there():
     assert state.metrics["server_step_size"] == pytest.approx(2.02 / (4 * (0.01 + 1e-3)), rel=1e-5)
 
 
-@pytest.mark.parametrize("length", [1e-30, 1e12, 1e30, 1e37])
+@pytest.mark.parametrize("length", [1e-30, 1e12, 1e30, 1e31])
 def test_fedexp_stays_finite_where_squares_do_not(length):
     opposed = length * np.array([[1, 0.5, 0], [1, -0.5, 0], [1, 0, 0.5], [1, 0, -0.5]])
     update, _ = EXP(opposed)

@@ -100,8 +100,8 @@ def spoilt(uplink, number, value):
 
 
 @parametrize(SPEAKING)
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_a_number_that_is_not_finite_loses_the_client(case, value):
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 2e37, -3e38])
+def test_a_number_that_is_not_finite_or_too_large_loses_the_client(case, value):
     """One entry is enough. What remains is the round without it, bit for bit, and it is counted."""
     played = as_built(case)
     expected, absent = played.aggregate(played.params, played.uplink, played.state, valid=jnp.asarray(~BAD))

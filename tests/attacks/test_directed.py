@@ -378,3 +378,15 @@ def test_bad_arguments_are_named_with_their_value(build, name):
     with pytest.raises(ValueError, match=name) as error:
         build()
     assert "\n" not in str(error.value)
+
+
+def test_where_honest_values_cancel_the_mean_has_no_sign():
+    """The attack on Krum sends 0 there, that on the trimmed mean counts it as negative."""
+    half = cohorts(3)[0][:, :4] * np.linspace(0.3, 1.7, 4, dtype=np.float32)[:, None]
+    G = np.concatenate([half, -half, cohorts(4)[0][:, :2]], axis=1)
+    G[:, :8, 0] += 1.0
+    malicious = np.tile(np.arange(COHORT) >= 8, (COHORTS, 1))
+    against_krum, against_trimming = (sent(attack)(G, malicious)[:, 8:] for attack in (krum_attack(), trim_attack()))
+    assert (against_krum[:, :, 0] < 0).all()
+    assert not against_krum[:, :, 1:].any()
+    assert (against_trimming[:, :, 1:] >= G[:, :8, 1:].max(1, keepdims=True)).all()

@@ -11,6 +11,7 @@ from scipy import stats
 
 from fedjax_drag.attacks import alie, gaussian, ipm, mimic, min_max, min_sum
 from fedjax_drag.attacks._alie import largest_hidden_z
+from fedjax_drag.attacks._attack import mean_of
 from fedjax_drag.types import Uplink
 
 COHORT, SIZE, WIDTH = 9, 9, 12
@@ -312,3 +313,38 @@ def test_bad_arguments_are_named_with_their_value(build, name):
     with pytest.raises(ValueError, match=name) as error:
         build()
     assert "\n" not in str(error.value)
+
+
+LAST = np.arange(COHORT) == COHORT - 1
+"""The only malicious client."""
+
+
+def opposed(number):
+    """Rows of which each number has its negative in another row, far away in the order of summation; the sum is 0."""
+    half = messages(7)[:1].repeat(number // 2, 0) * np.linspace(0.3, 1.7, number // 2, dtype=np.float32)[:, None]
+    return np.concatenate([half, -half]).astype(np.float32)
+
+
+@pytest.mark.parametrize("number", [4, 8, 14, 40])
+def test_the_mean_of_what_cancels_is_exactly_zero(number):
+    mean = jax.jit(mean_of)({"w": opposed(number)}, jnp.ones(number, bool))["w"]
+    np.testing.assert_array_equal(mean, np.zeros(WIDTH))
+
+
+def test_the_mean_of_those_seen():
+    G = messages(3)
+    seen = np.arange(COHORT) % 3 > 0
+    spoilt = np.where(seen[:, None], G, np.nan)
+    mean = mean_of({"w": spoilt}, jnp.asarray(seen))["w"]
+    np.testing.assert_array_max_ulp(mean, G[seen].astype(np.float64).mean(0).astype(np.float32), 1)
+    np.testing.assert_array_equal(mean_of({"w": spoilt}, jnp.zeros(COHORT, bool))["w"], np.zeros(WIDTH))
+
+
+def test_where_the_mean_is_zero_there_is_no_sign_to_push_against():
+    """Numbers that cancel keep the mean, 0; the others are pushed, against their sign."""
+    G = np.concatenate([opposed(8), messages(5)[:1]])
+    G[:8, 3] += 1.0
+    sent = forger("min_max-sign")(G, LAST)[-1]
+    assert sent[3] < G[:8, 3].mean()
+    np.testing.assert_array_equal(np.delete(sent, 3), np.zeros(WIDTH - 1))
+    assert not forger("min_max-unit")(G, LAST)[-1][np.arange(WIDTH) != 3].any()

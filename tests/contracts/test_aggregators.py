@@ -368,6 +368,98 @@ def test_deltas_of_extreme_length(case, length, who):
     assert np.isfinite(flatten(params)).all()
 
 
+NEAR_HONEST = {
+    "geometric_median": 3,
+    "median": 3,
+    "trimmed_mean": 1,
+    "krum": 1,
+    "multi_krum": 1,
+    "bulyan": 1,
+    "bucketing-median": 1,
+    "raga": 3,
+    "geomed": 1,
+    "autogm": 1,
+}
+"""Rules whose update stays near the honest deltas, and the attackers that they tolerate among ``COHORT``."""
+
+SHORT = {
+    "br_drag": lambda root: root,
+    "br_drag-schedule": lambda root: root,
+    "fltrust": lambda root: root,
+    "root_only": lambda root: root,
+    "signsgd_majority": lambda root: 0.01 * SIZE**0.5,
+    "norm_clipping": lambda root: 2.0,
+    "centered_clipping": lambda root: 2 * 2.0,
+}
+"""Rules whose update is bounded whoever is malicious: by how much in the first round, given the root delta's norm."""
+
+MOVED_BY_ONE = {
+    "fedavg",
+    "fedavg-examples",
+    "drag",
+    "drag-angle",
+    "br_drag-oracle",
+    "fltrust-projection",
+    "nnm-drag",
+    "fedexp",
+    "rfa",
+    "clustering",
+    "clusterguard",
+    "clusterguard-standardised",
+    "foolsgold",
+    "foolsgold_taco",
+    "rescaled_mean",
+}
+"""Rules that a single long delta may move anywhere, with these arguments."""
+
+EDGE = float(jnp.finfo(jnp.float32).max) / 2**24 / SIZE**0.5
+"""The largest entry that is accepted in a delta of ``SIZE`` numbers."""
+
+
+def long_rows(magnitude, count):
+    """Deltas of one magnitude: the same from all and of one sign, of signs of their own, and drawn."""
+    rng, end = np.random.default_rng(6), float(np.finfo(np.float32).max)
+    yield np.full((count, SIZE), magnitude)
+    yield -magnitude * rng.choice([-1.0, 1.0], (count, SIZE))
+    yield np.clip(magnitude * rng.normal(size=(count, SIZE)), -end, end)
+
+
+def within(case, honest, update):
+    """Whether an update is one that the honest deltas, or the arguments of the rule, can account for."""
+    if case.label in NEAR_HONEST:
+        centre = honest.mean(0)
+        # Of the geometric median with f of S malicious: 2 (S - f) / (S - 2 f) times the radius; 8 for 3 of 7.
+        return np.linalg.norm(update - centre) <= 8 * np.linalg.norm(honest - centre, axis=1).max()
+    if case.label in SHORT:
+        root = np.linalg.norm(flatten(extras(COHORT)["root_delta"]))
+        return np.linalg.norm(update) <= (1 + 1e-5) * SHORT[case.label](root)
+    assert case.label in MOVED_BY_ONE, "a rule whose bound the test does not know"
+    return np.isfinite(update).all()
+
+
+@parametrize(AGGREGATORS)
+@pytest.mark.parametrize("magnitude", [1e20, 1e30, 0.999 * EDGE, 1.001 * EDGE, 2e37, 3e38])
+def test_as_many_attackers_as_it_tolerates_send_long_deltas(case, magnitude):
+    """Up to the largest numbers. Too long for float32, they are as if they had not been sent."""
+    attackers = NEAR_HONEST.get(case.label, 3)
+    malicious = np.arange(COHORT) < attackers
+    zero = unflatten(np.zeros(SIZE))
+    for rows in long_rows(magnitude, attackers):
+        G = matrix()
+        G[malicious] = rows
+        params, state = run(case, G, params=zero)
+        assert within(case, G[~malicious].astype(np.float64), flatten(params))
+        assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(state))
+        rejected = np.abs(G).max(1) > EDGE
+        assert int(state.metrics["num_rejected"]) == rejected.sum()
+        if rejected[malicious].all():
+            expected, _ = run(case, matrix(), params=zero, valid=jnp.asarray(~malicious))
+            assert_close(params, expected)
+            assert not state.metrics["weight"][malicious].any()
+        params, _ = run(case, matrix(seed=2), state, params, **extras(COHORT, 1))
+        assert np.isfinite(flatten(params)).all()
+
+
 @parametrize(AGGREGATORS, slow=lambda case: case.label not in ("drag", "median"))
 def test_gradients_are_finite(case):
     """Attacks are optimised through rules."""

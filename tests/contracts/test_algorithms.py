@@ -87,8 +87,12 @@ def test_a_lost_client_counts_as_absent(case):
     smaller, expected = aggregate(
         params, jax.tree.map(lambda x: x[rows], uplink), method.init(params), **select(extra, rows)
     )
-    broken = uplink._replace(delta=jax.tree.map(lambda x: x.at[2].set(np.nan), uplink.delta))
-    for message, valid in ((uplink, jnp.asarray(rows)), (broken, jnp.ones(COHORT, bool))):
+    broken, long = (
+        uplink._replace(delta=jax.tree.map(lambda x, junk=junk: x.at[2].set(junk), uplink.delta))
+        for junk in (np.nan, 3e38)
+    )
+    everybody = jnp.ones(COHORT, bool)
+    for message, valid in ((uplink, jnp.asarray(rows)), (broken, everybody), (long, everybody)):
         after, state = aggregate(params, message, method.init(params), **extra, valid=valid)
         np.testing.assert_allclose(flatten(after), flatten(smaller), rtol=2e-5, atol=2e-6)
         for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):

@@ -128,6 +128,26 @@ def test_chunks_equal_the_stack(case, trouble):
 
 
 @parametrize(SUMMING)
+@pytest.mark.parametrize("magnitude", [1e20, 1e30, 2e37, 3e38])
+def test_chunks_judge_long_deltas_as_the_stack_does(case, magnitude):
+    """What is rejected in one is rejected in the other, in a chunk of three as in one of a single client."""
+    rule, whole, chunks = compiled(case)
+    params, state = nested_params(), without_metrics(rule.init(nested_params()))
+    G = matrix(0)
+    G[[1, 6]] = magnitude
+    extra = {**extras(COHORT), "valid": jnp.ones(COHORT, bool)}
+    one, after = whole(params, unflatten(G), state, extra)
+    other, now = chunks(params, unflatten(G), state, extra)
+    assert int(after.metrics["num_rejected"]) == int(now.metrics["num_rejected"]) == (2 if magnitude > 1e31 else 0)
+    size = max(1.0, *(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(one)))
+    assert np.isfinite(size)
+    assert_close(tree.scale(1 / size, other), tree.scale(1 / size, one))
+    if magnitude > 1e31:
+        there = jnp.asarray(np.isin(np.arange(COHORT), [1, 6], invert=True))
+        assert_close(other, whole(params, unflatten(matrix(0)), state, extra | {"valid": there})[0])
+
+
+@parametrize(SUMMING)
 def test_chunks_without_a_usable_delta_change_nothing(case):
     rule, _, chunks = compiled(case)
     params, state = nested_params(), without_metrics(rule.init(nested_params()))

@@ -41,6 +41,26 @@ def test_a_rule_written_with_the_public_helpers_passes():
     check_aggregator(inverse_norm())
 
 
+def unguarded():
+    """Clips deltas to length 1 by norms that are not scaled, and screens only what is not finite."""
+
+    def apply(params, deltas, state, *, valid, **_):
+        counted = valid & tree.finite_rows(deltas)
+        squares = sum(jnp.square(d).reshape(d.shape[0], -1).sum(1) for d in jax.tree.leaves(deltas))
+        weight = counted * jax.lax.rsqrt(jnp.maximum(jnp.where(counted, squares, 1.0), 1.0))
+        weight = jnp.where(jnp.isfinite(squares), weight, counted) * tree.inverse(counted.sum())
+        update = tree.weighted_sum(weight, deltas)
+        metrics = {"weight": weight, "cosine": tree.cosines(deltas, update), "num_rejected": (valid & ~counted).sum()}
+        return tree.move(params, update), Remembered(metrics)
+
+    return Aggregator(lambda params: Remembered(empty_metrics()), apply)
+
+
+def test_a_rule_that_a_long_delta_gets_past_is_found_out():
+    with pytest.raises(AssertionError, match=r"largest numbers.*num_rejected=0: must be 1"):
+        check_aggregator(unguarded())
+
+
 def test_parameters_of_ones_own_are_used():
     with pytest.raises(AssertionError, match="no kernel"):
         check_aggregator(_with(inverse_norm(), lambda params: _refuse(params)), params={"bias": jnp.zeros(2)})
@@ -74,11 +94,12 @@ def test_all_that_a_naive_mean_lacks_is_named():
     with pytest.raises(AssertionError) as error:
         check_aggregator(naive())
     head, *lines = str(error.value).splitlines()
-    assert head == "3 of 10 promises are not kept:"
+    assert head == "4 of 11 promises are not kept:"
     assert "valid=False" in lines[0]
     assert "weight" in lines[0]
     assert "num_rejected=0: must be 1" in lines[1]
-    assert "without a usable delta" in lines[2]
+    assert "the largest numbers" in lines[2]
+    assert "without a usable delta" in lines[3]
 
 
 def place_matters(rule):
@@ -96,7 +117,7 @@ def test_a_rule_that_prefers_the_first_client_is_found_out_unless_it_says_so():
 
 def test_nothing_else_is_tried_with_a_rule_that_cannot_be_called():
     rule = fedavg()._replace(apply=lambda params, deltas, state: (params, state))
-    with pytest.raises(AssertionError, match=r"^1 of 10 promises.*\n.*unexpected keyword"):
+    with pytest.raises(AssertionError, match=r"^1 of 11 promises.*\n.*unexpected keyword"):
         check_aggregator(rule)
 
 

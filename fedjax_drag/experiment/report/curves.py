@@ -25,7 +25,7 @@ MEASURES = {
     "malicious_weight": "malicious clients' share of the weights",
     "detection_tpr": "malicious clients rejected",
     "detection_fpr": "benign clients rejected",
-    "num_rejected": "messages rejected as not finite",
+    "num_rejected": "messages rejected as not finite or too long",
     "num_expelled": "clients expelled",
 }
 """Quantities with a name of their own, in the order in which they are shown; others follow."""
