@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,6 +187,8 @@ class Checkpoints:
                 if is_first():
                     where = f"set aside in {DAMAGED_CHECKPOINTS}, going on from round {round_number}"
                     tqdm.write(f"{reason}; {where}", file=sys.stderr)
+            if self._writes:
+                from_first(self._prune)
             return round_number, found
         if not faults:
             return None
@@ -196,6 +199,14 @@ class Checkpoints:
     def _named(self) -> list[int]:
         """The rounds of all folders that are named like a checkpoint, whatever Orbax takes them for."""
         return from_first(lambda: [int(path.name) for path in self._path.iterdir() if path.name.isdecimal()])
+
+    def _prune(self) -> None:
+        """Removes what is not to be kept, as a run does that was killed before it had removed all of it."""
+        complete = sorted(self._manager.all_steps())
+        kept = {*complete[-self._keep :], *([self._manager.best_step()] if self._keep_best else [])}
+        for round_number in {int(path.name) for path in self._path.iterdir() if path.name.isdecimal()} - kept:
+            shutil.rmtree(self._path / str(round_number))
+        self._manager.reload()
 
     def _set_aside(self, round_number: int) -> None:
         self._aside.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ from fedjax_drag.experiment.errors import FolderError
 
 LOCK, HOLDER = ".lock", ".lock.json"
 FILES = (LOCK, HOLDER)
-"""The file that is locked, and the one that says by whom; both stay when the lock is released."""
+"""The file that is locked, which stays when the lock is released, and the one that says by whom it is held."""
 
 
 class FolderLock:
@@ -37,16 +37,19 @@ class FolderLock:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / LOCK, thread_local=False)
             self._lock.acquire(blocking=False)
-            (folder / HOLDER).write_text(json.dumps(_this_process()), encoding="utf-8")
         except Timeout:
             raise FolderError(f"out={str(folder)!r}: in use by {_holder(folder)}; wait for it or stop it") from None
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise FolderError(f"out={str(folder)!r}: cannot be written ({reason}); choose another folder") from error
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, others are only not told whose it is
+            (folder / HOLDER).write_text(json.dumps(_this_process()), encoding="utf-8")
 
     def release(self) -> None:
         """Lets others write."""
-        self._lock.release()
+        if self._lock.is_locked:
+            (self._folder / HOLDER).unlink(missing_ok=True)
+            self._lock.release()
 
     def abandon(self) -> None:
         """Releases the lock of a folder into which nothing was written, and removes the folder if it was made here."""

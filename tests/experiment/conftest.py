@@ -28,7 +28,8 @@ def tiny_file(tmp_path):
 def finished(tmp_path_factory):
     """The folder and the result of a tiny run that nobody may change."""
     folder = tmp_path_factory.mktemp("finished") / "tiny"
-    return folder, execute(plan(CONFIG, out=folder))["tiny"]
+    with plan(CONFIG, out=folder) as planned:
+        return folder, execute(planned)["tiny"]
 
 
 @pytest.fixture

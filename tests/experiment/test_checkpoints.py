@@ -77,8 +77,8 @@ def saved(folder, state, accuracies, **options):
     return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
 
 
-def newest(folder, state):
-    with closing(Checkpoints(folder)) as checkpoints:
+def newest(folder, state, **options):
+    with closing(Checkpoints(folder, **options)) as checkpoints:
         found = checkpoints.newest(lambda round_number: checkpoints.restore(round_number, state).state)
     return None if found is None else (found[0], int(found[1].round))
 
@@ -146,6 +146,14 @@ def test_damaged_one_is_reported_and_the_one_before_it_used(tmp_path, state, dam
         checkpoints.save(3, state._replace(round=jnp.int32(3)), 0.3)
     assert newest(tmp_path, state) == (3, 3)
     assert capsys.readouterr().err == ""
+
+
+def test_one_whose_removal_was_interrupted_is_removed(tmp_path, state):
+    kept = saved(tmp_path, state, [0.1, 0.9, 0.2, 0.3])
+    shutil.copytree(tmp_path / "checkpoints" / "3", tmp_path / "checkpoints" / "1")
+    shutil.rmtree(tmp_path / "checkpoints" / "1" / "metrics")
+    assert newest(tmp_path, state, writes=True) == (4, 4)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == kept == [2, 3, 4]
 
 
 def test_none_that_can_be_read(tmp_path, state):

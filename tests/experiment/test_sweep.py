@@ -343,7 +343,7 @@ def test_overwrite_removes_what_the_sweep_wrote_and_nothing_else(tmp_path):
         "table.csv",
         "table.parquet",
         "summary.md",
-        *lock.FILES,
+        lock.LOCK,
     }
 
 

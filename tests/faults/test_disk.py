@@ -134,8 +134,8 @@ def test_disk_cannot_be_written(disk, whole, command):
     shutil.rmtree(place / "out" / "checkpoints" / "6")
     assert mount("remount,ro").returncode == 0
     status, line = command(place / "out", "--resume")
-    assert status == 1
-    assert "Read-only file system" in line
+    assert status == 2
+    assert "cannot be written (Read-only file system); choose another folder" in line
     assert mount("remount,rw").returncode == 0
     assert command(place / "out", "--resume") == (0, "")
     assert_same(place / "out", whole)
