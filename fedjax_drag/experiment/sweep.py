@@ -307,17 +307,18 @@ def _finished(folder: Path, point: Point) -> Cell | None:
     """What became of a cell that has nothing left to do, else None."""
     try:
         figures = results.read_summary(folder)
-        whole = metrics_file.checksum(folder / METRICS) == figures["metrics_crc32"]
-    except (OSError, ValueError, KeyError):  # not there yet, damaged, or of an older version: resumed
+        checksum = metrics_file.checksum(folder / METRICS)
+    except (OSError, ValueError):
         return None
-    history = metrics_file.read(folder / METRICS).history
-    if not whole or not history or figures["interrupted"]:
+    history, _, damage = metrics_file.read(folder / METRICS)
+    damaged = damage or figures.get("metrics_crc32", checksum) != checksum  # older versions wrote none
+    if damaged or not history or figures["interrupted"]:
         return None
     diverged_at = figures.get("diverged_at")
     stopped = diverged_at is not None and point.config.stop_on_divergence
     if history["round"][-1] < point.config.rounds and not stopped:
         return None
-    seconds = figures["seconds_per_local_step"]
+    seconds = figures.get("seconds_per_local_step")
     if seconds is not None:
         history |= {"client_seconds": client_seconds(history, seconds)}
     return _judged(point, history, diverged_at)

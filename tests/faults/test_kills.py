@@ -161,7 +161,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, kind, content):
     """Fifteen times at any moment, also as it starts, and fifteen times after the last evaluation."""
     config, cache, whole = tmp_path / "config.yaml", tmp_path / "cache", tmp_path / "whole"
     config.write_text(yaml.safe_dump(content))
-    assert start(kind, config, tmp_path / "compiles", cache).wait() == 0
+    assert start(kind, config, tmp_path / "compiles", cache).communicate()[1] == ""
     began = time.monotonic()
     process = start(kind, config, whole, cache)
     wait(process, lambda: at_its_end(kind, whole, content["rounds"]))
