@@ -15,7 +15,7 @@ def shared(configs: Sequence[Config]) -> str:
     parts = (
         common(_clients),
         common(_partition),
-        common(lambda c: f"{c.cohort_size} per round, {_pass(c)}, batch {c.batch_size}"),
+        common(lambda c: f"{c.cohort_size} per round, {_pass(c)}, {_batch(c)}"),
         common(_attack),
     )
     return "   \N{MIDDLE DOT}   ".join(part for part in parts if part)
@@ -30,6 +30,10 @@ def _pass(config: Config) -> str:
     return f"{config.local_epochs:g} local epochs" if config.local_epochs else f"{config.local_steps} local steps"
 
 
+def _batch(config: Config) -> str:
+    return "full batches" if config.batch_size == "full" else f"batch {config.batch_size}"
+
+
 def _clients(config: Config) -> str:
     number = config.partition.arguments.get("num_clients")
     return f"{number} clients" if number else ""  # the data may decide how many there are
@@ -39,7 +43,7 @@ def _partition(config: Config) -> str:
     arguments = config.partition.arguments
     match config.partition.name:
         case "dirichlet":
-            return f"Dirichlet({arguments.get('beta')}) split"
+            return f"{'balanced ' * bool(arguments.get('balanced'))}Dirichlet({arguments.get('beta')}) split"
         case "label_affinity":
             return f"label affinity {arguments.get('q')}"
         case "iid":

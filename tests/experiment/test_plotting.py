@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from fedjax_drag.experiment import metrics_file, plotting, results
 from fedjax_drag.experiment.config import load
 from fedjax_drag.experiment.metrics_file import METRICS
+from fedjax_drag.experiment.wording import shared
 
 
 @pytest.fixture
@@ -212,3 +213,10 @@ def test_a_single_run_is_titled_by_its_method(write):
     scaffold = dataclasses.replace(run, config=load(run.config, ["algorithm=scaffold"]))
     assert "of drag on" in plotting.draw([run]).texts[0].get_text()
     assert "of scaffold on" in plotting.draw([scaffold]).texts[0].get_text()
+
+
+def test_what_all_runs_share_is_told_in_words(tiny):
+    config = load(tiny, ["partition={name: dirichlet, num_clients: 8, beta: 0.1, balanced: true}", "batch_size=full"])
+    assert "balanced Dirichlet(0.1) split" in shared([config])
+    assert "full batches" in shared([config])
+    assert "   Dirichlet(0.1) split" in shared([load(config, ["partition.balanced=false"])])
