@@ -46,17 +46,15 @@ class FolderLock:
             (folder / HOLDER).write_text(json.dumps(_this_process()), encoding="utf-8")
 
     def release(self) -> None:
-        """Lets others write."""
-        if self._lock.is_locked:
-            (self._folder / HOLDER).unlink(missing_ok=True)
-            self._lock.release()
-
-    def abandon(self) -> None:
-        """Releases the lock of a folder into which nothing was written, and removes the folder if it was made here."""
-        if self._made:
-            remove(self._folder)
-        self.release()
-        for path in self._made:
+        """Lets others write; a folder that was made for the lock, and that nothing was written into, is removed."""
+        if not self._lock.is_locked:
+            return
+        (self._folder / HOLDER).unlink(missing_ok=True)
+        unused = bool(self._made) and self._folder.is_dir() and os.listdir(self._folder) == [LOCK]
+        if unused:
+            (self._folder / LOCK).unlink()
+        self._lock.release()
+        for path in self._made if unused else ():
             with contextlib.suppress(OSError):  # somebody else uses it
                 path.rmdir()
 

@@ -172,7 +172,7 @@ def plan(
             from_first(results.clear, folder)
     except BaseException:
         if lock is not None:
-            lock.abandon()
+            lock.release()
         raise
     return Plan(whole, jobs, folder, resume, tools, lock)
 
@@ -193,7 +193,7 @@ def locked(folder: Path, check: Callable[[Path], Any]) -> FolderLock | None:
         try:
             check(folder)
         except BaseException:
-            lock.abandon()
+            lock.release()
             raise
         held.append(lock)
 

@@ -154,7 +154,7 @@ def plan(
             _clear(folder)
     except BaseException:
         if lock is not None:
-            lock.abandon()
+            lock.release()
         raise
     return Plan(grid, folder, resume, federations, lock)
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from fedjax_drag.callbacks import Logger
-from fedjax_drag.experiment import loggers
+from fedjax_drag.experiment import lock, loggers
 from fedjax_drag.experiment.run import plan, run
 
 
@@ -34,8 +34,9 @@ def test_logs_go_with_what_is_overwritten(tiny, finished, tmp_path):
     (folder / "logs" / "tensorboard").mkdir(parents=True)
     for name in ("config.yaml", "environment.json"):
         (folder / name).write_text((finished[0] / name).read_text())
-    plan(tiny, out=folder, overwrite=True)
-    assert list(folder.iterdir()) == []
+    with plan(tiny, out=folder, overwrite=True):
+        pass
+    assert [path.name for path in folder.iterdir()] == [lock.LOCK]
 
 
 @pytest.mark.parametrize(
