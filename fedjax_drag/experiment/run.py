@@ -213,7 +213,17 @@ def execute(planned: Plan, quiet: bool | None = None) -> dict[str, Result]:
     """
     if planned.folder is not None and planned.config.compare is not None:
         from_first(results.begin, planned.folder, planned.config)
-    return {job.label: _execute(job, planned.resume, quiet, planned.log) for job in planned.jobs}
+    finished = {}
+    for job in planned.jobs:
+        lock = None
+        if job.folder is not None and job.folder != planned.folder:  # of a comparison
+            lock = locked(job.folder, lambda _: None)
+        try:
+            finished[job.label] = _execute(job, planned.resume, quiet, planned.log)
+        finally:
+            if lock is not None:
+                lock.release()
+    return finished
 
 
 def divergences(planned: Plan, finished: Mapping[str, Result]) -> list[str]:

@@ -97,6 +97,17 @@ def test_a_cell_in_use_is_a_failed_cell(tmp_path):
     assert f"in use by process {process.pid}" in cells[1].message
 
 
+def test_a_variant_of_a_comparison_has_a_lock_of_its_own(tmp_path):
+    process = holder(tmp_path / "b")
+    try:
+        with pytest.raises(FolderError, match=f"in use by process {process.pid}"):
+            run(SMALL | {"compare": {"A": {}, "B": {}}}, out=tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (tmp_path / "a" / "summary.json").is_file()
+
+
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied")
