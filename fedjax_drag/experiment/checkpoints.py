@@ -2,8 +2,8 @@
 
 The state is stored as a flat mapping from each leaf's path to an array, so that a checkpoint can be
 read without knowing the classes it was made of, with the lines of ``metrics.jsonl`` up to its round, and with a
-checksum of both, since Orbax does not notice a flipped bit. Of several
-processes the first writes and reads the whole state, so that a run may go on with another number of them.
+checksum of both, since Orbax does not notice a flipped bit. Of several processes the first writes and reads the whole
+state, so that a run may go on with another number of them.
 """
 
 import contextlib

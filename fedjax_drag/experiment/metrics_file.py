@@ -9,7 +9,6 @@ import codecs
 import json
 import math
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -95,15 +94,6 @@ def read(path: Path) -> Metrics:
         return parse(path.read_bytes())
     except FileNotFoundError:
         return parse(b"")
-
-
-def checksum(path: Path) -> int:
-    """The CRC-32 of a file.
-
-    Raises:
-      OSError: there is none, or it cannot be read.
-    """
-    return zlib.crc32(path.read_bytes())
 
 
 def parse(content: bytes) -> Metrics:

@@ -229,9 +229,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / SUMMARY
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: found[name] for name in SUMMARY_KEYS} | found
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError(f"{str(path)!r}: damaged; --resume writes it again") from None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or any(key not in found for key in SUMMARY_KEYS):
+        raise ValueError(f"{str(path)!r}: damaged; --resume writes it again")
+    return found
 
 
 def _is_results_folder(folder: Path) -> bool:
