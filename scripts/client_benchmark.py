@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.cost import ClientCost
-from fedjax_drag.simulation.programs import TIMED_STEPS
+from fedjax_drag.simulation.program.client_cost import ClientCost
+from fedjax_drag.simulation.program.programs import TIMED_STEPS
 
 STEPS = 100
 COHORT = 4

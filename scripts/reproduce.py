@@ -51,7 +51,7 @@ def run(target: Target, scale: Scale, folder: Path, resume: bool, quiet: bool | 
     import jax
     from reproduction import timing
 
-    from fedjax_drag.experiment import sweep
+    from fedjax_drag.experiment.sweep import sweep
 
     overrides = target.overrides(scale)
     if overrides is None:
@@ -113,9 +113,9 @@ def main(
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
 
-    from fedjax_drag.experiment.cli_common import FAILED, INTERRUPTED
-    from fedjax_drag.experiment.compiled import keep_compiled
-    from fedjax_drag.simulation.distributed import one_device_per_core
+    from fedjax_drag.cli.common import FAILED, INTERRUPTED
+    from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+    from fedjax_drag.simulation.devices.processes import one_device_per_core
 
     one_device_per_core()
     keep_compiled()

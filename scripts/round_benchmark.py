@@ -24,7 +24,7 @@ from benchmark_workloads import Workload
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_positions, gather
 from fedjax_drag.losses import cross_entropy
-from fedjax_drag.simulation.programs import no_totals
+from fedjax_drag.simulation.program.programs import no_totals
 
 CORES = ", mesh=cores"
 RULES = {"fedavg": fd.aggregators.fedavg, "drag": fd.aggregators.drag}

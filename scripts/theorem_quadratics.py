@@ -11,7 +11,7 @@ from theorem_bounds import Rounds, Setting
 import fedjax_drag as fd
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.metrics import Result
+from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Aggregator, Algorithm
 

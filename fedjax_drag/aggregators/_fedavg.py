@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._screen import empty_metrics
-from fedjax_drag.aggregators._sums import cosine_to_sum, summing
+from fedjax_drag.ops.screening import empty_metrics
+from fedjax_drag.ops.sums import cosine_to_sum, summing
 from fedjax_drag.types import Aggregator, Sums
 
 

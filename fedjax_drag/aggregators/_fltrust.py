@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._screen import empty_metrics
-from fedjax_drag.aggregators._sums import summing
+from fedjax_drag.ops.screening import empty_metrics
+from fedjax_drag.ops.sums import summing
 from fedjax_drag.types import Aggregator, Sums
 
 

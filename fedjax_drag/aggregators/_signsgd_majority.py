@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._order import count_entries
-from fedjax_drag.aggregators._screen import empty_metrics
-from fedjax_drag.aggregators._sums import cosine_to_sum, summing
+from fedjax_drag.ops.order_statistics import count_entries
+from fedjax_drag.ops.screening import empty_metrics
+from fedjax_drag.ops.sums import cosine_to_sum, summing
 from fedjax_drag.types import Aggregator, Sums
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_drag.aggregators._screen import Screening, screen
+from fedjax_drag.ops.screening import Screening, screen
 from fedjax_drag.types import Aggregator, Params, State, Sums, Uplink
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.axes import METHOD
+from fedjax_drag.experiment.sweep.grid import METHOD
 from reproduction import timing
 from reproduction.names import percent, written
 from reproduction.outcome import MissingError, Outcome

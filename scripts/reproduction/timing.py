@@ -12,8 +12,9 @@ from pathlib import Path
 from benchmark_timing import in_turn, warm_up
 from client_benchmark import local_steps
 
-from fedjax_drag.experiment import axes, results
-from fedjax_drag.experiment.run import plan
+from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run.run import plan
+from fedjax_drag.experiment.sweep.grid import load_grid
 from reproduction.outcome import MissingError
 from reproduction.targets import Target
 
@@ -35,7 +36,7 @@ def measure(target: Target, overrides: Sequence[str], folder: Path) -> None:
     """
     if (folder / FILE).is_file():
         return
-    jobs = plan(axes.load(target.config, overrides).base, _ALONE).jobs
+    jobs = plan(load_grid(target.config, overrides).base, _ALONE).jobs
     contestants = {job.label: local_steps(job.simulation) for job in jobs}
     warm_up(contestants)
     results.write_json(folder / FILE, in_turn(contestants, TURNS))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedjax_drag.experiment.results import write_text
+from fedjax_drag.experiment.run.results import write_text
 from reproduction import claims_br_drag, claims_clusterguard, claims_drag, claims_taco
 from reproduction.judging import NOT_MEASURED, Claim, Verdict, judge
 from reproduction.outcome import Outcome, read
