@@ -8,7 +8,7 @@ from reproduction.judging import Claim, Verdict, judge
 from reproduction.outcome import Outcome
 from reproduction.targets import TARGETS
 
-from fedjax_drag.experiment.config.config import read
+from fedjax_drag.experiment.config.loading import read
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 
 ROUNDS = np.arange(10.0, 110.0, 10.0)
