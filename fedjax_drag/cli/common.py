@@ -1,11 +1,13 @@
-"""What the commands have in common: how help is laid out, and how errors are told."""
+"""Shared by the commands: layout of help, errors as one line, the default results folder."""
 
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import typer
 
@@ -108,3 +110,25 @@ def abandon(status: Any) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status if isinstance(status, int) else FAILED)
+
+
+def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
+    """Where results go without --out.
+
+    With ``resume`` the folder may lack the overrides of keys that may change in between, such as more rounds.
+    """
+    from fedjax_drag.experiment.config.names import folder_name
+    from fedjax_drag.experiment.run import results
+
+    folder = Path("runs") / folder_name(name, overrides)
+    if resume and not folder.exists():
+        return Path("runs") / folder_name(name, overrides, without=("rounds", *results.FREE))
+    return folder
+
+
+def stopped() -> NoReturn:
+    """Exits after Ctrl-C, with the command that resumes."""
+    kept = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
+    command = shlex.join(["fedjax-drag", *kept, "--resume"])
+    typer.echo(f"stopped; to go on: {command}", err=True)
+    raise typer.Exit(INTERRUPTED) from None
