@@ -24,6 +24,9 @@ from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.devices.processes import from_first, is_first
 from fedjax_drag.simulation.result import client_seconds
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a disk, or of a user's share of it, that is full."""
+
 
 class _Earlier(NamedTuple):
     """What a run had done before it is resumed."""
@@ -110,9 +113,9 @@ class Recorder:
     def _writing(self, round_number: int) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # Orbax has its own for a disk that is full
-            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-            reason = "No space left on device" if full else next(iter(str(error).splitlines()), type(error).__name__)
+        except Exception as error:  # Orbax raises many kinds
+            full = _is_full_disk(error)
+            reason = os.strerror(errno.ENOSPC) if full else next(iter(str(error).splitlines()), type(error).__name__)
             remedy = f"{'free space' if full else 'put that right'} and run again with --resume"
             raise OSError(f"{reason} at round {round_number} in {str(self._folder)!r}; {remedy}") from error
 
@@ -157,6 +160,15 @@ class Recorder:
 
     def _session(self) -> dict[str, Any]:
         return {"resumed_from_round": self.start} if self.start else {}
+
+
+def _is_full_disk(error: Exception) -> bool:
+    """Whether writing failed for lack of space.
+
+    TensorStore, which writes the checkpoints, raises a ValueError without an error number; its message quotes the
+    operating system's text.
+    """
+    return getattr(error, "errno", None) in _FULL or os.strerror(errno.ENOSPC) in str(error)
 
 
 def _lines_up_to(path: Path, round_number: int) -> bytes:
