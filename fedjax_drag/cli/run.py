@@ -32,9 +32,7 @@ def run(
     distributed: Annotated[
         bool, typer.Option("--distributed", help="Share the run with the other processes of a job.")
     ] = False,
-    coordinator: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where the first process is to be found.")
-    ] = None,
+    coordinator: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the first process.")] = None,
     num_processes: Annotated[int | None, typer.Option(metavar="N", help="How many processes there are.")] = None,
     process_id: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
     debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")] = False,
@@ -63,7 +61,7 @@ def run(
 
     With --distributed every process of a job calls the same command, and the clients are shared among the devices of
     all (mesh=all, whose number of processes must divide cohort_size). SLURM and Open MPI say by themselves who takes
-    part; elsewhere each process is told. All must load the same data; the first writes the results folder. On CPU a
+    part; elsewhere the options say it. All must load the same data; the first writes the results folder. On CPU a
     process is one device unless JAX_NUM_CPU_DEVICES says more.
 
     \b

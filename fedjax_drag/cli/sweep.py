@@ -26,7 +26,7 @@ def sweep(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
     cells_per_program: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Most cells in one program, 1 for none together; default what fits."),
+        typer.Option(metavar="N", min=1, help="Most cells in one program, 1 to run each by itself; default what fits."),
     ] = None,
     launcher: Annotated[
         str | None, typer.Option(metavar="KIND", help="Run as jobs: local (of this machine) or slurm.")
