@@ -35,10 +35,11 @@ def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], st
       federations: their data.
       starts: rounds that each has done already.
     """
+    traced = [numbers(config) for config in configs]
     alike: dict[str, list[int]] = {}
     for place, (config, fed, start) in enumerate(zip(configs, federations, starts, strict=True)):
-        alike.setdefault(_signature(config, fed, start), []).append(place)
-    return [Group(places, _differing([numbers(configs[place]) for place in places])) for places in alike.values()]
+        alike.setdefault(_signature(config, traced[place], fed, start), []).append(place)
+    return [Group(places, _differing([traced[place] for place in places])) for places in alike.values()]
 
 
 def _differing(values: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
@@ -47,9 +48,8 @@ def _differing(values: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     return [{name: own[name] for name in names} for own in values]
 
 
-def _signature(config: Config, fed: FederatedDataset, start: int) -> str:
+def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDataset, start: int) -> str:
     """Equal for runs of one group."""
-    traced = numbers(config)
     mapping = {key: value for key, value in config.to_mapping().items() if key not in _DATA}
     program = {key: _without(key, value, traced) for key, value in mapping.items()}
     malicious, _ = build.malicious_in_cohort(config, fed.num_clients)
