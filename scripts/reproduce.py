@@ -11,7 +11,7 @@ Of each target the results folder of its sweep lies in OUT/NAME and its figure i
 OUT/claims.json hold every claim of the papers, judged anew from all that lies in OUT. What is finished is not run again
 with --resume, so that a second call merely judges; what was interrupted goes on. --record FOLDER enters what was judged
 in the claims.json and claims.md there too, in which the other rows stay: so the parts of a day's work, or of several
-machines, come to one page (docs/claims.md is such a one).
+machines, come to one page (docs/results/claims.md is such a one).
 """
 
 import sys

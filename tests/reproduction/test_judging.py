@@ -234,7 +234,7 @@ def test_a_record_keeps_what_is_not_measured_here(tmp_path):
 
 
 def test_the_published_record_is_of_all_claims_and_its_page_is_made_from_it(tmp_path):
-    docs = Path(__file__).parents[2] / "docs"
+    docs = Path(__file__).parents[2] / "docs" / "results"
     unmeasured = [Verdict(claim, "not measured", "") for claim in verdicts.CLAIMS]
     verdicts.write(tmp_path, verdicts.recorded(docs / verdicts.JSON, unmeasured), "medium")
     for name in (verdicts.JSON, verdicts.MARKDOWN):
