@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from fedjax_drag import aggregators, algorithms
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAPERS = {"Zhu et al.": "Zhu et al., DRAG", "Xiao et al.": "Xiao et al., BR-DRAG", "Liu et al.": "Liu et al., TACO"}
+
+
+def test_the_picture_is_the_one_that_the_script_draws():
+    """Written anew by ``python docs/mkdocs/draw_architecture.py``."""
+    drawn = runpy.run_path(str(DOCS / "mkdocs" / "draw_architecture.py"))["draw"]()
+    assert (DOCS / "architecture.svg").read_text() == drawn
 
 
 def test_every_page_is_in_the_navigation():
