@@ -20,6 +20,12 @@ def test_the_picture_is_the_one_that_the_script_draws():
     assert (DOCS / "architecture.svg").read_text() == drawn
 
 
+def test_the_page_of_configuration_keys_is_made_from_the_code():
+    """Written anew by ``python docs/mkdocs/configuration_page.py``."""
+    written = runpy.run_path(str(DOCS / "mkdocs" / "configuration_page.py"))["page"]()
+    assert (DOCS / "configuration.md").read_text() == written
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (DOCS / "mkdocs" / "mkdocs.yml").read_text().partition("\nnav:")[2]
     listed = re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)
