@@ -66,3 +66,14 @@ def test_the_index_of_results_agrees_with_the_recorded_claims():
     assert f"{len(claims)} claims: {counts['yes']} hold, {counts['no']} do not, {counts['diverged']} diverged" in text
     assert f"{counts['not measured']} are not measured" in text
     assert f"{counts['cannot be run']} cannot be run" in text
+
+
+def test_the_recipes_run(capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "recipes.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 8
+    namespace = {"__name__": "recipes"}
+    for block in blocks:
+        exec(compile(block, "recipes.md", "exec"), namespace)
+    printed = capsys.readouterr().out
+    assert "'power': 1.0" in printed
+    assert {key for key, accuracy in namespace["final"].items() if accuracy > 0.5} == set(namespace["final"])

@@ -41,8 +41,8 @@ A configuration is a YAML file with the keys below; keys that it leaves out take
 
 A *component* is a name, `aggregator: krum`, or a mapping with a name and arguments, `aggregator: {name: drag, c: 0.5}`.
 An argument may be a component too: `aggregator: {name: nnm, aggregator: median}`. An override that names another
-component replaces the old one and its arguments. Arguments that the experiment knows, such as the number of classes, are
-supplied when they are left out (`auto`).
+component replaces the old one and its arguments. Arguments that the experiment knows, such as the number of classes,
+are supplied when they are left out (`auto`).
 
 The column *in Python* is the argument of `fd.simulate`; there a component is the object itself, such as
 `fd.models.mlp(num_classes=10)`. A dash means that the key exists in configurations only. A sweep has one more key,
