@@ -1,31 +1,56 @@
-"""Times every aggregation rule on its own; run by ``scripts/benchmark.py --aggregators``.
+"""Times every aggregation rule on its own.
 
-The yardstick is ``mean``, one product of weights and deltas, which is one pass over the memory of the deltas: no rule
-can be faster. Each rule is timed in turn with it, and with NumPy on the same matrix where NumPy has the rule.
+The baseline is ``mean``, one product of weights and deltas, which is one pass over the memory of the deltas: no rule
+can be faster. Each rule is timed in turn with the mean, and with NumPy on the same matrix where NumPy has the rule.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.timing import Row, median_ratio
 from fedjax_drag import aggregators, tree
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Deltas, Params
 
 COHORTS = (10, 100, 1000)
 SIZES = (10**5, 10**6, 10**7)
-ENTRIES_FOR_NUMPY = 10**8
-"""NumPy is left out above this many entries, where its median takes half a minute."""
+MAX_NUMPY_ENTRIES = 10**8
+"""Largest matrix that NumPy is timed on; its median takes half a minute there."""
+
+
+def run(chosen: Sequence[str], repeats: int, memory_gib: float | None) -> list[Row]:
+    """A row for each size and rule; ``passes`` are multiples of the mean, ``extra_memory`` of the deltas.
+
+    Args:
+      chosen: names of rules; none: all of them.
+      repeats: timed calls of each.
+      memory_gib: memory that may be used; None: that of the machine.
+
+    Raises:
+      ValueError: an unknown rule.
+    """
+    known = ["mean", *rules(10)]
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"{name!r}: must be one of {', '.join(known)}")
+    return [row for s, d in sizes(memory_gib) for row in measure(s, d, chosen or known, repeats)]
+
+
+def sizes(memory_gib: float | None) -> Iterator[tuple[int, int]]:
+    """Pairs (S, d) for which four copies of the deltas fit into memory."""
+    memory = memory_gib * 2**30 if memory_gib else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return ((s, d) for s in COHORTS for d in SIZES if 4 * 4 * s * d < memory)
 
 
 def rules(cohort: int) -> dict[str, Aggregator]:
-    """Every rule, with a tenth of the cohort taken for Byzantine."""
+    """Every rule, set to tolerate a tenth of the cohort as Byzantine."""
     f = cohort // 10
     a = aggregators
     return {
@@ -55,52 +80,22 @@ def rules(cohort: int) -> dict[str, Aggregator]:
     }
 
 
-def numpy_mean(x: np.ndarray) -> np.ndarray:
-    """As written by everybody."""
-    return x.mean(0)
+class Compiled(NamedTuple):
+    """A rule that is ready to be timed.
+
+    Attributes:
+      call: aggregates the deltas once.
+      extra_bytes: memory that it needs beyond its inputs.
+      compile_seconds: time that its compilation took.
+    """
+
+    call: Callable[[], Any]
+    extra_bytes: int
+    compile_seconds: float
 
 
-def numpy_trimmed_mean(x: np.ndarray) -> np.ndarray:
-    """A tenth of the values cut from each end."""
-    cut = len(x) // 10
-    if not cut:
-        return x.mean(0)
-    return np.partition(x, (cut, len(x) - cut - 1), axis=0)[cut : len(x) - cut].mean(0)
-
-
-def numpy_krum(x: np.ndarray) -> np.ndarray:
-    """Distances from one Gram product, as quick as NumPy allows (and as inexact)."""
-    gram = x @ x.T
-    squares = np.diag(gram)
-    apart = squares[:, None] + squares[None] - 2 * gram
-    np.fill_diagonal(apart, np.inf)
-    neighbours = len(x) - len(x) // 10 - 2
-    return x[np.sort(apart, axis=1)[:, :neighbours].sum(1).argmin()]
-
-
-IN_NUMPY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": numpy_mean,
-    "median": lambda x: np.median(x, axis=0),
-    "trimmed_mean": numpy_trimmed_mean,
-    "krum": numpy_krum,
-}
-
-
-def seconds(call: Callable[..., Any], *arguments: Any) -> float:
-    """How long one call takes."""
-    started = time.perf_counter()
-    jax.block_until_ready(call(*arguments))
-    return time.perf_counter() - started
-
-
-def sizes(memory_gib: float | None) -> Iterator[tuple[int, int]]:
-    """Pairs (S, d) whose deltas, four times over, fit into memory."""
-    memory = memory_gib * 2**30 if memory_gib else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return ((s, d) for s in COHORTS for d in SIZES if 4 * 4 * s * d < memory)
-
-
-def prepare(rule: Aggregator, params: Any, deltas: Any, cohort: int) -> tuple[Callable[[], Any], int, float]:
-    """A compiled call of a rule in its second round, the bytes it needs beyond its inputs, and seconds to compile."""
+def prepare(rule: Aggregator, params: Params, deltas: Deltas, cohort: int) -> Compiled:
+    """Compiles a rule for a round after its first, because the first round of some rules, such as DRAG, differs."""
     extras = {
         "key": jax.random.key(0),
         "root_delta": jax.tree.map(lambda d: d[0], deltas),
@@ -111,16 +106,16 @@ def prepare(rule: Aggregator, params: Any, deltas: Any, cohort: int) -> tuple[Ca
     }
     state = tree.initial_state(rule.apply, rule.init(params), params, deltas, **extras)
     if "round" in getattr(state, "_fields", ()):
-        state = state._replace(round=jnp.ones_like(state.round))  # the first round of DRAG is another
+        state = state._replace(round=jnp.ones_like(state.round))
     started = time.perf_counter()
     compiled = jax.jit(rule.apply).lower(params, deltas, state, **extras).compile()
-    taken = time.perf_counter() - started
+    compile_seconds = time.perf_counter() - started
     memory = compiled.memory_analysis()
-    extra = memory.temp_size_in_bytes + memory.output_size_in_bytes if memory else 0
-    return lambda: compiled(params, deltas, state, **extras), extra, taken
+    extra_bytes = memory.temp_size_in_bytes + memory.output_size_in_bytes if memory else 0
+    return Compiled(lambda: compiled(params, deltas, state, **extras), extra_bytes, compile_seconds)
 
 
-def measure(cohort: int, size: int, chosen: list[str], repeats: int) -> Iterator[dict[str, Any]]:
+def measure(cohort: int, size: int, chosen: Sequence[str], repeats: int) -> Iterator[Row]:
     """A row for each rule at one size."""
     matrix = np.random.default_rng(0).standard_normal((cohort, size), np.float32)
     deltas = {"w": jnp.asarray(matrix)}
@@ -131,38 +126,67 @@ def measure(cohort: int, size: int, chosen: list[str], repeats: int) -> Iterator
     for name in progress:
         progress.set_postfix_str(name)
         if name == "mean":
-            call, memory, compiling = lambda: mean(deltas), 0, 0.0
+            rule = Compiled(lambda: mean(deltas), 0, 0.0)
         else:
-            call, memory, compiling = prepare(rules(cohort)[name], params, deltas, cohort)
-        seconds(call)
-        in_numpy = IN_NUMPY.get(name) if cohort * size <= ENTRIES_FOR_NUMPY else None
-        times, passes, numpys = [], [], []
+            rule = prepare(rules(cohort)[name], params, deltas, cohort)
+        seconds(rule.call)
+        in_numpy = IN_NUMPY.get(name) if cohort * size <= MAX_NUMPY_ENTRIES else None
+        times, mean_times, numpy_times = [], [], []
         for _ in range(repeats):
-            passes.append(seconds(mean, deltas))
-            times.append(seconds(call))
+            mean_times.append(seconds(mean, deltas))
+            times.append(seconds(rule.call))
             if in_numpy:
-                numpys.append(seconds(in_numpy, matrix))
-        ms = 1e3 * statistics.median(times)
+                numpy_times.append(seconds(in_numpy, matrix))
         yield {
             "rule": name,
             "S": str(cohort),
             "d": f"{size:.0e}",
-            "ms": ms,
-            "passes": statistics.median(t / p for t, p in zip(times, passes, strict=True)),
-            "to_numpy": statistics.median(t / n for t, n in zip(times, numpys, strict=True)) if numpys else None,
-            "extra_memory": memory / matrix.nbytes,
-            "compile_s": compiling,
+            "ms": 1e3 * statistics.median(times),
+            "passes": median_ratio(times, mean_times),
+            "to_numpy": median_ratio(times, numpy_times) if numpy_times else None,
+            "extra_memory": rule.extra_bytes / matrix.nbytes,
+            "compile_s": rule.compile_seconds,
         }
 
 
-def run(chosen: list[str], repeats: int, memory_gib: float | None) -> list[dict[str, Any]]:
-    """Rows for all sizes; ``passes`` are multiples of the mean, ``extra_memory`` of the deltas.
+def seconds(call: Callable[..., Any], *arguments: Any) -> float:
+    """Time of one call."""
+    started = time.perf_counter()
+    jax.block_until_ready(call(*arguments))
+    return time.perf_counter() - started
 
-    Raises:
-      ValueError: an unknown rule.
-    """
-    known = ["mean", *rules(10)]
-    for name in chosen:
-        if name not in known:
-            raise ValueError(f"{name!r}: must be one of {', '.join(known)}")
-    return [row for s, d in sizes(memory_gib) for row in measure(s, d, chosen or known, repeats)]
+
+def numpy_mean(x: np.ndarray) -> np.ndarray:
+    """The mean over the clients ``[S, d] -> [d]``."""
+    return x.mean(0)
+
+
+def numpy_median(x: np.ndarray) -> np.ndarray:
+    """The coordinate-wise median."""
+    return np.median(x, axis=0)
+
+
+def numpy_trimmed_mean(x: np.ndarray) -> np.ndarray:
+    """The coordinate-wise mean without a tenth of the values at each end."""
+    cut = len(x) // 10
+    if not cut:
+        return x.mean(0)
+    return np.partition(x, (cut, len(x) - cut - 1), axis=0)[cut : len(x) - cut].mean(0)
+
+
+def numpy_krum(x: np.ndarray) -> np.ndarray:
+    """Krum with distances from one Gram product, the fastest and least exact way in NumPy."""
+    gram = x @ x.T
+    squares = np.diag(gram)
+    distances = squares[:, None] + squares[None] - 2 * gram
+    np.fill_diagonal(distances, np.inf)
+    neighbours = len(x) - len(x) // 10 - 2
+    return x[np.sort(distances, axis=1)[:, :neighbours].sum(1).argmin()]
+
+
+IN_NUMPY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": numpy_mean,
+    "median": numpy_median,
+    "trimmed_mean": numpy_trimmed_mean,
+    "krum": numpy_krum,
+}

@@ -1,50 +1,65 @@
-"""Into which operations the time of a FedAvg round goes; run by ``scripts/benchmark.py --profile``.
+"""The operations that take the time of a FedAvg round.
 
 Operations are those of the compiled program, by the names that XLA gives them: ``dot``, ``ynn_fusion`` (CPU) and
-``gemm`` (GPU) are matrix products, into which convolutions are turned here. What they contain is not counted twice:
-loops, calls and conditionals are left out.
+``gemm`` (GPU) are matrix products, which is also how convolutions are computed here. Loops, calls and conditionals are
+left out, because the operations inside them are counted.
 """
 
 import collections
 import dataclasses
 import re
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-from benchmark_workloads import Workload
-from round_benchmark import engine_rounds
 
 import fedjax_drag as fd
+from benchmarks.rounds import engine_rounds
+from benchmarks.timing import Row
+from benchmarks.workloads import Workload, select
 
 CONTAINERS = ("while", "call", "conditional")
-_CLIENTS, _STEPS = 4, 20  # of a profiled round, at most: each step is an event for every operation
+_MAX_CLIENTS, _MAX_STEPS = 4, 20  # every operation of every step is an event of the profile
 
 
-def measure(work: Workload, options: dict[str, Any], most: int = 10) -> list[dict[str, Any]]:
-    """The ``most`` costly operations of one round, each with its milliseconds and its share of those of all."""
-    small = dataclasses.replace(
-        work, cohort_size=min(work.cohort_size, _CLIENTS), local_steps=min(work.local_steps, _STEPS)
+def run(chosen: Sequence[str], options: Mapping[str, Any]) -> list[Row]:
+    """The costliest operations of each workload.
+
+    Args:
+      chosen: names of workloads; none: ``cnn`` and ``mlp``.
+      options: further keyword arguments of :func:`fedjax_drag.simulation.prepare`.
+
+    Raises:
+      ValueError: an unknown workload.
+    """
+    return [row for work in select(chosen) for row in measure(work, options)]
+
+
+def measure(work: Workload, options: Mapping[str, Any], limit: int = 10) -> list[Row]:
+    """The ``limit`` costliest operations of one round, with milliseconds and share of the total."""
+    shortened = dataclasses.replace(
+        work, cohort_size=min(work.cohort_size, _MAX_CLIENTS), local_steps=min(work.local_steps, _MAX_STEPS)
     )
-    round_ = engine_rounds(small, small.data(), fd.aggregators.fedavg, options, 1)
-    round_()
+    one_round = engine_rounds(shortened, shortened.data(), fd.aggregators.fedavg(), options, 1)
+    one_round()
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
-            round_()
+            one_round()
         (recorded,) = Path(folder).rglob("*.xplane.pb")
         times = _by_operation(jax.profiler.ProfileData.from_file(str(recorded)))
-    whole = sum(sum(taken) for taken in times.values())
-    costly = sorted(times, key=lambda name: -sum(times[name]))[:most]
+    total = sum(sum(executions) for executions in times.values())
+    costliest = sorted(times, key=lambda name: -sum(times[name]))[:limit]
     return [
         {
             "workload": work.title,
             "operation": name,
             "times": len(times[name]),
             "ms": sum(times[name]),
-            "share": sum(times[name]) / whole,
+            "share": sum(times[name]) / total,
         }
-        for name in costly
+        for name in costliest
     ]
 
 

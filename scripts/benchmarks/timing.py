@@ -1,19 +1,34 @@
-"""Timing contestants in turn, and showing what came out."""
+"""Timing contestants in turn, and formatting the results as a table."""
 
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
+Contestants = dict[str, Callable[[], Any]]
+"""By name, a function without arguments that returns when its work is done."""
+
 Times = dict[str, list[float]]
-"""Milliseconds by contestant, one for each turn."""
+"""By contestant, milliseconds of each turn."""
+
+Row = dict[str, Any]
+"""A row of a table, by column."""
 
 
-def in_turn(contestants: dict[str, Callable[[], Any]], repeats: int, parts: int = 1) -> Times:
-    """Milliseconds for one of a call's ``parts``, of each contestant, ``repeats`` times in turn; warm up before."""
+def in_turn(contestants: Contestants, repeats: int, parts: int = 1) -> Times:
+    """Times all contestants one after another, ``repeats`` times; call :func:`warm_up` before.
+
+    Args:
+      contestants: what to time.
+      repeats: number of turns.
+      parts: equal parts, such as rounds, that a call consists of.
+
+    Returns:
+      Milliseconds of one part.
+    """
     times: Times = {name: [] for name in contestants}
     for _ in tqdm(range(repeats), leave=False, disable=None):
         for name, run in contestants.items():
@@ -23,17 +38,20 @@ def in_turn(contestants: dict[str, Callable[[], Any]], repeats: int, parts: int 
     return times
 
 
-def warm_up(contestants: dict[str, Callable[[], Any]]) -> None:
+def warm_up(contestants: Contestants) -> None:
     """Calls each contestant once."""
     for run in contestants.values():
         run()
 
 
-def ratio(times: Times, name: str, base: str) -> float | None:
-    """Median over the turns of one contestant's time in multiples of another's; None without the other."""
-    if base not in times:
-        return None
-    return statistics.median(a / b for a, b in zip(times[name], times[base], strict=True))
+def median_ratio(times: Sequence[float], base: Sequence[float]) -> float:
+    """Median over the turns of the ratio of two times taken in the same turn."""
+    return statistics.median(own / other for own, other in zip(times, base, strict=True))
+
+
+def ratio(times: Mapping[str, Sequence[float]], name: str, base: str) -> float | None:
+    """:func:`median_ratio` of two contestants; None if ``base`` was not timed."""
+    return median_ratio(times[name], times[base]) if base in times else None
 
 
 def peak_memory() -> float:
@@ -41,7 +59,7 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     head = list(rows[0])
     lines = [head, ["---"] * len(head), *([_cell(row[name]) for name in head] for row in rows)]
