@@ -40,22 +40,22 @@ def test_where_no_bound_on_drag_exists():
 
 
 def test_drag_stays_below_its_bounds():
-    found = measurements.drag_theorem((0.0, 0.02), rounds=20, seeds=1)
-    assert found.setting.reach <= 1 / 8
-    assert found.setting.smoothness == 1
+    theorem = measurements.drag_theorem((0.0, 0.02), rounds=20, seeds=1)
+    assert theorem.setting.reach <= 1 / 8
+    assert theorem.setting.smoothness == 1
     for proof in (bounds.XIAO, bounds.ZHU):
-        assert bounds.drag_rate(found.setting, 0.02, proof) > 0
-    for bound in found.bounds.values():
-        assert (found.runs.means < bound).all()
+        assert bounds.drag_rate(theorem.setting, 0.02, proof) > 0
+    for bound in theorem.bounds.values():
+        assert (theorem.runs.means < bound).all()
 
 
 @pytest.mark.slow
 def test_br_drag_stays_below_its_bound():
     oracle = measurements.oracle_theorem(rounds=20, seeds=1)
     assert oracle.step_size < oracle.largest_step_size
-    measured, promised = oracle.over_rounds.values()
-    assert np.isfinite(promised).all(), "chi is positive"
-    assert (measured < promised).all()
+    measured, bound = oracle.over_rounds.values()
+    assert np.isfinite(bound).all(), "chi is positive"
+    assert (measured < bound).all()
 
 
 def test_the_oracle_leaves_nothing_of_the_malicious():
@@ -67,15 +67,13 @@ def test_the_oracle_leaves_nothing_of_the_malicious():
 
 
 def test_taco_orders_its_clients_as_corollary_2_asks():
-    found = measurements.taco_corollary()
-    assert found.smallest_cosine > 0, "Assumption 2"
-    assert found.order < -0.8
-    # But the term that it is to make small does not care, and the reading in which it does asks for the reverse.
-    other = found.reversed
-    assert bounds.over_correction(other, found.ratios) == pytest.approx(
-        bounds.over_correction(found.alpha, found.ratios)
-    )
-    assert bounds.paired_correction(other, found.ratios) < bounds.paired_correction(found.alpha, found.ratios)
+    taco = measurements.taco_corollary()
+    assert taco.smallest_cosine > 0, "Assumption 2"
+    assert taco.order < -0.8
+    # The term that this order should minimize does not depend on it, and in the other reading the reverse is smaller.
+    other = taco.reversed
+    assert bounds.over_correction(other, taco.ratios) == pytest.approx(bounds.over_correction(taco.alpha, taco.ratios))
+    assert bounds.paired_correction(other, taco.ratios) < bounds.paired_correction(taco.alpha, taco.ratios)
 
 
 @pytest.mark.slow

@@ -54,9 +54,8 @@ class Workload:
         rng = np.random.default_rng(0)
         x = rng.integers(0, 256, (number, *self.image_shape), dtype=np.uint8)
         y = rng.integers(0, NUM_CLASSES, number).astype(np.int32)
-        channels = self.image_shape[-1]
-        scale = {"mean": (0.5,) * channels, "std": (0.25,) * channels}  # measuring them would set the peak memory
-        data = fd.data.from_arrays(x, y, x[:100], y[:100], num_classes=NUM_CLASSES, name="random", **scale)
+        scale = ((0.5,), (0.25,))  # given, because measuring them would set the peak memory
+        data = fd.data.from_arrays(x, y, x[:100], y[:100], NUM_CLASSES, "random", *scale)
         return fd.data.partition.iid(data, num_clients=self.num_clients)
 
     def settings(self) -> dict[str, Any]:

@@ -38,13 +38,13 @@ SLOW = [0.1, 0.2, 0.3, 0.7, 0.7, 0.75, 0.75, 0.75, 0.75, 0.76]
 
 @pytest.mark.parametrize(("at_most", "holds"), [(0.5, "yes"), (0.4, "no")])
 def test_rounds_to_the_papers_accuracy(at_most, holds):
-    found = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7, at_most), cell("DRAG", FAST), cell("FedAvg", SLOW))
-    assert (found.holds, found.ours) == (holds, "0.50 (20 against 40 rounds to 70 %)")
+    verdict = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7, at_most), cell("DRAG", FAST), cell("FedAvg", SLOW))
+    assert (verdict.holds, verdict.ours) == (holds, "0.50 (20 against 40 rounds to 70 %)")
 
 
 def test_an_accuracy_that_both_reach_takes_the_place_of_one_that_they_do_not():
-    found = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", SLOW))
-    assert found.ours == "0.50 (30 against 60 rounds to 75 %)"
+    verdict = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", SLOW))
+    assert verdict.ours == "0.50 (30 against 60 rounds to 75 %)"
     nothing = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", [0.01] * 10))
     assert nothing.holds == "not measured"
 
