@@ -22,8 +22,9 @@ def summing(
 
     Args:
       init: as of :class:`~fedjax_drag.types.Aggregator`.
-      rule: the sums of the clients that count. ``accumulate``, ``finish`` and ``absorb_first_pass`` receive ``valid``, which
-        accounts for clients whose message is not usable, as :func:`~fedjax_drag.ops.screening.screened` does for ``apply``.
+      rule: the sums of the clients that count. ``accumulate``, ``finish`` and ``absorb_first_pass`` receive ``valid``,
+        which excludes clients whose message is not usable, as :func:`~fedjax_drag.ops.screening.screened` does for
+        ``apply``.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       split: as of :class:`~fedjax_drag.types.Aggregator`.
       hindsight: metrics ``[S]`` that take both a client's delta and the sum over all of them, each as

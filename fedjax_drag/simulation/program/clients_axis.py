@@ -17,8 +17,8 @@ outputs of its last turn back in saves filling fresh memory with zeros, which co
 
 Accumulator = Callable[..., tuple[Any, Any]]
 """``(fn, accumulate, shared, inputs) -> (total, kept)``: calls ``fn(shared, entry)`` for every entry and
-``accumulate(shared, entries, outputs) -> (total, kept)`` for every chunk of them. Returns the sum of all totals, and what
-is kept of each entry, with a leading axis as long as that of ``inputs``."""
+``accumulate(shared, entries, outputs) -> (total, kept)`` for every chunk of them. Returns the sum of all totals, and
+what is kept of each entry, with a leading axis as long as that of ``inputs``."""
 
 
 class Walk(NamedTuple):
