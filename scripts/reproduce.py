@@ -60,9 +60,9 @@ def main(
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
 
-    from fedjax_drag.experiment.cli_common import FAILED, INTERRUPTED
-    from fedjax_drag.experiment.compiled import keep_compiled
-    from fedjax_drag.simulation.distributed import one_device_per_core
+    from fedjax_drag.cli.common import FAILED, INTERRUPTED
+    from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+    from fedjax_drag.simulation.devices.processes import one_device_per_core
     from reproduction import running, verdicts
 
     one_device_per_core()

@@ -25,7 +25,7 @@ from benchmarks.workloads import Workload, select
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import draw_positions, gather
 from fedjax_drag.losses import cross_entropy
-from fedjax_drag.simulation.programs import no_totals
+from fedjax_drag.simulation.program.programs import no_totals
 from fedjax_drag.types import Aggregator, Batch
 
 FORWARD, GRADIENT = "bare, forward", "bare, forward + backward"

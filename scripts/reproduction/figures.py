@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fedjax_drag.experiment.matrix import COMPLETE
+from fedjax_drag.experiment.sweep.outcome_table import COMPLETE
 from reproduction.names import written
 from reproduction.outcome import Outcome
 from reproduction.target import Target

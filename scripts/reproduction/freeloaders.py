@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.results import History
+from fedjax_drag.experiment.run.results import History
 from reproduction.claims import Answer, Question
 from reproduction.names import percent
 from reproduction.outcome import NOT_MEASURED, MissingError, Outcome

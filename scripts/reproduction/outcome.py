@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from pyarrow import parquet
 
-from fedjax_drag.experiment import metrics_file, sweep
-from fedjax_drag.experiment.axes import describe
-from fedjax_drag.experiment.config import slug
-from fedjax_drag.experiment.matrix import COMPLETE, Cell
-from fedjax_drag.experiment.metrics_file import History
+from fedjax_drag.experiment.config.config import slug
+from fedjax_drag.experiment.run import metrics_file
+from fedjax_drag.experiment.run.metrics_file import History
+from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep.grid import describe
+from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 
 TAIL = 5
 """Evaluations at the end of a run whose mean is its final accuracy: under attack a single one varies by points."""

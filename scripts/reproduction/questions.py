@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.axes import METHOD
+from fedjax_drag.experiment.sweep.grid import METHOD
 from reproduction import timing
 from reproduction.claims import Answer, Question, Where
 from reproduction.names import percent, written

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 
-from fedjax_drag.experiment import sweep
+from fedjax_drag.experiment.sweep import sweep
 from reproduction import timing
 from reproduction.target import Scale, Target
 

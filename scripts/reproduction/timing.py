@@ -10,8 +10,9 @@ from pathlib import Path
 
 from benchmarks.clients import local_steps
 from benchmarks.timing import in_turn, median_ratio, warm_up
-from fedjax_drag.experiment import axes, results
-from fedjax_drag.experiment.run import plan
+from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run.run import plan
+from fedjax_drag.experiment.sweep.grid import load_grid
 from reproduction.outcome import NOT_MEASURED, MissingError
 from reproduction.target import Target
 
@@ -33,7 +34,7 @@ def measure(target: Target, overrides: Sequence[str], folder: Path) -> None:
     """
     if (folder / FILE).is_file():
         return
-    jobs = plan(axes.load(target.config, overrides).base, _TIMED_ALONE).jobs
+    jobs = plan(load_grid(target.config, overrides).base, _TIMED_ALONE).jobs
     contestants = {job.label: local_steps(job.simulation) for job in jobs}
     warm_up(contestants)
     results.write_json(folder / FILE, in_turn(contestants, TURNS))

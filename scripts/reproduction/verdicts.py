@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedjax_drag.experiment.results import write_text
+from fedjax_drag.experiment.run.results import write_text
 from reproduction.claims import Claim, Verdict, judge
 from reproduction.outcome import NOT_MEASURED, Outcome, read
 from reproduction.papers import br_drag, clusterguard, drag, taco
