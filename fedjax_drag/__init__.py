@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedjax_drag.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedjax_drag import (
         aggregators,
@@ -19,11 +21,9 @@ if TYPE_CHECKING:
         tree,
         types,
     )
-    from fedjax_drag.experiment.run import run
-    from fedjax_drag.experiment.sweep import sweep
+    from fedjax_drag.experiment.run.run import run
+    from fedjax_drag.experiment.sweep.sweep import sweep
     from fedjax_drag.simulation import simulate
-
-__version__ = "0.1.0"
 
 __all__ = [
     "aggregators",
@@ -45,9 +45,9 @@ __all__ = [
 ]
 
 _FUNCTIONS = {
-    "run": "fedjax_drag.experiment.run",
+    "run": "fedjax_drag.experiment.run.run",
     "simulate": "fedjax_drag.simulation",
-    "sweep": "fedjax_drag.experiment.sweep",
+    "sweep": "fedjax_drag.experiment.sweep.sweep",
 }
 
 

@@ -99,3 +99,8 @@ def num_bytes(state: Any) -> int:
     """Memory of all :class:`PerClient` in ``state`` (arrays or shapes), in bytes."""
     leaves = jax.tree.leaves(found_in(state))
     return sum(int(np.prod(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize for leaf in leaves)
+
+
+def without_rows(state: Any) -> Any:
+    """``state`` with nothing in any :class:`PerClient`: what is left lies on the device."""
+    return convert(lambda node: PerClient((), gathered=True), state)

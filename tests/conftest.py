@@ -12,9 +12,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from fedjax_drag.simulation import calibration
+from fedjax_drag.simulation.planning import calibration
 
 sys.path.insert(0, str(Path(__file__).parent))
+pytest_plugins = ["run_fixtures"]
 
 # Many tests build the same program anew; each is compiled once a session, for all of its processes.
 if "FEDJAX_DRAG_TEST_CACHE" not in os.environ:
@@ -32,7 +33,7 @@ calibration.WORTHWHILE_SECONDS = math.inf
 jax.config.update("jax_num_cpu_devices", 2)
 
 TESTS = itertools.count(1)
-FULLY = ("models", "reference", "test_learning.py", "test_engine.py", "test_client_state.py")
+FULLY = ("models", "reference", "test_learning.py", "test_engine.py", "test_host_state.py")
 
 
 @pytest.hookimpl(tryfirst=True)

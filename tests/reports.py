@@ -4,8 +4,8 @@ import json
 
 import yaml
 
-from fedjax_drag.experiment import results
-from fedjax_drag.experiment.axes import load as load_grid
+from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.sweep.grid import load_grid
 
 BASE = {
     "data": "digits",

@@ -28,5 +28,5 @@ def test_import_is_quiet_and_touches_neither_devices_nor_network(more):
 
 
 def test_without_a_use_of_it_jax_is_not_imported():
-    command = [sys.executable, "-c", "import sys, fedjax_drag, fedjax_drag.experiment.cli; print('jax' in sys.modules)"]
+    command = [sys.executable, "-c", "import sys, fedjax_drag, fedjax_drag.cli.main; print('jax' in sys.modules)"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"

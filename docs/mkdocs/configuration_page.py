@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment import catalog
-from fedjax_drag.experiment.components import COMPONENTS, OPTIONAL
-from fedjax_drag.experiment.config import Config
+from fedjax_drag.experiment.build import catalog
+from fedjax_drag.experiment.config.components import COMPONENTS, OPTIONAL
+from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.simulation.settings import Settings
 
 PAGE = Path(__file__).parents[1] / "configuration.md"

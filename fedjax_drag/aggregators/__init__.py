@@ -27,10 +27,10 @@ from fedjax_drag.aggregators._raga import raga
 from fedjax_drag.aggregators._rescaled_mean import rescaled_mean
 from fedjax_drag.aggregators._rfa import rfa
 from fedjax_drag.aggregators._root_only import root_only
-from fedjax_drag.aggregators._screen import empty_metrics as empty_metrics  # no rules, but what a new one is made with
-from fedjax_drag.aggregators._screen import screened as screened
 from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
 from fedjax_drag.aggregators._trimmed_mean import trimmed_mean
+from fedjax_drag.ops.screening import empty_metrics as empty_metrics  # no rules, but what a new one is made with
+from fedjax_drag.ops.screening import screened as screened
 
 __all__ = [
     "autogm",

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import GeometricMedianState, median_metrics
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.aggregators._weiszfeld import Median, converge, distances_to, in_accuracy_of, pull, root
+from fedjax_drag.ops.geometric_median import Median, converge, distances_to, in_accuracy_of, pull, root
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas, Params
 
 _MEDIAN_ITERATIONS = 100

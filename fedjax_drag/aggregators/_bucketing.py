@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._nnm import passed_on
-from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
 

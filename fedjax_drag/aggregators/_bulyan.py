@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._krum import distances_to_others
-from fedjax_drag.aggregators._order import middle, to_keys
-from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.ops.order_statistics import middle, to_keys
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas, Params
 
 

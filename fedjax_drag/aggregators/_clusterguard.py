@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._kmeans import kmeans
-from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.ops.kmeans import kmeans
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._distances import distances
-from fedjax_drag.aggregators._linkage import two_groups
-from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.ops.distances import distances
+from fedjax_drag.ops.linkage import two_groups
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
-from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator
 

@@ -12,8 +12,8 @@ from fedjax_drag.aggregators._geometric_median import (
     median_metrics,
     median_state,
 )
-from fedjax_drag.aggregators._screen import screened
-from fedjax_drag.aggregators._weiszfeld import geometric_median_of
+from fedjax_drag.ops.geometric_median import geometric_median_of
+from fedjax_drag.ops.screening import screened
 from fedjax_drag.types import Aggregator
 
 

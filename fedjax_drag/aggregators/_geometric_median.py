@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
-from fedjax_drag.aggregators._weiszfeld import Median, geometric_median_of
+from fedjax_drag.ops.geometric_median import Median, geometric_median_of
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas
 
 

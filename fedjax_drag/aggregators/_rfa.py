@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedjax_drag.aggregators._geometric_median import median_rule
-from fedjax_drag.aggregators._weiszfeld import weiszfeld
+from fedjax_drag.ops.geometric_median import weiszfeld
 from fedjax_drag.types import Aggregator
 
 

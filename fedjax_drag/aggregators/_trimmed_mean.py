@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._order import kept_share, middle
-from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.ops.order_statistics import kept_share, middle
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
 

@@ -5,12 +5,12 @@ from fedjax_drag.algorithms._fedacg import fedacg
 from fedjax_drag.algorithms._feddc import feddc
 from fedjax_drag.algorithms._feddyn import feddyn
 from fedjax_drag.algorithms._fednova import fednova
-from fedjax_drag.algorithms._lift import from_aggregator
+from fedjax_drag.algorithms._from_aggregator import from_aggregator
 from fedjax_drag.algorithms._mime import mime
 from fedjax_drag.algorithms._scaffold import scaffold
 from fedjax_drag.algorithms._stem import stem
 from fedjax_drag.algorithms._taco import taco
-from fedjax_drag.algorithms._tailored import tailored_fedprox
+from fedjax_drag.algorithms._tailored_fedprox import tailored_fedprox
 
 __all__ = [
     "adabest",

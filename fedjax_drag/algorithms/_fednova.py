@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.aggregators._screen import screen
 from fedjax_drag.algorithms._inner import with_metrics
+from fedjax_drag.ops.screening import screen
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink
 
 

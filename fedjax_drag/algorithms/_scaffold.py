@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._alpha import coefficients, initial_alpha, remember
 from fedjax_drag.algorithms._inner import server_side, with_metrics
+from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, remember
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._distances import distances
 from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, mean_of, replace_malicious
+from fedjax_drag.ops.distances import distances
 from fedjax_drag.types import Attack, Deltas, Params
 
 _HALVINGS = 17  # from the bound to below 1e-5 of it

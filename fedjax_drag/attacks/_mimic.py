@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._distances import gram
 from fedjax_drag.attacks._attack import centred, known, replace_malicious
+from fedjax_drag.ops.distances import gram
 from fedjax_drag.types import Attack, Deltas
 
 

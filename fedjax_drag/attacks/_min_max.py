@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators._distances import distances
 from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
+from fedjax_drag.ops.distances import distances
 from fedjax_drag.types import Attack, Deltas, Params
 
 

@@ -1,11 +1,11 @@
 """Data: loading, splitting among clients, and the federated data set itself."""
 
 from fedjax_drag.data import augmentation, partition
-from fedjax_drag.data.builtin import synthetic
 from fedjax_drag.data.dataset import FederatedDataset, from_arrays
-from fedjax_drag.data.shakespeare import load_shakespeare
+from fedjax_drag.data.loading import DATASETS, load
+from fedjax_drag.data.sets.builtin import synthetic
+from fedjax_drag.data.sets.shakespeare import load_shakespeare
 from fedjax_drag.data.skew import SkewReport
-from fedjax_drag.data.sources import DATASETS, load
 
 __all__ = [
     "DATASETS",

@@ -1,6 +1,6 @@
-"""From a YAML file to a results folder: configuration, running, results, plots, command line.
+"""From a YAML file to a results folder.
 
-``config`` checks a file, ``build`` turns its names into functions, ``run`` executes and records,
-``results`` reads and writes the folder, ``plotting`` draws it and ``cli`` is the ``fedjax-drag``
-command. This package imports none of them, so that ``fedjax-drag --help`` stays quick.
+``config`` reads and checks a configuration, ``build`` turns its names into functions, ``run`` executes one run and
+records it, ``sweep`` runs a grid of them, ``figures`` and ``report`` draw the results. Nothing is imported here:
+``fedjax-drag --help`` stays quick.
 """

@@ -16,17 +16,18 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
-from fedjax_drag.simulation import memory, nans
-from fedjax_drag.simulation.calibration import Walk
-from fedjax_drag.simulation.cost import ClientCost, measure_seconds
+from fedjax_drag.simulation.devices import nans
+from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
-from fedjax_drag.simulation.federation import Federation
-from fedjax_drag.simulation.mesh import everywhere, make_mapper
-from fedjax_drag.simulation.metrics import Result, client_seconds, stack_history
-from fedjax_drag.simulation.programs import TIMED_STEPS, Programs, cost_of, no_totals
-from fedjax_drag.simulation.round import RunState
+from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning.setup import federate, programs_of
+from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
+from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, cost_of, no_totals
+from fedjax_drag.simulation.program.round import RunState
+from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.simulation.setup import federate, programs_of
 from fedjax_drag.types import Batch
 
 Numbers = Mapping[str, Any]

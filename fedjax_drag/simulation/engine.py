@@ -11,16 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import per_client
-from fedjax_drag.simulation import distributed, host_state, memory, nans
-from fedjax_drag.simulation.calibration import Walk
-from fedjax_drag.simulation.cost import ClientCost, measure_seconds
-from fedjax_drag.simulation.federation import Federation
-from fedjax_drag.simulation.mesh import divided, everywhere, own_copy, place, placement, resolve_mesh
-from fedjax_drag.simulation.metrics import Result, client_seconds, stack_history
-from fedjax_drag.simulation.programs import TIMED_STEPS, Programs, cost_of, no_totals
-from fedjax_drag.simulation.round import RunState, choose_cohort
+from fedjax_drag.simulation.devices import host_state, nans, processes
+from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, placement, resolve_mesh
+from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning.setup import federate, programs_of
+from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
+from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, cost_of, no_totals
+from fedjax_drag.simulation.program.round import RunState, choose_cohort
+from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.simulation.setup import federate, programs_of
 from fedjax_drag.types import Algorithm, Batch
 
 
@@ -111,7 +112,7 @@ class Simulation:
           initial: state to continue from; default a fresh start.
 
         Returns:
-          The :class:`~fedjax_drag.simulation.metrics.Result`; its history starts after ``initial``.
+          The :class:`~fedjax_drag.simulation.result.Result`; its history starts after ``initial``.
 
         Raises:
           ValueError: if ``initial`` does not fit this simulation.
@@ -131,7 +132,7 @@ class Simulation:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
-                evaluated = compiled.evaluate(host_state.without_rows(state), self.test)
+                evaluated = compiled.evaluate(per_client.without_rows(state), self.test)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
             done, diverged_at = target, diverged_at or int(totals["diverged_at"]) or None
@@ -169,7 +170,7 @@ class Simulation:
                 state, metrics, totals = compiled.advance(self.federation, self.key, state, totals, np.int32(done))
                 continue
             done += 1
-            client_ids = np.asarray(compiled.draw(self.federation, self.key, host_state.without_rows(state)))
+            client_ids = np.asarray(compiled.draw(self.federation, self.key, per_client.without_rows(state)))
             cohort = host_state.taken(state, client_ids, self.shardings)
             after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
             state = host_state.stored(state, after, client_ids)
@@ -198,7 +199,7 @@ class Simulation:
 
         if self.lowered.draw is None:
             return place(copied(initial, like), self.shardings or self.key.sharding)
-        small = copied(host_state.without_rows(initial), host_state.without_rows(like))
+        small = copied(per_client.without_rows(initial), per_client.without_rows(like))
         return host_state.with_rows_of(initial, place(small, self.key.sharding))
 
 
@@ -252,7 +253,7 @@ def trace(asked: Settings) -> Simulation:
     programs, work = programs_of(asked, mesh)
     shared = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
-        distributed.check_same("data", (hosted, asked.data.test, asked.seed))
+        processes.check_same("data", (hosted, asked.data.test, asked.seed))
     if asked.shard_data and mesh is None:
         raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
     train = divided(hosted.train, mesh) if mesh is not None and asked.shard_data else place(hosted.train, shared)
@@ -260,7 +261,7 @@ def trace(asked: Settings) -> Simulation:
     federation = federation._replace(train=train)
 
     state = jax.eval_shape(programs.init, key)
-    small = _shapes(host_state.without_rows(state), shared)
+    small = _shapes(per_client.without_rows(state), shared)
     draw = None
     if asked.client_state == "host" and per_client.found_in(state):
         cohort = functools.partial(choose_cohort, asked.algorithm, asked.cohort_size)
@@ -317,7 +318,7 @@ def simulate(
         ``local_epochs``.
 
     Returns:
-      A :class:`~fedjax_drag.simulation.metrics.Result`.
+      A :class:`~fedjax_drag.simulation.result.Result`.
 
     Raises:
       ValueError: for any setting that is wrong, before anything is computed.

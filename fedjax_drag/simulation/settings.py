@@ -4,15 +4,17 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 from jax.sharding import Mesh
 
 from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
-from fedjax_drag.simulation.arguments import check_batch_size, check_work
-from fedjax_drag.simulation.federation import ROOT_SOURCES, count_malicious
+from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious
+from fedjax_drag.simulation.program.round import FULL
 from fedjax_drag.types import Algorithm, Attack, ClientRule
 
 
@@ -69,15 +71,15 @@ class Settings:
         2.0e31, see docs/numerics.md), or ``"propagate"``: one such message makes the parameters NaN.
       clients_axis: ``"vmap"`` (all clients of a round at once), ``"map"`` (one after another, or in chunks) or
         ``"auto"``: what is fastest for this model, cohort and device by a measurement of a few local steps
-        (:mod:`~fedjax_drag.simulation.calibration`), made once and remembered; without one, for a run of
+        (:mod:`~fedjax_drag.simulation.planning.calibration`), made once and remembered; without one, for a run of
         less than half a minute, ``"map"`` on a CPU and ``"vmap"`` elsewhere. The ways agree to rounding only:
         for the same bits on another machine, say which. :attr:`Simulation.walk` is the one taken.
       clients_per_chunk: clients that run at once under ``"map"``; default 1.
       mesh: a ``jax.sharding.Mesh`` of one axis over whose devices the clients are sharded; ``cohort_size`` must be
         a multiple of their number. ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many
-        devices of all processes (:mod:`~fedjax_drag.simulation.distributed`), the same number of each. ``"auto"``:
-        ``"cores"`` on a CPU of which several devices divide the cohort, where that is faster, else one device. Default
-        one device.
+        devices of all processes (:mod:`~fedjax_drag.simulation.devices.processes`), the same number of each.
+        ``"auto"``: ``"cores"`` on a CPU of which several devices divide the cohort, where that is faster, else one
+        device. Default one device.
       compute_dtype: in which the model runs forward and backward, in training and in evaluation: ``"float32"``, or
         ``"bfloat16"``, faster where the hardware has it, slower elsewhere. Parameters, what clients send, aggregation
         and the loss of the logits are float32 in any case.
@@ -169,3 +171,41 @@ class Settings:
     def uses_root(self) -> bool:
         """Whether the server trains on root data of its own."""
         return "root_delta" in self.algorithm.needs
+
+
+def check_work(local_steps: Any, local_epochs: Any, step_size: Any, num_rounds: int) -> None:
+    """Checks how long a local pass is and how far its steps go."""
+    if (local_steps is None) == (local_epochs is None):
+        raise ValueError(f"local_steps={local_steps!r}, local_epochs={local_epochs!r}: must be exactly one of the two")
+    if local_steps is not None:
+        checks.count("local_steps", local_steps, 1)
+    elif checks.is_concrete(local_epochs):
+        checks.positive("local_epochs", local_epochs)
+    else:
+        raise ValueError(f"local_epochs={local_epochs!r}: must be a number > 0")
+    if not callable(step_size):
+        checks.positive("step_size", step_size)
+        return
+    for index in (0, num_rounds - 1):
+        value: Any = step_size(jnp.int32(index))
+        if jnp.shape(value):
+            raise ValueError(f"step_size({index}) with shape {jnp.shape(value)}: must be a single number")
+        checks.positive(f"step_size({index})", value if isinstance(value, Tracer) else float(value))
+
+
+def check_batch_size(batch_size: Any, most: int | None = None) -> None:
+    """Checks a batch size: a count or :data:`~fedjax_drag.simulation.program.round.FULL`.
+
+    Args:
+      batch_size: as it was given.
+      most: examples of the largest client; None if that is not known yet.
+    """
+    if isinstance(batch_size, str) and batch_size == FULL:
+        return
+    try:
+        checks.count("batch_size", batch_size, 1, 2**31 - 1)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {FULL!r}") from None
+    if most is not None and int(batch_size) > most:
+        allowed = f"at most {most}, what the largest client has, or {FULL!r} for all data of each client"
+        raise ValueError(f"batch_size={batch_size!r}: must be {allowed}")

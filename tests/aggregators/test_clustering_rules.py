@@ -15,8 +15,8 @@ from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.aggregators._clustering import clustering, cosine_distances
 from fedjax_drag.aggregators._foolsgold import foolsgold
 from fedjax_drag.aggregators._foolsgold_taco import foolsgold_taco
-from fedjax_drag.aggregators._kmeans import kmeans
-from fedjax_drag.aggregators._linkage import two_groups
+from fedjax_drag.ops.kmeans import kmeans
+from fedjax_drag.ops.linkage import two_groups
 
 SIZE = 6
 groups_of = jax.jit(two_groups)

@@ -14,7 +14,7 @@ from fedjax_drag.algorithms._mime import mime
 from fedjax_drag.algorithms._stem import stem
 from fedjax_drag.clients import sgd
 from fedjax_drag.clients._fedsam import fedsam
-from fedjax_drag.simulation.local import local_pass
+from fedjax_drag.simulation.program.local import local_pass
 from fedjax_drag.types import Batch, Downlink, Uplink
 
 M, SIZE, STEPS, ETA = 4, 3, 3, 0.1

@@ -10,9 +10,9 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.aggregators import krum
 from fedjax_drag.algorithms import scaffold
-from fedjax_drag.algorithms._alpha import coefficients
 from fedjax_drag.algorithms._taco import LocalWork, taco
-from fedjax_drag.algorithms._tailored import tailored_fedprox
+from fedjax_drag.algorithms._taco_coefficients import coefficients
+from fedjax_drag.algorithms._tailored_fedprox import tailored_fedprox
 from fedjax_drag.types import Attack, Uplink
 
 M, S, SIZE, STEPS, ETA = 6, 4, 5, 3, 0.1

@@ -12,7 +12,7 @@ from cases import AGGREGATORS, SIZE, extras, flatten, nested_params, parametrize
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag.aggregators import br_drag, drag, krum
-from fedjax_drag.simulation.mesh import split_coordinates
+from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.tree import initial_state
 
 COHORT = 7

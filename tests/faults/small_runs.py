@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from tiny import DRAG, TINY
 
-from fedjax_drag.experiment.checkpoints import load_params
+from fedjax_drag.experiment.run.checkpoints import load_params
 
 SMALL = TINY | DRAG | {"clients_axis": "map"}
 

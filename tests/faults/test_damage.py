@@ -13,8 +13,8 @@ import yaml
 from small_runs import SMALL, assert_same, figures
 from typer.testing import CliRunner
 
-from fedjax_drag.experiment.checkpoints import load_params
-from fedjax_drag.experiment.cli import app
+from fedjax_drag.cli.main import app
+from fedjax_drag.experiment.run.checkpoints import load_params
 
 RUN = SMALL | {"keep_checkpoints": 3}
 NEWEST = "checkpoints/6"

@@ -10,11 +10,11 @@ import yaml
 from small_runs import SMALL, assert_same
 from typer.testing import CliRunner
 
-from fedjax_drag.experiment import metrics_file
-from fedjax_drag.experiment.checkpoints import Checkpoints
-from fedjax_drag.experiment.cli import app
-from fedjax_drag.experiment.recorder import Recorder
-from fedjax_drag.experiment.run import run
+from fedjax_drag.cli.main import app
+from fedjax_drag.experiment.run import metrics_file
+from fedjax_drag.experiment.run.checkpoints import Checkpoints
+from fedjax_drag.experiment.run.recorder import Recorder
+from fedjax_drag.experiment.run.run import run
 
 
 @pytest.fixture(scope="module")

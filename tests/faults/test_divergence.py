@@ -13,11 +13,12 @@ from small_runs import SMALL, kept
 from typer.testing import CliRunner
 
 import fedjax_drag as fd
-from fedjax_drag.experiment import build, results
-from fedjax_drag.experiment.checkpoints import load_params
-from fedjax_drag.experiment.cli import app
-from fedjax_drag.experiment.run import run
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.cli.main import app
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run.checkpoints import load_params
+from fedjax_drag.experiment.run.run import run
+from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.simulation import prepare
 
 AVERAGE = fd.aggregators.fedavg()

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from tiny import SYNTHETIC, TINY
 from typer.testing import CliRunner
 
-from fedjax_drag.experiment import builders, run, signatures, sweep
-from fedjax_drag.experiment.cli import app
-from fedjax_drag.experiment.components import COMPONENTS, OPTIONAL
-from fedjax_drag.experiment.config import Config
+from fedjax_drag.cli.main import app
+from fedjax_drag.experiment.build import registry, signatures
+from fedjax_drag.experiment.config.components import COMPONENTS, OPTIONAL
+from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.run import run
+from fedjax_drag.experiment.sweep import sweep
 
 SMALL = TINY | SYNTHETIC | {"rounds": 2}
 ODD = (
@@ -144,13 +146,13 @@ def usual(hint, depth):
 @st.composite
 def components(draw, table, depth=2):
     """A component of the registry, with arguments that it needs, others that it has, and now and then another."""
-    names = [name for name in builders.TABLES[table] if table != "data" or name in ("digits", "synthetic", "mnist")]
+    names = [name for name in registry.TABLES[table] if table != "data" or name in ("digits", "synthetic", "mnist")]
     name = draw(st.sampled_from(names))
     found = {}
-    for argument, (parameter, hint) in signatures.arguments(table, builders.TABLES[table][name]).items():
+    for argument, (parameter, hint) in signatures.arguments(table, registry.TABLES[table][name]).items():
         if argument == "allow_download":
             continue
-        needed = parameter.default is inspect.Parameter.empty and argument not in builders.SUPPLIED[table]
+        needed = parameter.default is inspect.Parameter.empty and argument not in registry.SUPPLIED[table]
         if draw(st.integers(0, 3)) < (4 if needed else 1):
             found[argument] = draw(odd if draw(seldom) else usual(hint, depth))
     if name == "mnist":
@@ -275,7 +277,7 @@ def harness(tmp_path_factory, bounded):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "execute", lambda *args, **kw: (execute if harness.executed else stop)(*args, **kw))
         patch.setattr(sweep, "execute", stop)
-        patch.setattr("fedjax_drag.simulation.distributed.one_device_per_core", lambda: None)
+        patch.setattr("fedjax_drag.simulation.devices.processes.one_device_per_core", lambda: None)
         patch.setattr("sys.argv", ["fedjax-drag"])
         harness, trace = Harness(tmp_path_factory.mktemp("fuzz"), bounded), run.trace
         patch.setattr(run, "trace", lambda asked: trace(asked) if harness.traced else asked)
@@ -367,7 +369,7 @@ def extremes():
         if key not in COMPONENTS:
             yield key, {}
     for table in COMPONENTS:
-        for name, builder in builders.TABLES[table].items():
+        for name, builder in registry.TABLES[table].items():
             if table == "data" and name not in ("digits", "synthetic"):
                 continue
             allowed = signatures.arguments(table, builder)
@@ -378,7 +380,7 @@ def extremes():
                 if signatures.table_of(hint)
                 else 3
                 for argument, (parameter, hint) in allowed.items()
-                if parameter.default is inspect.Parameter.empty and argument not in builders.SUPPLIED[table]
+                if parameter.default is inspect.Parameter.empty and argument not in registry.SUPPLIED[table]
             }
             for argument, (_, hint) in allowed.items():
                 if re.search("integer|number|value", signatures.phrase(hint)):

@@ -25,8 +25,9 @@ import scipy.io
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedjax_drag.data import adult, cifar, emnist, files, leaf, shakespeare, svhn
-from fedjax_drag.data.cache import cached
+from fedjax_drag.data.formats import files
+from fedjax_drag.data.formats.cache import cached
+from fedjax_drag.data.sets import adult, cifar, emnist, leaf, shakespeare, svhn
 
 PACK = {
     "": bytes,

@@ -14,12 +14,13 @@ import yaml
 from small_runs import SMALL, assert_same
 from typer.testing import CliRunner
 
-from fedjax_drag.experiment import plotting, results
-from fedjax_drag.experiment.checkpoints import Checkpoints
-from fedjax_drag.experiment.cli import app
-from fedjax_drag.experiment.recorder import Recorder
-from fedjax_drag.experiment.run import run
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.cli.main import app
+from fedjax_drag.experiment.figures import plotting
+from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run.checkpoints import Checkpoints
+from fedjax_drag.experiment.run.recorder import Recorder
+from fedjax_drag.experiment.run.run import run
+from fedjax_drag.experiment.sweep.sweep import sweep
 
 
 class Killed(BaseException):
@@ -112,7 +113,7 @@ def test_cells_stop_after_their_last_evaluation(tmp_path, monkeypatch, most):
 
 LONG = SMALL | {"rounds": 40, "eval_every": 1, "byzantine_fraction": 0.25, "attack": "sign_flip"}
 SWEEP = LONG | {"rounds": 60, "eval_every": 3, "axes": {"aggregator": ["fedavg", "median", "drag"], "seed": [0, 1]}}
-COMMAND = "from fedjax_drag.experiment.cli import main; main()"
+COMMAND = "from fedjax_drag.cli.main import main; main()"
 LINES = {"run": "metrics.jsonl", "sweep": "cells/*/metrics.jsonl"}
 
 

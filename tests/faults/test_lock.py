@@ -11,14 +11,14 @@ import pytest
 import yaml
 from small_runs import SMALL
 
-from fedjax_drag.experiment import lock
-from fedjax_drag.experiment.errors import FolderError
-from fedjax_drag.experiment.lock import FolderLock
-from fedjax_drag.experiment.run import plan, run
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.run import lock
+from fedjax_drag.experiment.run.errors import FolderError
+from fedjax_drag.experiment.run.lock import FolderLock
+from fedjax_drag.experiment.run.run import plan, run
+from fedjax_drag.experiment.sweep.sweep import sweep
 
-COMMAND = "from fedjax_drag.experiment.cli import main; main()"
-HELD = "import sys, pathlib; from fedjax_drag.experiment.lock import FolderLock; "
+COMMAND = "from fedjax_drag.cli.main import main; main()"
+HELD = "import sys, pathlib; from fedjax_drag.experiment.run.lock import FolderLock; "
 
 
 def holder(folder, then="input()"):

@@ -15,15 +15,15 @@ FORBIDDEN = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "m
 
 ALLOWED = {
     (
-        "data/unpickle.py",
+        "data/formats/unpickle.py",
         "import pickle",
     ): "its unpickler knows the few names that arrays need, and gives each a meaning of its own",
 }
 
 LITERAL = {
     "__init__.py": "one of the package's own names",
-    "data/tfds.py": "names written there",
-    "data/prepare.py": "names written there",
+    "data/sets/tfds.py": "names written there",
+    "data/preparing.py": "names written there",
     "callbacks/_logger.py": "one of a table of packages",
 }
 """Files that import by name, and what."""

@@ -8,8 +8,8 @@ import pytest
 from reference import numpy_clustering, numpy_rules, twins
 from reference.twins import Pair, assert_close, assert_weights
 
-from fedjax_drag.aggregators import _kmeans
-from fedjax_drag.simulation import dissimilarity
+from fedjax_drag.ops import kmeans
+from fedjax_drag.simulation.program import dissimilarity
 
 
 def check_clustering(played):
@@ -100,7 +100,7 @@ def test_extreme_norms(name, scale):
         twins.verify(PAIRS[name], played)
 
 
-KMEANS = jax.jit(_kmeans.kmeans, static_argnames="num_clusters")
+KMEANS = jax.jit(kmeans.kmeans, static_argnames="num_clusters")
 
 
 @pytest.mark.parametrize("num_clusters", [1, 2, 3, 5])

@@ -12,7 +12,7 @@ from reference import numpy_robust, numpy_rules, twins
 from reference.twins import SIZE, Pair, assert_close, assert_weights
 
 from fedjax_drag import aggregators, tree
-from fedjax_drag.aggregators._screen import empty_metrics, screened
+from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
 

@@ -10,7 +10,7 @@ from reference.twins import Pair
 
 from fedjax_drag import server_optimizers
 from fedjax_drag.aggregators import fedavg as averaging_rule
-from fedjax_drag.experiment.builders import OPTIMIZERS
+from fedjax_drag.experiment.build.registry import OPTIMIZERS
 
 
 def averaging(optimizer, weighting="uniform"):

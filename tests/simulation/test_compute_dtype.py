@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.setup import _functions_of
+from fedjax_drag.simulation.planning.setup import _functions_of
 
 MODELS = {
     "mlp": (fd.models.mlp(10), (8, 8, 1), jnp.float32),

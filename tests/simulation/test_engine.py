@@ -8,7 +8,7 @@ from flax import linen as nn
 
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_positions
-from fedjax_drag.simulation import sampling
+from fedjax_drag.simulation.program import sampling
 from fedjax_drag.types import Attack
 
 

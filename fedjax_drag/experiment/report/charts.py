@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.wording import clean
+from fedjax_drag.experiment.figures.labels import clean
 
 MOST_POINTS = 300
 """Points of a line; more are thinned out evenly."""

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.experiment import results
+from fedjax_drag.experiment.figures.labels import clean, method, shared
 from fedjax_drag.experiment.report import clients, curves, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
-from fedjax_drag.experiment.wording import clean, method, shared
+from fedjax_drag.experiment.run import results
 
 _SOURCES = Path(__file__).parent / "page"
 _WRONG = 20  # most messages of what went wrong

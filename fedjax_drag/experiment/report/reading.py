@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from fedjax_drag.experiment import axes, matrix, metrics_file, results, sweep
-from fedjax_drag.experiment.axes import Grid
-from fedjax_drag.experiment.config import Config, load, slug
-from fedjax_drag.experiment.metrics_file import METRICS, History
+from fedjax_drag.experiment.config.config import Config, load, slug
+from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run.metrics_file import METRICS, History
+from fedjax_drag.experiment.sweep import outcome_table, sweep
+from fedjax_drag.experiment.sweep.grid import Grid, load_grid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,12 +95,12 @@ def read(folder: Path) -> Found:
     return Found("run", config.name, (only,), None, yaml)
 
 
-def cells(found: Found) -> list[matrix.Cell]:
+def cells(found: Found) -> list[outcome_table.Cell]:
     """The runs of a sweep as the cells of its matrix."""
     assert found.grid is not None
-    known = (*matrix.COMPLETE, "failed")
+    known = (*outcome_table.COMPLETE, "failed")
     return [
-        matrix.Cell(point.values, run.status if run.status in known else "interrupted", run.message, run.history)
+        outcome_table.Cell(point.values, run.status if run.status in known else "interrupted", run.message, run.history)
         for point, run in zip(found.grid.points, found.runs, strict=True)
     ]
 
@@ -115,11 +116,11 @@ def finite(value: Any) -> float | None:
 
 
 def _sweep(folder: Path) -> Found:
-    grid = axes.load(_no_interpolation(folder / sweep.CONFIG))
+    grid = load_grid(_no_interpolation(folder / sweep.CONFIG))
     failures = _failures(folder / sweep.TABLE, grid)
     runs = []
     for point in grid.points:
-        names = (*matrix.place(grid, point.values), point.label)
+        names = (*outcome_table.place(grid, point.values), point.label)
         failure = failures.get(_key(point.values))
         runs.append(_run(folder / sweep.CELLS / point.folder, names, point.config, failure))
     yaml = OmegaConf.to_yaml(OmegaConf.create(grid.to_mapping()))

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.data.skew import SkewReport
-from fedjax_drag.experiment import build
+from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import Run
-from fedjax_drag.experiment.run import Federations
+from fedjax_drag.experiment.run.run import Federations
 
 SPLITS = 4
 """Most splits that are shown."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment import matrix
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, cells, finite
-from fedjax_drag.simulation.metrics import client_seconds
+from fedjax_drag.experiment.sweep import outcome_table
+from fedjax_drag.simulation.result import client_seconds
 
 DASH = "\N{EN DASH}"
 """For a figure that there is not."""
@@ -101,7 +101,7 @@ def robustness(found: Found) -> Robustness | None:
     """The matrix of a sweep with more than one column; None if there is none."""
     if found.grid is None:
         return None
-    grid, made = found.grid, matrix.matrix(found.grid, cells(found))
+    grid, made = found.grid, outcome_table.matrix(found.grid, cells(found))
     if len(made.columns) < 2:
         return None
     settings = dict.fromkeys(
@@ -122,7 +122,7 @@ def robustness(found: Found) -> Robustness | None:
     rows = [
         (
             row,
-            Entry(matrix.percent(worst), shade(worst)),
+            Entry(outcome_table.percent(worst), shade(worst)),
             [Entry(*pair) for pair in zip(texts, map(shade, means), strict=True)],
         )
         for row, texts, means, worst in zip(made.rows, made.texts, made.mean.tolist(), made.worst.tolist(), strict=True)

@@ -1,0 +1,105 @@
+"""The ``fedjax-drag data`` commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedjax_drag.cli.common import laid_out, misuse, reported
+
+# Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Find, prepare and look at data sets.")
+
+
+@app.command()
+@laid_out
+def status(
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Look there alone, as data.data_dir in a configuration does.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    r"""Show which data sets are on this machine, and where.
+
+    Looked in are the folder named by FEDJAX_DRAG_DATA, /usr/share/datasets, and for what TensorFlow Datasets has
+    prepared TFDS_DATA_DIR or ~/tensorflow_datasets. Nothing is read but names.
+
+    \b
+    Examples:
+      fedjax-drag data status
+      fedjax-drag data status --data-dir ~/data
+    """
+    with reported(debug):
+        with misuse():
+            from fedjax_drag.data import loading
+
+            rows = [(name, loading.where(name, data_dir) or "-", about) for name, about in loading.DATASETS]
+        width = max(len(name) for name, _, _ in rows)
+        for name, place, about in rows:
+            typer.echo(f"{name:<{width}}  {place}\n{'':<{width}}    {about}")
+
+
+@app.command()
+@laid_out
+def prepare(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Data set that TFDS has.", show_default=False)],
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Folder of the original files.", show_default=False)
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="TFDS's folder; default TFDS_DATA_DIR or ~/tensorflow_datasets.")
+    ] = None,
+    allow_download: Annotated[
+        bool, typer.Option("--allow-download", help="Let TFDS download the original files; needs TensorFlow.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    r"""Prepare a data set for TensorFlow Datasets, from files that are here or by its download.
+
+    Needs the extra tfds: pip install 'fedjax-drag[tfds]'. Files that are here are read without it, so this is for those
+    who share data through TFDS.
+
+    \b
+    Examples:
+      fedjax-drag data prepare fashion_mnist --from /usr/share/datasets/fashion-mnist
+      fedjax-drag data prepare cifar10 --allow-download
+      fedjax-drag run CONFIG data=fashion_mnist data.source=tfds
+    """
+    with reported(debug):
+        with misuse():
+            from fedjax_drag.data import preparing as preparing
+
+            folder = preparing.prepare(name, source, data_dir, allow_download)
+        typer.echo(folder)
+
+
+@app.command()
+@laid_out
+def skew(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of an experiment.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Heat map: .png, .pdf or .svg.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    r"""Show how the data of an experiment are spread over clients and classes, without running it.
+
+    \b
+    Examples:
+      fedjax-drag data skew configs/quickstart.yaml
+      fedjax-drag data skew configs/quickstart.yaml partition.beta=10 -o skew.png
+    """
+    with reported(debug):
+        with misuse():
+            from fedjax_drag.experiment.build import build
+            from fedjax_drag.experiment.config.config import load
+
+            resolved = build.resolve(load(config, overrides or ()))
+            report = build.federation(resolved, build.dataset(resolved)).skew_report()
+            if output is not None:
+                report.plot(output)
+        typer.echo(report if output is None else f"{report}\n\nheat map in {output}")

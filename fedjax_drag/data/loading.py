@@ -1,0 +1,168 @@
+"""Data sets by name: where each may come from."""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from fedjax_drag import checks
+from fedjax_drag.data import preparing
+from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.formats import files
+from fedjax_drag.data.sets import adult, builtin, cifar, emnist, leaf, shakespeare, svhn, tfds
+
+Place = str | os.PathLike[str] | None
+
+
+class Source(NamedTuple):
+    """Where a data set comes from, other than TFDS.
+
+    Attributes:
+      about: one line.
+      read: ``(data_dir) -> data set``; FileNotFoundError if its files are not there.
+      find: ``(data_dir) -> its files``, likewise; None if it needs none.
+    """
+
+    about: str
+    read: Callable[[Place], FederatedDataset]
+    find: Callable[[Place], list[Path]] | None = None
+
+
+def _idx(record: files.IdxDataset, what: str, sizes: str) -> Source:
+    about = f"{what}, 28x28 grey, {record.num_classes} classes, {sizes} examples; IDX files"
+    return Source(about, partial(files.load_idx, record), partial(files.find, record))
+
+
+def _cifar(record: cifar.CifarDataset, classes: str, coarse: bool = False) -> Source:
+    about = f"photographs, 32x32 colour, {classes}, 50,000 + 10,000 examples; binary or Python files"
+    return Source(about, partial(cifar.load_cifar, record, coarse=coarse), partial(cifar.find, record))
+
+
+SOURCES: Mapping[str, Source] = {
+    "digits": Source(
+        "handwritten digits, 8x8 grey, 10 classes, 1,442 + 355 examples; ships with scikit-learn",
+        lambda _: builtin.digits(),
+    ),
+    "synthetic": Source(
+        "mixture of Gaussians, 32 numbers, 10 classes, 10,000 + 2,000 examples; computed",
+        lambda _: builtin.synthetic(),
+    ),
+    "mnist": _idx(files.MNIST, "handwritten digits", "60,000 + 10,000"),
+    "fashion_mnist": _idx(files.FASHION_MNIST, "articles of clothing", "60,000 + 10,000"),
+    "emnist_balanced": _idx(emnist.EMNIST["emnist_balanced"], "digits and letters", "112,800 + 18,800"),
+    "emnist_byclass": _idx(emnist.EMNIST["emnist_byclass"], "digits and letters", "697,932 + 116,323"),
+    "emnist_bymerge": _idx(emnist.EMNIST["emnist_bymerge"], "digits and letters", "697,932 + 116,323"),
+    "emnist_letters": _idx(emnist.EMNIST["emnist_letters"], "letters", "124,800 + 20,800"),
+    "emnist_digits": _idx(emnist.EMNIST["emnist_digits"], "digits", "240,000 + 40,000"),
+    "emnist_mnist": _idx(emnist.EMNIST["emnist_mnist"], "digits", "60,000 + 10,000"),
+    "emnist_bymerge_test": Source(
+        "the test images of emnist_bymerge alone, a seventh of each class for testing, 47 classes, 99,707 + 16,616 "
+        "examples; IDX files",
+        partial(emnist.load_bymerge_test, emnist.BYMERGE_TEST),
+        partial(files.find, emnist.BYMERGE_TEST),
+    ),
+    "femnist": Source(
+        "digits and letters by writer, 28x28 grey, 62 classes; LEAF's JSON files",
+        partial(leaf.load_leaf, leaf.FEMNIST),
+        partial(leaf.find, leaf.FEMNIST),
+    ),
+    "cifar10": _cifar(cifar.CIFAR10, "10 classes"),
+    "cifar100": _cifar(cifar.CIFAR100, "100 classes"),
+    "cifar100_coarse": _cifar(cifar.CIFAR100, "20 groups of classes", coarse=True),
+    "svhn": Source(
+        "house numbers, 32x32 colour, 10 classes, 73,257 + 26,032 examples; MATLAB files",
+        partial(svhn.load_svhn, svhn.SVHN),
+        partial(svhn.find, svhn.SVHN),
+    ),
+    "adult": Source(
+        "incomes above 50,000 dollars, 108 numbers, 2 classes, 32,561 + 16,281 examples; text files",
+        partial(adult.load_adult, adult.ADULT),
+        partial(adult.find, adult.ADULT),
+    ),
+    "shakespeare": Source(
+        "80 characters and the one that follows, by role, 80 classes; plain text, or LEAF's JSON files",
+        shakespeare.load_shakespeare,
+        shakespeare.find,
+    ),
+}
+"""Every data set that :func:`load` knows."""
+
+DATASETS: tuple[tuple[str, str], ...] = tuple((name, source.about) for name, source in SOURCES.items())
+"""Name and one-line description of each."""
+
+
+def load(
+    name: str,
+    *,
+    data_dir: Place = None,
+    source: Literal["auto", "files", "tfds"] = "auto",
+    allow_download: bool = False,
+) -> FederatedDataset:
+    """Loads a data set, not yet split among clients.
+
+    Files are verified, decoded once, and kept decoded in the user's cache folder (``FEDJAX_DRAG_CACHE`` names another
+    one; set and empty, nothing is kept).
+
+    Args:
+      name: one of :data:`DATASETS`. ``synthetic`` and ``shakespeare`` have arguments of their own in :func:`synthetic`
+        and :func:`load_shakespeare`.
+      data_dir: the only folder to look in for files: ``data_dir`` itself, or a folder below it as others leave them
+        (``fashion_mnist``, ``FashionMNIST/raw``, ``cifar-10-batches-py`` ...). By default the folder in the environment
+        variable ``FEDJAX_DRAG_DATA`` is searched in the same way, and ``/usr/share/datasets``. With TFDS its folder, by
+        default that in ``TFDS_DATA_DIR`` or ``~/tensorflow_datasets``. Data sets that need no files ignore it.
+      source: ``"files"``, plain or compressed as ``.gz`` or ``.xz``; ``"tfds"``, what TensorFlow Datasets has prepared
+        as array_record, for which the extra ``tfds`` must be installed, but no TensorFlow; or ``"auto"``, files, else
+        TFDS.
+      allow_download: whether TFDS may download what is not there, with TensorFlow.
+
+    Returns:
+      The data set as NumPy arrays; no accelerator is touched.
+
+    Raises:
+      FileNotFoundError: it is not there; the one line says what to do.
+      ValueError: an unknown name or source, a source that does not have this data set, or a file that is damaged or not
+        the published one.
+    """
+    checks.one_of("name", name, SOURCES)
+    checks.one_of("source", source, ("auto", "files", "tfds"))
+    if source == "tfds":
+        checks.one_of("name", name, tfds.DATASETS)
+        return _from_tfds(name, data_dir, allow_download)
+    try:
+        return SOURCES[name].read(data_dir)
+    except FileNotFoundError as error:
+        if source == "files" or name not in tfds.DATASETS:
+            raise
+        if allow_download or tfds.prepared(name, data_dir) is not None:
+            return _from_tfds(name, data_dir, allow_download)
+        raise FileNotFoundError(
+            f"{error}; or let TFDS get it: fedjax-drag data prepare {name} --allow-download"
+        ) from None
+
+
+def where(name: str, data_dir: Place = None) -> str:
+    """What :func:`load` would read, without reading it.
+
+    Args:
+      name: one of :data:`DATASETS`.
+      data_dir: as in :func:`load`.
+
+    Returns:
+      ``"always"``, its file or the folder of its files, the folder of TFDS, or an empty text if it is not there.
+    """
+    checks.one_of("name", name, SOURCES)
+    find = SOURCES[name].find
+    if find is None:
+        return "always"
+    try:
+        return os.path.commonpath(find(data_dir))
+    except FileNotFoundError:
+        found = tfds.prepared(name, data_dir) if name in tfds.DATASETS else None
+        return "" if found is None else str(found)
+
+
+def _from_tfds(name: str, data_dir: Place, allow_download: bool) -> FederatedDataset:
+    if allow_download:
+        preparing.prepare(name, data_dir=data_dir, allow_download=True)
+    return tfds.load(name, data_dir)

@@ -1,0 +1,143 @@
+"""Preparing image data sets for TensorFlow Datasets (TFDS), from files that are here or by its own download."""
+
+import io
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_drag.data.sets import tfds
+from fedjax_drag.data.sets.cifar import CIFAR100, load_cifar
+
+_ID_DIGITS = {"cifar10": 5, "cifar100": 5, "svhn": 6}
+"""Of the number in the texts that name the images, where TFDS has such."""
+
+Columns = dict[str, np.ndarray]
+"""The features of all examples of a split, by their names in TFDS."""
+
+
+def prepare(
+    name: str,
+    source_dir: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    allow_download: bool = False,
+) -> Path:
+    """Prepares a data set as TFDS does, in the format that :func:`fedjax_drag.data.sets.tfds.load` reads.
+
+    What comes of the original files is what TFDS makes after its download: name, version, features, examples and their
+    order, so ``tensorflow_datasets.data_source(name)`` finds it; only the class names of CIFAR and the split ``extra``
+    of SVHN are not there. Needs the extra ``tfds``, and TensorFlow for a download only. TFDS shows its own progress;
+    what is interrupted leaves nothing that counts as prepared.
+
+    Args:
+      name: one of ``tfds.DATASETS``.
+      source_dir: the folder of the original files, as for :func:`fedjax_drag.data.load`.
+      data_dir: TFDS's folder, as for :func:`fedjax_drag.data.sets.tfds.load`.
+      allow_download: if there is no ``source_dir``, TFDS may download the files.
+
+    Returns:
+      The folder of the prepared data set; at once if it was there.
+
+    Raises:
+      FileNotFoundError: ``source_dir`` lacks files.
+      ValueError: an unknown name; neither ``source_dir`` nor a download; a file is damaged; a package is missing; the
+        data set is there in another format.
+      OSError: the download failed, or the folder cannot be written.
+    """
+    there = tfds.prepared(name, data_dir)
+    if there is not None:
+        return there
+    if source_dir is None and not allow_download:
+        raise ValueError(
+            f"{name}: give the folder of its original files (--from DIR, source_dir) or let TFDS download them "
+            "(--allow-download, allow_download=True)"
+        )
+    tfds.refuse_other_formats(name, data_dir)
+    if source_dir is None:
+        place = _download(name, tfds.root(data_dir))
+    else:
+        place = _write(name, _read(name, source_dir), tfds.root(data_dir))
+    there = tfds.prepared(name, data_dir)
+    if there is None:  # TFDS took something else for it
+        raise ValueError(f"{place}: in the way of what is to be prepared; move or delete it")
+    return there
+
+
+def _read(name: str, source_dir: str | os.PathLike[str]) -> dict[str, Columns]:
+    """The columns of both splits, as in the original files."""
+    dataset = tfds.DATASETS[name]
+    read = dataset.from_files(source_dir)
+    parts = {"train": read.train, "test": read.test}
+    splits = {split: {"image": np.asarray(part.x), "label": np.asarray(part.y)} for split, part in parts.items()}
+    if name == "cifar100":
+        coarse = load_cifar(CIFAR100, source_dir, coarse=True)
+        splits["train"]["coarse_label"] = np.asarray(coarse.train.y)
+        splits["test"]["coarse_label"] = np.asarray(coarse.test.y)
+    for (split, columns), size in zip(splits.items(), dataset.sizes, strict=True):
+        if len(columns["label"]) < size:
+            raise ValueError(f"{source_dir}: {name} has {len(columns['label']):,} {split} examples: must be {size:,}")
+        columns["label"] = columns["label"] + dataset.first_label
+        columns["image"] = columns["image"].transpose(0, 2, 1, 3) if dataset.transposed else columns["image"]
+    return splits
+
+
+def _write(name: str, splits: dict[str, Columns], root: Path) -> str:
+    """Lets TFDS write the examples; returns where."""
+    library, dataset = tfds.library(), tfds.DATASETS[name]
+    builder = library.builder(dataset.path, data_dir=os.fspath(root))
+
+    def generate(dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+        sizes = zip(splits.items(), dataset.sizes, strict=True)
+        return {split: _examples(columns, size, split, _ID_DIGITS.get(name, 0)) for (split, columns), size in sizes}
+
+    builder._split_generators = generate  # the one step of a builder that each data set has of its own
+    _run(library, builder)
+    return builder.data_dir
+
+
+def _examples(columns: Columns, size: int, split: str, id_digits: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Place, which TFDS shuffles by, and features of the first ``size`` examples of a split."""
+    for place in range(size):
+        example: dict[str, Any] = {key: values[place] for key, values in columns.items()}
+        example["image"] = _png(example["image"])
+        if id_digits:
+            example["id"] = f"{split}_{place:0{id_digits}d}"
+        yield place, example
+
+
+def _png(image: np.ndarray) -> io.BytesIO:
+    """An encoded image, which TFDS takes as it is; its own encoder is slower and needs TensorFlow."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(stream, "PNG")
+    stream.seek(0)
+    return stream
+
+
+def _download(name: str, root: Path) -> str:
+    """Lets TFDS do all of it; returns where."""
+    library = tfds.library()
+    try:
+        import_module("tensorflow")
+    except ImportError as error:
+        raise ValueError(
+            f"{name}: a download needs TensorFlow, which is not there ({tfds.one_line(error)}); pip install "
+            "tensorflow-cpu, or prepare it from its original files (--from DIR, source_dir), which does without"
+        ) from error
+    try:
+        builder = library.builder(tfds.DATASETS[name].path, data_dir=os.fspath(root))
+        _run(library, builder)
+    except Exception as error:  # of the network, the disk or the files; TFDS has no common class for them
+        what = f"{type(error).__name__}: {tfds.one_line(error)}"
+        raise OSError(f"{name}: TFDS could not download and prepare it ({what})") from error
+    return builder.data_dir
+
+
+def _run(library: Any, builder: Any) -> None:
+    """Writes to a temporary folder, which is renamed when all is done."""
+    config = library.download.DownloadConfig(try_download_gcs=False)  # ready-made data there are in another format
+    builder.download_and_prepare(file_format=tfds.FORMAT, download_config=config)

@@ -1,0 +1,147 @@
+"""Adult: does a person of the US census of 1994 earn more than 50,000 dollars a year? Tabular data."""
+
+import csv
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_drag.data.dataset import FederatedDataset, make
+from fedjax_drag.data.formats import compressed, locate
+from fedjax_drag.data.formats.cache import Arrays, cached
+
+NUMERIC = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
+"""Columns that are numbers; ``fnlwgt`` (how many people a row stands for) and ``education-num`` (an order of
+``education``, which is there as well) are among them."""
+
+_COLUMNS = (
+    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
+    *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country"),
+)
+CATEGORICAL = tuple(column for column in _COLUMNS if column not in NUMERIC)
+"""Columns that are one of a few words; ``?``, for what is not known, is a word of its own."""
+
+_LABELS = ("<=50K", ">50K")
+_MOST = 1 << 26
+"""Bytes of a file at most; the published ones have 4 and 2 million."""
+
+
+class AdultDataset(NamedTuple):
+    """A published data set in the format of adult.
+
+    Attributes:
+      name: its name here.
+      folders: names of folders it may lie in, below a place that is searched.
+      sha256: of the uncompressed content, by official file name: for training and for testing.
+      advice: how to get it.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+    sha256: Mapping[str, str]
+    advice: str
+
+
+ADULT = AdultDataset(
+    "adult",
+    ("adult", "Adult"),
+    {
+        "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+    },
+    "get adult.data and adult.test from the UCI repository and",
+)
+"""32,561 people for training, 16,281 for testing (Becker and Kohavi, 1996)."""
+
+
+def load_adult(dataset: AdultDataset = ADULT, data_dir: str | os.PathLike[str] | None = None) -> FederatedDataset:
+    """Finds, reads and verifies adult, and turns its columns into numbers.
+
+    The six numeric columns come first, with mean 0 and variance 1 over the training rows; then the eight categorical
+    ones, with a 0 or 1 for each word that is among the training rows, in alphabetical order. A word that is only among
+    the test rows is all zeros. :func:`columns` names them.
+
+    Args:
+      dataset: which.
+      data_dir: as in :func:`fedjax_drag.data.formats.files.load_idx`.
+
+    Returns:
+      Rows float32 ``[108]``, labels int32 (1: more than 50,000 dollars), unpartitioned.
+
+    Raises:
+      FileNotFoundError: not there; the one line says where it was looked for and what to do.
+      ValueError: a file is damaged or is not the published one; the one line names it.
+    """
+    arrays = _arrays(dataset, data_dir)
+    train, test = ((arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in ("train", "test"))
+    return make(dataset.name, train, test, len(_LABELS), (0.0,), (1.0,))
+
+
+def columns(dataset: AdultDataset = ADULT, data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """Names of the entries of a row that :func:`load_adult` returns: ``age``, ..., ``sex=Male``, ..."""
+    return tuple(_arrays(dataset, data_dir)["columns"].tolist())
+
+
+def find(dataset: AdultDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """Its two files; FileNotFoundError as in :func:`load_adult`."""
+    return locate.find(dataset.name, tuple(dataset.sha256), dataset.folders, data_dir, dataset.advice)
+
+
+def _arrays(dataset: AdultDataset, data_dir: str | os.PathLike[str] | None) -> Arrays:
+    paths = find(dataset, data_dir)
+    return cached(dataset.name, paths, lambda: _encode(*(_read(dataset, path) for path in paths)), version=[1, dataset])
+
+
+class _Rows(NamedTuple):
+    numbers: np.ndarray  # [N, 6] float64
+    words: np.ndarray  # [N, 8] text
+    labels: np.ndarray  # [N] int32
+
+
+def _read(dataset: AdultDataset, path: Path) -> _Rows:
+    """The rows of a file; its structure is checked first, which says more about what is wrong than a checksum."""
+    content = compressed.read(path, limit=_MOST)
+    reader = csv.reader(io.StringIO(content.decode("latin-1")), skipinitialspace=True, quoting=csv.QUOTE_NONE)
+    try:
+        rows = [_row(cells) for cells in reader if cells and not cells[0].startswith("|")]  # else empty, or a comment
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{path}: line {reader.line_num}: {error}; get it again") from error
+    if not rows:
+        raise ValueError(f"{path}: no rows; get it again")
+    compressed.verify(dataset.name, path, dataset.sha256, content)
+    numbers, words, labels = zip(*rows, strict=True)
+    return _Rows(np.array(numbers, np.float64), np.array(words), np.array(labels, np.int32))
+
+
+def _row(cells: list[str]) -> tuple[list[int], list[str], int]:
+    """Numbers, words and label of one person."""
+    if len(cells) != len(_COLUMNS) + 1:
+        raise ValueError(f"{len(cells)} cells: must be {len(_COLUMNS) + 1}")
+    row, label = dict(zip(_COLUMNS, cells, strict=False)), cells[-1].removesuffix(".")  # which adult.test has
+    for column in NUMERIC:
+        if not (row[column].isdecimal() and len(row[column]) < 10):
+            raise ValueError(f"{column} {row[column][:40]!r}: must be a whole number of at most 9 digits")
+    for column in CATEGORICAL:
+        if not 0 < len(row[column]) < 100:
+            raise ValueError(f"{column} {row[column][:40]!r}: must be a word of 1 to 99 characters")
+    if label not in _LABELS:
+        raise ValueError(f"label {label[:40]!r}: must be one of {', '.join(_LABELS)}")
+    return [int(row[c]) for c in NUMERIC], [row[c] for c in CATEGORICAL], _LABELS.index(label)
+
+
+def _encode(train: _Rows, test: _Rows) -> Arrays:
+    """All of it as numbers; what decides how is of the training rows alone."""
+    mean, std = train.numbers.mean(axis=0), train.numbers.std(axis=0)
+    std[std == 0] = 1.0
+    known = [np.unique(words) for words in train.words.T]
+    arrays = {
+        "columns": np.array([*NUMERIC, *(f"{c}={w}" for c, of in zip(CATEGORICAL, known, strict=True) for w in of)])
+    }
+    for part, rows in (("train", train), ("test", test)):
+        one_hot = [words[:, None] == of for words, of in zip(rows.words.T, known, strict=True)]
+        arrays[f"{part}_x"] = np.concatenate([(rows.numbers - mean) / std, *one_hot], axis=1, dtype=np.float32)
+        arrays[f"{part}_y"] = rows.labels
+    return arrays

@@ -1,0 +1,120 @@
+"""What there is to choose from, told from the builders' own signatures and docstrings."""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedjax_drag import checks, data
+from fedjax_drag.experiment.build import registry
+from fedjax_drag.experiment.build import signatures
+
+KINDS: Mapping[str, str] = {
+    "aggregators": "aggregator",
+    "algorithms": "algorithm",
+    "clients": "client",
+    "attacks": "attack",
+    "partitions": "partition",
+    "models": "model",
+    "datasets": "data",
+    "optimizers": "optimizer",
+    "local_optimizers": "local_optimizer",
+    "schedules": "schedule",
+    "losses": "loss",
+    "augmentations": "augmentation",
+}
+"""Kinds of things that can be listed, with the configuration key that chooses one, or the type of argument."""
+
+SECTIONS = ("Breakdown point", "Cost", "Knows")
+"""Sections of a docstring that are facts of one line."""
+
+
+def describe(kind: str) -> str:
+    """Lists the builders of a kind.
+
+    Args:
+      kind: one of :data:`KINDS`.
+
+    Returns:
+      For each builder its name and arguments with their defaults, what it does, the facts in :data:`SECTIONS` and
+      its paper.
+
+    Raises:
+      ValueError: an unknown kind.
+    """
+    checks.one_of("kind", kind, KINDS)
+    key = KINDS[kind]
+    entries = [_entry(key, name, builder) for name, builder in registry.TABLES[key].items()]
+    if any("=auto" in entry for entry in entries):
+        entries.append("auto: taken from the experiment when it is left out")
+    return "\n\n".join(entries)
+
+
+def table(kind: str) -> str:
+    """The builders of a kind as a Markdown table.
+
+    Args:
+      kind: one of :data:`KINDS`.
+
+    Returns:
+      A row for each: name, arguments with their defaults, paper, and the facts in :data:`SECTIONS`; without the
+      columns that are empty throughout.
+
+    Raises:
+      ValueError: an unknown kind.
+    """
+    checks.one_of("kind", kind, KINDS)
+    key = KINDS[kind]
+    head = ["Rule" if kind == "aggregators" else "Name", "Arguments", "Paper", *SECTIONS]
+    rows = [_row(key, name, builder) for name, builder in registry.TABLES[key].items()]
+    kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line[column] for column in kept)} |" for line in lines)
+
+
+def _entry(key: str, name: str, builder: Callable[..., Any]) -> str:
+    lines = [f"{name}({_arguments(key, builder)})"]
+    about = dict(data.DATASETS)[name] if key == "data" else _first_sentence(builder)
+    facts = [f"{title}: {fact}" for title, fact in _facts(builder).items() if fact]
+    for text in (about, *facts, _references(key, builder)):
+        lines += textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def _row(key: str, name: str, builder: Callable[..., Any]) -> list[str]:
+    arguments = _arguments(key, builder)
+    # The first sentence is the paper; readings follow it. A point after "al" or an initial ends no sentence.
+    paper = re.split(r"(?<!\bal)(?<!\b[A-Z])\.\s+(?=[A-Z])", _references(key, builder))[0].rstrip(".")
+    cells = [f"`{name}`", f"`{arguments}`" if arguments else "", paper]
+    cells += _facts(builder).values()
+    return [cell.replace("|", "\\|") for cell in cells]
+
+
+def _arguments(key: str, builder: Callable[..., Any]) -> str:
+    words = []
+    for argument, (parameter, _) in signatures.arguments(key, builder).items():
+        supplied = argument in registry.SUPPLIED[key]
+        required = parameter.default is parameter.empty
+        words.append(f"{argument}=auto" if supplied else argument if required else f"{argument}={parameter.default!r}")
+    return ", ".join(words)
+
+
+def _first_sentence(builder: Callable[..., Any]) -> str:
+    return (inspect.getdoc(builder) or "").split("\n\n")[0].replace("``", "").replace("\n", " ")
+
+
+def _references(key: str, builder: Callable[..., Any]) -> str:
+    """The paper that a builder follows; one builder loads all data sets, and names none."""
+    return "" if key == "data" else _section(builder, "References")
+
+
+def _facts(builder: Callable[..., Any]) -> dict[str, str]:
+    return {title: _section(builder, title).rstrip(".") for title in SECTIONS}
+
+
+def _section(builder: Callable[..., Any], title: str) -> str:
+    """A section of the docstring as one line; empty if it has none."""
+    _, _, rest = (inspect.getdoc(builder) or "").partition(f"\n{title}:\n")
+    section = " ".join(textwrap.dedent(rest.split("\n\n")[0]).split())
+    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", section).replace("``", "")

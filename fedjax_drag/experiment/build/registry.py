@@ -1,0 +1,165 @@
+"""Names become functions: the only tables from a configuration's strings to builders."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+
+from fedjax_drag import aggregators, algorithms, attacks, clients, data, losses, models, server_optimizers
+from fedjax_drag.data import augmentation, partition
+from fedjax_drag.experiment.build import optimizers
+from fedjax_drag.types import Aggregator, ClientRule
+
+Builders = Mapping[str, Callable[..., Any]]
+
+AGGREGATORS: Builders = {
+    "fedavg": aggregators.fedavg,
+    "fedexp": aggregators.fedexp,
+    "drag": aggregators.drag,
+    "br_drag": aggregators.br_drag,
+    "fltrust": aggregators.fltrust,
+    "root_only": aggregators.root_only,
+    "geometric_median": aggregators.geometric_median,
+    "rfa": aggregators.rfa,
+    "raga": aggregators.raga,
+    "geomed": aggregators.geomed,
+    "autogm": aggregators.autogm,
+    "median": aggregators.median,
+    "trimmed_mean": aggregators.trimmed_mean,
+    "krum": aggregators.krum,
+    "multi_krum": aggregators.multi_krum,
+    "bulyan": aggregators.bulyan,
+    "centered_clipping": aggregators.centered_clipping,
+    "norm_clipping": aggregators.norm_clipping,
+    "signsgd_majority": aggregators.signsgd_majority,
+    "clustering": aggregators.clustering,
+    "clusterguard": aggregators.clusterguard,
+    "foolsgold": aggregators.foolsgold,
+    "foolsgold_taco": aggregators.foolsgold_taco,
+    "nnm": aggregators.nnm,
+    "bucketing": aggregators.bucketing,
+    "rescaled_mean": aggregators.rescaled_mean,
+}
+CLIENTS: Builders = {
+    "sgd": clients.sgd,
+    "fedprox": clients.fedprox,
+    "fedsam": clients.fedsam,
+    "robust_sgd": clients.robust_sgd,
+}
+ALGORITHMS: Builders = {
+    "from_aggregator": algorithms.from_aggregator,
+    "scaffold": algorithms.scaffold,
+    "adabest": algorithms.adabest,
+    "feddyn": algorithms.feddyn,
+    "feddc": algorithms.feddc,
+    "fedacg": algorithms.fedacg,
+    "stem": algorithms.stem,
+    "taco": algorithms.taco,
+    "tailored_fedprox": algorithms.tailored_fedprox,
+    "fednova": algorithms.fednova,
+    "mime": algorithms.mime,
+}
+ATTACKS: Builders = {
+    "sign_flip": attacks.sign_flip,
+    "scale_noise": attacks.scale_noise,
+    "gaussian": attacks.gaussian,
+    "alie": attacks.alie,
+    "ipm": attacks.ipm,
+    "min_max": attacks.min_max,
+    "min_sum": attacks.min_sum,
+    "mimic": attacks.mimic,
+    "krum_attack": attacks.krum_attack,
+    "trim_attack": attacks.trim_attack,
+    "optimised": attacks.optimised,
+    "label_flip": attacks.label_flip,
+    "freeloader": attacks.freeloader,
+    "backdoor": attacks.backdoor,
+}
+PARTITIONS: Builders = {
+    "iid": partition.iid,
+    "dirichlet": partition.dirichlet,
+    "label_affinity": partition.label_affinity,
+    "label_groups": partition.label_groups,
+    "shards": partition.shards,
+    "quantity_skew": partition.quantity_skew,
+    "dirichlet_quantity": partition.dirichlet_quantity,
+    "natural": partition.natural,
+}
+MODELS: Builders = {
+    "mlp": models.mlp,
+    "cnn": models.cnn,
+    "lenet": models.lenet,
+    "resnet18": models.resnet18,
+    "lstm": models.lstm,
+}
+OPTIMIZERS: Builders = {
+    "sgd": optimizers.sgd,
+    "adam": optimizers.adam,
+    "yogi": optimizers.yogi,
+    "adagrad": optimizers.adagrad,
+    "fedavgm": server_optimizers.fedavgm,
+    "fedadam": server_optimizers.fedadam,
+    "fedyogi": server_optimizers.fedyogi,
+    "fedadagrad": server_optimizers.fedadagrad,
+}
+LOCAL_OPTIMIZERS: Builders = {"sgd": optimizers.local_sgd}
+SCHEDULES: Builders = {
+    "linear_schedule": optimizers.linear_schedule,
+    "cosine_decay_schedule": optimizers.cosine_decay_schedule,
+    "exponential_decay": optimizers.exponential_decay,
+}
+LOSSES: Builders = {"cross_entropy": losses.cross_entropy}
+AUGMENTATIONS: Builders = {"crop_flip": augmentation.crop_flip}
+DATASETS: Builders = dict.fromkeys([name for name, _ in data.DATASETS], data.load) | {
+    "synthetic": data.synthetic,
+    "shakespeare": data.load_shakespeare,
+}
+
+TABLES: Mapping[str, Builders] = {
+    "data": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "algorithm": ALGORITHMS,
+    "aggregator": AGGREGATORS,
+    "client": CLIENTS,
+    "root_client": CLIENTS,
+    "local_optimizer": LOCAL_OPTIMIZERS,
+    "loss": LOSSES,
+    "augmentation": AUGMENTATIONS,
+    "attack": ATTACKS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+}
+"""Builders of each component key of a configuration, and of the kinds that occur only inside another."""
+
+NESTED: Mapping[Any, str] = {
+    Aggregator: "aggregator",
+    ClientRule: "client",
+    optax.GradientTransformation: "optimizer",
+    Callable: "schedule",
+}
+"""Types of the arguments that are components themselves, with the table that each is chosen from.
+
+The functions among the builders' arguments are functions of the round.
+"""
+
+SUPPLIED: Mapping[str, tuple[str, ...]] = {
+    "data": ("name",),
+    "partition": ("fed", "seed"),
+    "model": ("num_classes",),
+    "algorithm": ("num_clients", "aggregator", "client"),
+    "aggregator": ("num_clients", "num_byzantine"),
+    "client": (),
+    "root_client": (),
+    "local_optimizer": (),
+    "loss": (),
+    "augmentation": (),
+    "attack": ("num_classes", "num_clients"),
+    "optimizer": (),
+    "schedule": (),
+}
+"""Arguments of each component's builder that the experiment supplies where the configuration does not.
+
+A component hands on to those inside it what it is told itself: an aggregator inside an aggregator knows the number of
+malicious clients, one inside a client rule does not, for there it reduces examples.
+"""

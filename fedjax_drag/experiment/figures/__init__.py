@@ -1,0 +1,1 @@
+"""Figures of finished and running experiments, and the labels in them."""

@@ -1,0 +1,330 @@
+"""Checkpoints of a run's state and history, written with Orbax.
+
+The state is stored as a flat mapping from each leaf's path to an array, so that a checkpoint can be
+read without knowing the classes it was made of, with the lines of ``metrics.jsonl`` up to its round, and with a
+checksum of both, since Orbax does not notice a flipped bit. Of several processes the first writes and reads the whole
+state, so that a run may go on with another number of them.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from fedjax_drag.experiment.run.errors import FolderError
+from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
+from fedjax_drag.simulation.devices.placement import fetch
+from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
+
+KEEP = 2
+"""How many of the newest are kept if nothing else is said."""
+
+_ACCURACY, _CHECKSUM, _HISTORY = "test_accuracy", "checksum", "history"
+
+T = TypeVar("T")
+
+
+class Stored(NamedTuple):
+    """What a checkpoint holds.
+
+    Attributes:
+      state: after its round.
+      history: the lines of ``metrics.jsonl`` up to it; None in a checkpoint that has none, as older versions wrote.
+    """
+
+    state: Any
+    history: bytes | None
+
+
+def load_params(folder: str | Path, which: str | int = "latest") -> Any:
+    """Global parameters of a run, from one of the checkpoints in its results folder.
+
+    Args:
+      folder: the run's results folder.
+      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest test accuracy, of equal ones the
+        newest), or the round of a checkpoint.
+
+    Returns:
+      Nested dicts of arrays, as Flax has them: ``model.apply({"params": params}, x)``.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      ValueError: ``which`` is something else, or the checkpoint is damaged.
+
+    Examples:
+      >>> params = load_params("runs/quickstart", "best")  # doctest: +SKIP
+    """
+    if isinstance(which, bool) or not (isinstance(which, int) or which in ("latest", "best")):
+        raise ValueError(f"which={which!r}: must be 'latest', 'best' or the round of a checkpoint")
+    folder = Path(folder)
+    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        rounds = checkpoints.rounds() if (folder / CHECKPOINTS).is_dir() else []
+        round_number = which if isinstance(which, int) else None
+        if rounds and round_number is None:
+            round_number = rounds[-1] if which == "latest" else checkpoints.best()
+        if round_number not in rounds:
+            there = ", ".join(map(str, rounds)) or "none"
+            raise FileNotFoundError(f"{str(folder)!r}: no checkpoint {which!r}; there are those of rounds {there}")
+        return checkpoints.params(round_number)
+
+
+class Checkpoints:
+    """The checkpoints of one results folder.
+
+    Args:
+      folder: the run's results folder.
+      keep: how many of the newest are kept, >= 1.
+      keep_best: whether the one with the highest test accuracy is kept as well.
+      writes: whether this is the run that writes them: then what a killed one left half written is removed.
+    """
+
+    def __init__(self, folder: Path, keep: int = KEEP, keep_best: bool = True, writes: bool = False):
+        import orbax.checkpoint as ocp  # here: slow to import, and only runs that write need it
+
+        self._ocp = ocp
+        self._path = (folder / CHECKPOINTS).absolute()
+        self._aside = (folder / DAMAGED_CHECKPOINTS).absolute()
+        self._keep, self._keep_best, self._writes = keep, keep_best, writes
+
+    @functools.cached_property
+    def _manager(self) -> Any:
+        """Made when it is needed: it starts threads of its own, and a sweep has many runs open at once."""
+        from orbax.checkpoint import checkpoint_managers as policies
+
+        self._path.mkdir(exist_ok=True)  # Orbax itself would wait for the other processes
+        self._drop_damaged_accuracies()
+        kept: list[Any] = [policies.LatestN(self._keep)]
+        if self._keep_best:
+            best = policies.BestN(get_metric_fn=_accuracy, n=1, keep_checkpoints_without_metrics=False)
+            kept.append(best)
+        alone = self._ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})
+        options = self._ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy(kept),
+            best_fn=_accuracy,
+            create=False,
+            cleanup_tmp_directories=self._writes,
+            enable_async_checkpointing=False,
+            multiprocessing_options=alone,
+        )
+        handlers = self._ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+        return self._ocp.CheckpointManager(self._path, item_handlers=handlers, options=options)
+
+    def _drop_damaged_accuracies(self) -> None:
+        """Orbax would not start with one; without, its checkpoint is none of the candidates for the best."""
+        for path in self._path.glob("*/metrics/metrics"):
+            try:
+                float(json.loads(path.read_text(encoding="utf-8"))[_ACCURACY])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                path.unlink()
+
+    def rounds(self) -> list[int]:
+        """The rounds of all checkpoints, the newest last; damaged ones count."""
+        return from_first(lambda: sorted(self._manager.all_steps()))
+
+    def latest(self) -> int | None:
+        """The round of the newest checkpoint, or None."""
+        return max(self.rounds(), default=None)
+
+    def best(self) -> int | None:
+        """The round of the checkpoint with the highest test accuracy, or None."""
+        return from_first(lambda: self._manager.best_step())
+
+    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"") -> None:
+        """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call.
+
+        Args:
+          round_number: rounds done.
+          state: after them.
+          accuracy: its test accuracy.
+          history: the lines of ``metrics.jsonl`` so far.
+        """
+        leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
+        leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
+        if not is_first():
+            return
+        if history:
+            leaves[_HISTORY] = np.frombuffer(history, np.uint8)
+        leaves[_CHECKSUM] = np.uint32(checksum(leaves))
+        args = self._ocp.args.StandardSave(leaves)
+        with _without_logs():
+            self._manager.save(round_number, args=args, metrics={_ACCURACY: float(accuracy)})
+
+    def newest(self, read: Callable[[int], T]) -> tuple[int, T] | None:
+        """The newest checkpoint that can be read; newer ones are set aside, with a line that says so.
+
+        Args:
+          read: ``(round) -> what is read``, such as :meth:`restore`; what it raises says what is wrong.
+
+        Returns:
+          Its round and what was read; None if there is no checkpoint.
+
+        Raises:
+          FolderError: none of those that there are can be read; nothing is moved.
+        """
+        faults: dict[int, str] = {}
+        complete = self.rounds()
+        for round_number in sorted({*complete, *self._named()}, reverse=True):
+            try:
+                if round_number not in complete:
+                    raise ValueError(f"checkpoint of round {round_number}: damaged: Orbax takes it for incomplete")
+                found = read(round_number)
+            except Exception as error:  # Orbax and what it stands on raise many kinds
+                faults[round_number] = _reason(error)
+                continue
+            for damaged, reason in faults.items():
+                from_first(self._set_aside, damaged)
+                if is_first():
+                    where = f"set aside in {DAMAGED_CHECKPOINTS}, going on from round {round_number}"
+                    tqdm.write(f"{reason}; {where}", file=sys.stderr)
+            if self._writes:
+                from_first(self._prune)
+            return round_number, found
+        if not faults:
+            return None
+        reason = "; ".join(faults.values())
+        remedy = "to begin anew, remove that folder and resume"
+        raise FolderError(f"{str(self._path)!r}: no checkpoint can be read; {remedy} ({reason})")
+
+    def _named(self) -> list[int]:
+        """The rounds of all folders that are named like a checkpoint, whatever Orbax takes them for."""
+        return from_first(lambda: [int(path.name) for path in self._path.iterdir() if path.name.isdecimal()])
+
+    def _prune(self) -> None:
+        """Removes what is not to be kept, as a run does that was killed before it had removed all of it."""
+        complete = sorted(self._manager.all_steps())
+        kept = {*complete[-self._keep :], *([self._manager.best_step()] if self._keep_best else [])}
+        for round_number in {int(path.name) for path in self._path.iterdir() if path.name.isdecimal()} - kept:
+            shutil.rmtree(self._path / str(round_number))
+        self._manager.reload()
+
+    def _set_aside(self, round_number: int) -> None:
+        self._aside.mkdir(exist_ok=True)
+        place = self._aside / str(round_number)
+        for number in itertools.count(1):
+            if not place.exists():
+                break
+            place = self._aside / f"{round_number}.{number}"
+        (self._path / str(round_number)).rename(place)
+        self._manager.reload()
+
+    def restore(self, round_number: int, like: Any) -> Stored:
+        """Reads the state of a round, and the history up to it.
+
+        Args:
+          round_number: one that was saved.
+          like: a state of the same structure, shapes and types (arrays or ``jax.ShapeDtypeStruct``).
+
+        Raises:
+          ValueError: the stored state has another structure, or is damaged.
+        """
+        shapes = jax.eval_shape(_flatten, like)
+        wanted = {name: leaf for name, leaf in shapes.items() if leaf.size}
+        stored = from_first(self._read, round_number, wanted)
+        history = stored.pop(_HISTORY).tobytes() if _HISTORY in stored else None
+        stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
+        state = jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
+        return Stored(state, history)
+
+    def params(self, round_number: int) -> Any:
+        """The global parameters after a round, as nested dicts."""
+        from flax.traverse_util import unflatten_dict
+
+        stored = self._read(round_number)
+        leaves = {name.removeprefix("params."): x for name, x in stored.items() if name.startswith("params.")}
+        return unflatten_dict(leaves, sep=".")
+
+    def _stored(self, round_number: int) -> dict[str, Any]:
+        """Shapes and dtypes of all that a checkpoint holds."""
+        fault = f"checkpoint of round {round_number}: damaged"
+        if not (self._path / str(round_number) / "default").is_dir():
+            raise ValueError(f"{fault}: holds no state")
+        try:
+            found = dict(self._manager.item_metadata(round_number))
+            return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in found.items()}
+        except Exception as error:
+            raise ValueError(f"{fault}: {_reason(error)}") from error
+
+    def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What a checkpoint holds, its history included; the state must be what is ``wanted``."""
+        found = self._stored(round_number)
+        beside = {name: found.pop(name) for name in (_CHECKSUM, _HISTORY) if name in found}
+        wanted = found if wanted is None else wanted
+        for name in sorted({*wanted, *found}):
+            here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, found))
+            if here != there:
+                fault = f"has {there} at {name}; must have {here} for this configuration"
+                raise ValueError(f"checkpoint of round {round_number}: {fault}")
+        try:
+            stored = dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted | beside)))
+        except Exception as error:
+            raise ValueError(f"checkpoint of round {round_number}: damaged: {_reason(error)}") from error
+        if _CHECKSUM in beside and int(stored.pop(_CHECKSUM)) != checksum(stored):
+            raise ValueError(f"checkpoint of round {round_number}: damaged: is not what its checksum says")
+        return stored
+
+    def close(self) -> None:
+        """Releases what Orbax holds."""
+        if "_manager" in vars(self):
+            with contextlib.suppress(Exception):  # what went wrong with a checkpoint, saving it has already raised
+                self._manager.close()
+            del self._manager
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Of what Orbax raises, it also writes pages into the log."""
+    logger = logging.getLogger("absl")
+
+    def none(_):
+        return False
+
+    logger.addFilter(none)
+    try:
+        yield
+    finally:
+        logger.removeFilter(none)
+
+
+def _accuracy(metrics: Any) -> float:
+    return metrics[_ACCURACY]
+
+
+def _reason(error: Exception) -> str:
+    """The beginning of what Orbax says, which may be pages."""
+    first = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return first if len(first) <= 160 else first[:159] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _flatten(state: Any) -> dict[str, Any]:
+    """Leaves by name, random keys as their raw data: Orbax stores plain arrays of at least one entry."""
+    paths = jax.tree_util.tree_flatten_with_path(state)[0]
+
+    def plain(leaf):
+        if isinstance(leaf, np.ndarray):  # state that is kept on the host stays there
+            return leaf
+        return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
+
+    return {_name(path): plain(leaf) for path, leaf in paths}
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _revive(stored: jax.Array, like: Any) -> jax.Array:
+    return jax.random.wrap_key_data(stored) if _is_key(like) else stored
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)

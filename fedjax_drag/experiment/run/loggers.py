@@ -1,0 +1,43 @@
+"""Where a run's metrics go besides its folder, by name."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedjax_drag import callbacks, checks
+from fedjax_drag.callbacks import Logger
+from fedjax_drag.experiment.run.results import LOGS
+from fedjax_drag.simulation.devices.processes import is_first
+
+LOGGERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Logger]] = {
+    "tensorboard": lambda folder, _, config: callbacks.tensorboard(folder, "tensorboard", config),
+    "wandb": callbacks.wandb,
+    "mlflow": lambda _, name, config: callbacks.mlflow(name, config),
+}
+
+
+def check(names: Iterable[str], folder: Path | None) -> tuple[str, ...]:
+    """Refuses names that cannot be logged to.
+
+    Raises:
+      ValueError: no such tool, its package is not installed, or there is no results folder.
+    """
+    names = tuple(names)
+    for name in names:
+        checks.one_of("log", name, LOGGERS)
+        if folder is None:
+            raise ValueError(f"log={name!r}: needs the results folder, and out is None")
+        try:
+            callbacks.needed(name)
+        except ImportError as error:
+            raise ValueError(f"log={name!r}: {error}") from None
+    return names
+
+
+@contextmanager
+def opened(names: Iterable[str], folder: Path | None, label: str, config: Mapping[str, Any]) -> Iterator[list[Logger]]:
+    """The loggers of a run, of which only the first of several processes has any."""
+    with ExitStack() as stack:
+        mine = [] if folder is None or not is_first() else [(LOGGERS[name], folder / LOGS) for name in names]
+        yield [stack.enter_context(make(place, label, config)) for make, place in mine]

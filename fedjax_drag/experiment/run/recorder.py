@@ -1,0 +1,165 @@
+"""What writes a run into its results folder as it goes on, and reads there where it is to go on."""
+
+import errno
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
+from fedjax_drag.experiment.run.metrics_file import METRICS, History
+from fedjax_drag.experiment.run.progress import summary
+from fedjax_drag.simulation import Evaluation, Result, Simulation
+from fedjax_drag.simulation.batch import BatchSimulation
+from fedjax_drag.simulation.devices.processes import from_first, is_first
+from fedjax_drag.simulation.result import client_seconds
+
+
+class _Earlier(NamedTuple):
+    """What a run had done before it is resumed."""
+
+    round: int
+    lines: bytes
+    history: History
+    state: Any
+
+
+class Recorder:
+    """Writes a run's evaluations, checkpoints and summary as they come; a callback of the engine.
+
+    Each of several processes has one, of which the first writes. The folder is locked by who makes it.
+
+    Args:
+      folder: the results folder; made here.
+      config: the run's configuration.
+      simulation: the run, or those that it is one of, which knows what its state looks like.
+      resume: continue from the newest checkpoint in the folder that can be read, if there is one.
+
+    Raises:
+      FolderError: there are checkpoints, and none can be read.
+
+    Attributes:
+      start: rounds already done.
+      state: the state after them, or None at the beginning.
+    """
+
+    def __init__(self, folder: Path, config: Config, simulation: Simulation | BatchSimulation, resume: bool):
+        self._folder = folder
+        self._begun = time.perf_counter()
+        from_first(results.begin, folder, config, simulation.walk)
+        self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, writes=True)
+        try:
+            earlier = self._resumed(simulation.shapes) if resume else None
+            from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
+        except BaseException:
+            self._checkpoints.close()
+            raise
+        self.start, self._lines, self._earlier, self.state = earlier or _Earlier(0, b"", {}, None)
+        self._rows: list[dict[str, Any]] = []
+        place = folder / METRICS if is_first() else Path(os.devnull)
+        self._stream: IO[bytes] = place.open("ab" if earlier else "wb")
+
+    def _resumed(self, shapes: Any) -> _Earlier | None:
+        """What the newest checkpoint that can be read holds; ``metrics.jsonl`` is made to agree with it."""
+
+        def read(round_number: int) -> Stored:
+            return self._checkpoints.restore(round_number, shapes)
+
+        newest = self._checkpoints.newest(read)
+        if newest is None:
+            return None
+        round_number, (state, lines) = newest
+        if lines is None:  # written by an older version
+            lines = from_first(_lines_up_to, self._folder / METRICS, round_number)
+        told = from_first(metrics_file.restore, self._folder, lines)
+        if told and is_first():
+            tqdm.write(told, file=sys.stderr)
+        return _Earlier(round_number, lines, metrics_file.parse(lines).history, state)
+
+    def __call__(self, event: Evaluation) -> None:
+        """Records an evaluation: first its line, then the state after it, unless it is one to go back from.
+
+        Raises:
+          OSError: one line with what was wrong with the folder, the round, and how to go on.
+        """
+        with self._writing(event.round):
+            if is_first() and not (self._folder / METRICS).exists():
+                raise FileNotFoundError(f"{str(self._folder)!r} is gone")
+            line = metrics_file.line_of(event.metrics)
+            self._append(line)
+            self._lines += line
+            self._rows.append({key: event.metrics[key] for key in ("round", "test_accuracy")})
+            if event.state is not None and event.diverged_at is None:
+                self._checkpoints.save(event.round, event.state, event.metrics["test_accuracy"], self._lines)
+
+    def _append(self, line: bytes) -> None:
+        self._stream.write(line)
+        self._stream.flush()
+
+    @contextmanager
+    def _writing(self, round_number: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # Orbax has its own for a disk that is full
+            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+            reason = "No space left on device" if full else next(iter(str(error).splitlines()), type(error).__name__)
+            remedy = f"{'free space' if full else 'put that right'} and run again with --resume"
+            raise OSError(f"{reason} at round {round_number} in {str(self._folder)!r}; {remedy}") from error
+
+    def finish(self, result: Result) -> Result:
+        """Writes the summary; returns the result with the history from before a resume."""
+        history = self._earlier
+        if result.history:
+            history = metrics_file.join(self._earlier, result.history) if self._earlier else result.history
+        if result.seconds_per_step is not None and history:
+            history |= {"client_seconds": client_seconds(history, result.seconds_per_step)}
+        seconds = result.seconds + result.compile_seconds
+        figures = summary(history, seconds, result.compile_seconds) | self._session()
+        done = int(history["round"][-1]) - self.start
+        figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
+        figures |= {"client_cost": result.cost._asdict(), "seconds_per_local_step": result.seconds_per_step}
+        if result.diverged_at is not None:
+            figures["diverged_at"] = result.diverged_at
+        figures["metrics_crc32"] = zlib.crc32(self._lines)
+        with self._writing(figures["rounds"]):
+            self._conclude(figures | {"interrupted": False})
+        return result._replace(history=history)
+
+    def interrupted(self) -> None:
+        """Writes the summary of a run that was stopped; its evaluations and checkpoints are already there."""
+        keys = ("round", "test_accuracy")
+        history = {
+            key: np.concatenate([self._earlier.get(key, np.zeros(0)), np.array([row[key] for row in self._rows])])
+            for key in keys
+        }
+        figures = summary(history, time.perf_counter() - self._begun, None) | self._session()
+        self._conclude(figures | {"interrupted": True})
+
+    def close(self) -> None:
+        """Closes the files."""
+        with suppress(OSError):  # of a line that could not be written, which has been told
+            self._stream.close()
+        self._checkpoints.close()
+
+    def _conclude(self, figures: dict[str, Any]) -> None:
+        if is_first():
+            results.write_json(self._folder / results.SUMMARY, figures)
+
+    def _session(self) -> dict[str, Any]:
+        return {"resumed_from_round": self.start} if self.start else {}
+
+
+def _lines_up_to(path: Path, round_number: int) -> bytes:
+    """The lines of ``metrics.jsonl`` up to a round that can be read."""
+    rows = metrics_file.read(path).rows
+    return b"".join(row.line + b"\n" for row in rows if row.round <= round_number)

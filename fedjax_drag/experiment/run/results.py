@@ -1,0 +1,250 @@
+"""The results folder: what a run writes, and how it is read back.
+
+``config.yaml`` (can be run again by itself), ``environment.json``, ``metrics.jsonl`` (one line per
+evaluation), ``summary.json`` and ``checkpoints/``. A comparison has one such folder per label inside
+its own. Files that are read may come from anywhere: they are checked line by line.
+"""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.config.config import Config, flatten, load, slug
+from fedjax_drag.experiment.run import lock, metrics_file
+from fedjax_drag.experiment.run.errors import FolderError
+from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
+from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.version import __version__
+
+CONFIG, ENVIRONMENT, SUMMARY = "config.yaml", "environment.json", "summary.json"
+CHECKPOINTS, FIGURE, REPORT, LOGS = "checkpoints", "accuracy.png", "report.html", "logs"
+DAMAGED_CHECKPOINTS = "checkpoints.damaged"
+"""Where checkpoints that cannot be read are set aside."""
+
+WRITTEN = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS, FIGURE)
+"""Everything that a run writes into its folder, beside its lock and what it sets aside."""
+
+ASIDE = (metrics_file.DAMAGED, DAMAGED_CHECKPOINTS)
+"""What could not be read when a run was resumed."""
+
+SUMMARY_KEYS = ("rounds", "final_accuracy", "best_accuracy", "seconds", "interrupted")
+"""What every ``summary.json`` has."""
+
+FREE = ("keep_checkpoints", "keep_best", "stop_on_divergence")
+"""Keys that may be another when a run is resumed: they decide what is kept and where it ends."""
+
+REMEDY = "choose --resume, --overwrite or another --out (in Python resume=True, overwrite=True or another out)"
+"""What can be done about a folder that already holds something."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run read back from its folder.
+
+    Attributes:
+      folder: where it lies.
+      config: its configuration.
+      history: arrays with one entry per evaluation, ``round`` and ``test_accuracy`` at least; empty if there is no
+        evaluation yet.
+      note: what is missing from the history, in a line; empty if nothing is.
+    """
+
+    folder: Path
+    config: Config
+    history: History
+    note: str = ""
+
+
+def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuses a folder in which a run may not write; changes nothing.
+
+    Args:
+      folder: the results folder to be.
+      resume: whether a run in it is to be continued.
+      overwrite: whether a run in it is to be replaced.
+
+    Raises:
+      ValueError: the folder holds a run and neither was asked for; there is no run to resume; or
+        what is to be overwritten is not a results folder.
+    """
+    if resume and overwrite:
+        raise ValueError("resume and overwrite: only one of them can be asked for")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out={str(folder)!r}: must be a folder, and this is a file")
+    holds_run = folder.is_dir() and any((folder / name).exists() for name in WRITTEN)
+    if resume and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
+        raise ValueError(f"out={str(folder)!r}: holds no run to resume")
+    others = folder.is_dir() and any(path.name not in lock.FILES for path in folder.iterdir())
+    if overwrite and others and not _is_results_folder(folder):
+        raise ValueError(f"out={str(folder)!r}: not a results folder, so it is not overwritten")
+    if holds_run and not (resume or overwrite):
+        raise ValueError(f"out={str(folder)!r}: already holds a run; {REMEDY}")
+
+
+def check_same(folder: Path, config: Config) -> None:
+    """Refuses to resume a run under another configuration.
+
+    Only ``rounds`` may have grown, and what changes no number may differ. Keys and arguments that the stored
+    configuration does not have, since it is older than they are, take their defaults. Without a stored configuration
+    there is nothing to compare.
+
+    Raises:
+      FolderError: the stored configuration cannot be read.
+      ValueError: names the first difference.
+    """
+    if not (folder / CONFIG).is_file():
+        return
+    try:
+        if not (folder / CONFIG).read_text(encoding="utf-8", errors="replace").strip():
+            raise ValueError(f"{CONFIG} is empty")
+        stored, wanted = flatten(build.resolve(load(folder / CONFIG))), flatten(config)
+    except ValueError as error:
+        remedy = f"to go on under the configuration that is given, remove that {CONFIG}"
+        raise FolderError(f"the run to resume in {str(folder)!r}: {error}; {remedy}") from None
+    for key in [*wanted, *(key for key in stored if key not in wanted)]:
+        old, new = stored.get(key), wanted.get(key)
+        if old != new and key not in FREE and not (key == "rounds" and config.rounds > stored["rounds"]):
+            hint = " or more" if key == "rounds" else ""
+            raise ValueError(
+                f"{key}={new!r}: the run to resume in {str(folder)!r} has {key}={old!r}; must be that{hint}"
+            )
+
+
+def clear(folder: Path) -> None:
+    """Removes what runs wrote in ``folder`` and in the runs inside it, and nothing else."""
+    if not folder.is_dir():
+        return
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir() and not inner.is_symlink() and _is_results_folder(inner):
+            _clear_inner(inner)
+    for name in (*WRITTEN, *ASIDE, REPORT, LOGS):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _clear_inner(folder: Path) -> None:
+    """Clears the folder of a variant or a cell, which nobody else may be writing, and removes it if that was all."""
+    writing = lock.FolderLock(folder)
+    try:
+        clear(folder)
+        if all(path.name in lock.FILES for path in folder.iterdir()):
+            lock.remove(folder)
+            folder.rmdir()
+    finally:
+        writing.release()
+
+
+def begin(folder: Path, config: Config, walk: Walk | None = None) -> None:
+    """Makes the folder with its ``config.yaml`` and ``environment.json``; the latter says how clients are walked."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config.to_mapping())))
+    write_json(folder / ENVIRONMENT, environment(config.seed) | (walk._asdict() if walk else {}))
+
+
+def read_walk(folder: Path) -> Walk | None:
+    """How the run in ``folder`` goes through its clients; None if that is not written there."""
+    try:
+        found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+        return Walk(found["clients_axis"], found["clients_per_chunk"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # begun by another version, or damaged
+        return None
+
+
+def environment(seed: int) -> dict[str, Any]:
+    """What a run's numbers depend on besides its configuration."""
+    import jax  # here, since plotting a folder does not need it
+
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    return {
+        "python": platform.python_version(),
+        "packages": {"fedjax-drag": __version__} | {name: importlib.metadata.version(name) for name in packages},
+        "platform": platform.platform(),
+        "backend": jax.default_backend(),
+        "devices": [str(device) for device in jax.devices()],
+        "git_commit": _git_commit(),
+        "seed": seed,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file so that a reader sees the old one or the new one, never half of it."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file as :func:`write_text` does."""
+    write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def read(folder: Path) -> list[Run]:
+    """Reads a run, or the runs of a comparison in the order of its configuration.
+
+    Raises:
+      FileNotFoundError: ``folder`` does not exist or is not that of a run.
+      ValueError: its configuration is not valid.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
+    if not (folder / CONFIG).exists():
+        raise FileNotFoundError(f"{str(folder)!r}: not the results folder of a run: it has no {CONFIG}")
+    config = load(folder / CONFIG)
+    labels = [slug(label) for label in config.compare or {}]
+    if labels:
+        begun = [folder / label for label in labels if (folder / label / CONFIG).is_file()]
+        return [run for inner in begun for run in read(inner)] or [Run(folder, config, {}, _note(folder, {}, ()))]
+    history, _, damage = metrics_file.read(folder / METRICS)
+    return [Run(folder, config, history, _note(folder, history, damage))]
+
+
+def _note(folder: Path, history: History, damage: Sequence[Damage]) -> str:
+    if damage:
+        left_out = f"{metrics_file.listed(damage)} left out; --resume restores them from a checkpoint"
+        return f"{str(folder / METRICS)!r}: {left_out}"
+    return "" if history else f"{str(folder)!r}: no evaluation yet"
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Reads a run's ``summary.json``.
+
+    Raises:
+      OSError: there is none.
+      ValueError: it is damaged.
+    """
+    path = folder / SUMMARY
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or any(key not in found for key in SUMMARY_KEYS):
+        raise ValueError(f"{str(path)!r}: damaged; --resume writes it again")
+    return found
+
+
+def _is_results_folder(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() and ((folder / ENVIRONMENT).is_file() or (folder / METRICS).is_file())
+
+
+def _git_commit() -> str | None:
+    """The commit of the repository that the command runs in, with ``+changes`` where it has some."""
+    try:
+        command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

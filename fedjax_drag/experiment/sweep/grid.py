@@ -1,0 +1,192 @@
+"""The axes of a sweep: keys of a run's configuration with the values they take, and the cells that these span."""
+
+import dataclasses
+import itertools
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
+from fedjax_drag.experiment.config.config import EITHER, Config, flatten, read, slug
+from fedjax_drag.experiment.config.config import load as load_run
+from fedjax_drag.experiment.config.yaml_text import parse
+
+AXES = "axes"
+"""The key that a sweep's configuration has and a run's has not."""
+
+METHOD = "method"
+"""The first axis of a sweep that compares: its values are the labels under ``compare``."""
+
+_MOST_CELLS = 100_000
+"""Cells of a sweep at most: all are checked before the first one runs."""
+
+_LONGEST = 100  # letters of a folder's name; file systems allow 255 bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One cell of a sweep, before it has run.
+
+    Attributes:
+      values: by axis, its number or the label of its value.
+      label: what the cell is called.
+      folder: name of its results folder.
+      config: its resolved configuration, named by the values of all axes but the seed.
+    """
+
+    values: dict[str, Any]
+    label: str
+    folder: str
+    config: Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A checked sweep.
+
+    Attributes:
+      base: the configuration that the axes change, not resolved.
+      axes: values by axis, as written; of ``method`` the labels.
+      labels: by axis, the number or the label of each value.
+      points: the cells, the last axis changing fastest.
+    """
+
+    base: Config
+    axes: dict[str, list[Any]]
+    labels: dict[str, list[Any]]
+    points: tuple[Point, ...]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The sweep's configuration as plain values, as :func:`load_grid` reads them."""
+        return self.base.to_mapping() | {AXES: {axis: self.axes[axis] for axis in self.axes if axis != METHOD}}
+
+
+def load_grid(source: str | Path | Mapping[str, Any] | Grid, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Grid:
+    """Reads a sweep's configuration and checks all its cells.
+
+    Args:
+      source: path of a YAML file, a mapping, or a :class:`Grid`. The variants under ``compare``, if there are any,
+        are one more axis, ``method``.
+      overrides: as for a run; ``axes.seed=[0,1]`` gives an axis other values, or adds one.
+
+    Returns:
+      The sweep.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the configuration, an axis or one of the cells is not valid.
+    """
+    mapping = source.to_mapping() if isinstance(source, Grid) else read(source)
+    changes = parse(overrides)
+    axes: dict[str, list[Any]] = {}
+    for part in (mapping, *changes):
+        if AXES in part:
+            axes |= _lists(part.pop(AXES))
+    base = load_run(mapping, changes)
+    variants = base.variants()
+    _check_axes(base, axes, changes)
+    if variants:
+        axes = {METHOD: list(variants), **axes}
+    labels = {axis: _labels(axis, values) for axis, values in axes.items()}
+    return Grid(base, axes, labels, _points(base, axes, labels))
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """What one cell, or all cells with these values, are called: ``sign_flip, beta=0.1``."""
+    last = Counter(axis.rpartition(".")[2] for axis in values)
+    words = []
+    for axis, value in values.items():
+        short = axis.rpartition(".")[2]
+        telling = axis in (METHOD, *COMPONENTS) and value != "none"
+        words.append(str(value) if telling else f"{short if last[short] == 1 else axis}={value}")
+    return ", ".join(words)
+
+
+def _lists(written: Any) -> dict[str, list[Any]]:
+    """Values by axis, from a mapping with dotted or nested keys."""
+    if not isinstance(written, Mapping) or not written:
+        raise ValueError(f"axes={written!r}: must be a mapping from keys to the lists of their values")
+    for axis, values in flatten(written).items():
+        if not isinstance(values, list | tuple | range) or not values:
+            raise ValueError(f"axes.{axis}={values!r}: must be a list of values")
+    return {axis: list(values) for axis, values in flatten(written).items()}
+
+
+def _check_axes(base: Config, axes: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> None:
+    if not axes:
+        raise ValueError("axes: missing; a sweep needs one at least, such as seed: [0, 1, 2]")
+    cells = math.prod(map(len, axes.values()))
+    if cells > _MOST_CELLS:
+        raise ValueError(f"axes: span {cells:,} cells; must be at most {_MOST_CELLS:,}")
+    known = [field.name for field in dataclasses.fields(Config) if field.name not in ("name", "compare")]
+    set_elsewhere = {key: "an override" for change in changes for key in flatten(change)}
+    for label, own in (base.compare or {}).items():
+        set_elsewhere |= dict.fromkeys(flatten(own or {}), f"compare.{label}")
+    for axis in axes:
+        unknown_key(axis.partition(".")[0], known, AXES)
+        same = next((key for key in (axis, *EITHER.get(axis, ())[:1]) if key in set_elsewhere), None)
+        if same is not None:
+            raise ValueError(f"{same}: {set_elsewhere[same]} and axes.{axis} both set it; leave out one of them")
+        set_elsewhere[axis] = f"axes.{axis}"
+
+
+def _labels(axis: str, values: Sequence[Any]) -> list[Any]:
+    """Numbers as they are; names; and of components that share a name also the arguments in which they differ."""
+    parts = [_parts(value) for value in values]
+    labels: list[Any] = []
+    for value, (name, arguments) in zip(values, parts, strict=True):
+        others = [other for own, other in parts if own == name]
+        differing = [key for key in arguments if any(other.get(key) != arguments[key] for other in others)]
+        words = [name, *(f"{key}={arguments[key]}" for key in differing)]
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        labels.append(value if plain else " ".join(word for word in words if word))
+    twice = [label for label, times in Counter(str(label) for label in labels).items() if times > 1]
+    if twice:
+        raise ValueError(f"axes.{axis}: {twice[0]} is there twice; must be different values")
+    return labels
+
+
+def _parts(value: Any) -> tuple[str, dict[str, Any]]:
+    """A name and dotted arguments; of anything but a component, its text alone."""
+    if not isinstance(value, Mapping):
+        return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value), {}
+    flat = {key.removesuffix(".name"): argument for key, argument in flatten(value).items()}
+    return str(flat.pop("name", "")), flat
+
+
+def _points(base: Config, axes: Mapping[str, list[Any]], labels: Mapping[str, list[Any]]) -> tuple[Point, ...]:
+    points = []
+    variants = base.variants()
+    for choice in itertools.product(*(range(len(values)) for values in axes.values())):
+        values = {axis: labels[axis][i] for axis, i in zip(axes, choice, strict=True)}
+        changes = {axis: axes[axis][i] for axis, i in zip(axes, choice, strict=True) if axis != METHOD}
+        label = describe(values)
+        name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base.name
+        start = variants.get(values.get(METHOD, ""), base)
+        points.append(Point(values, label, slug(label), _cell(start, label, name, changes)))
+    shared = Counter(point.folder for point in points)
+    return tuple(
+        dataclasses.replace(point, folder=f"{point.folder[:_LONGEST]}-{zlib.crc32(point.label.encode()):08x}")
+        if shared[point.folder] > 1 or len(point.folder) > _LONGEST
+        else point
+        for point in points
+    )
+
+
+def _cell(base: Config, label: str, name: str, changes: Mapping[str, Any]) -> Config:
+    """The resolved configuration of a cell; whole components are set before the arguments inside them."""
+    ordered = sorted(changes, key=lambda axis: axis.count("."))
+    try:
+        return build.resolve(load_run(base, [*(_nested(axis, changes[axis]) for axis in ordered), {"name": name}]))
+    except ValueError as error:
+        raise ValueError(f"axes: {label}: {error}") from None
+
+
+def _nested(axis: str, value: Any) -> dict[str, Any]:
+    for key in reversed(axis.split(".")):
+        value = {key: value}
+    return value

@@ -1,0 +1,86 @@
+"""A sweep's matrix of accuracies as an image."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from fedjax_drag.experiment.sweep.outcome_table import Matrix, percent
+
+_WIDTH, _HEIGHT = 0.95, 0.44  # of a cell, in inches
+_GAP = 0.35  # between the columns and the worst case, in cells
+_INK, _MUTED, _EMPTY = "#222222", "#6B6B6B", "#F1F1F1"
+
+
+def draw(matrix: Matrix, title: str) -> Figure:
+    """Draws a matrix: a column for the worst case set apart, cells that failed hatched.
+
+    Args:
+      matrix: from :func:`~fedjax_drag.experiment.sweep.outcome_table.matrix`.
+      title: above it.
+
+    Returns:
+      The figure.
+    """
+    num_rows, num_columns = matrix.mean.shape
+    width, height = num_columns + 1 + _GAP, num_rows
+    figure = Figure(figsize=(_WIDTH * width, _HEIGHT * height), facecolor="white")
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    known = matrix.mean[np.isfinite(matrix.mean)]
+    scale = Normalize(known.min(), known.max()) if known.size else Normalize(0.0, 1.0)
+    for row in range(num_rows):
+        for column in range(num_columns):
+            hatched = bool(matrix.failed[row, column])
+            _cell(axes, column, row, matrix.mean[row, column], matrix.texts[row][column], scale, hatched)
+        _cell(axes, num_columns + _GAP, row, matrix.worst[row], percent(matrix.worst[row]), scale, False)
+    places = [*range(num_columns), num_columns + _GAP]
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(num_rows - 0.5, -0.5))
+    # A line for each axis, or neighbours that differ in the last one would look alike.
+    labels = ["\n".join(_short(part, 40) for part in label.split(", ")) for label in (*matrix.columns, "worst case")]
+    axes.set_xticks(places, labels)
+    axes.set_yticks(range(num_rows), [_short(label, 40) for label in matrix.rows])
+    axes.tick_params(length=0, labelcolor=_INK, labelsize=9.5)
+    for text in axes.get_xticklabels():
+        text.set(rotation=50, ha="right", rotation_mode="anchor", parse_math=False)
+    for text in axes.get_yticklabels():
+        text.set(parse_math=False)
+    axes.get_xticklabels()[-1].set_fontweight("bold")
+    axes.spines[:].set_visible(False)
+    _head(axes, matrix, title)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes the figure with room for its labels."""
+    figure.savefig(path, dpi=160, bbox_inches="tight", pad_inches=0.15)
+
+
+def _cell(axes: Axes, x: float, y: float, accuracy: float, written: str, scale: Normalize, hatched: bool) -> None:
+    color = colormaps["viridis"](scale(accuracy)) if np.isfinite(accuracy) else _EMPTY
+    patch = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=color, edgecolor="#B5B5B5", linewidth=0.0)
+    if hatched:
+        patch.set(hatch="////")
+    axes.add_patch(patch)
+    dark = np.isfinite(accuracy) and scale(accuracy) < 0.6
+    text = axes.text(x, y, written.replace(" \N{PLUS-MINUS SIGN} ", "\N{PLUS-MINUS SIGN}"), ha="center", va="center")
+    text.set(fontsize=9 if len(written) < 9 else 7.5, color="white" if dark else _INK, parse_math=False)
+    if hatched:
+        text.set_bbox({"facecolor": _EMPTY, "edgecolor": "none", "pad": 1.5})
+
+
+def _head(axes: Axes, matrix: Matrix, title: str) -> None:
+    over = (
+        f", mean over {matrix.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if matrix.num_seeds > 1 else ""
+    )
+    above = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+    name = axes.annotate(_short(title, 60), (0.0, 1.0), (0.0, 24.0), **above)
+    name.set(fontsize=13, fontweight="bold", color=_INK, parse_math=False)
+    axes.annotate(f"final test accuracy in %{over}", (0.0, 1.0), (0.0, 9.0), color=_MUTED, fontsize=9.5, **above)
+
+
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "\N{HORIZONTAL ELLIPSIS}"

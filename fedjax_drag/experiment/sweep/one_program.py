@@ -1,0 +1,164 @@
+"""Cells of a sweep that run as one program: each with a results folder of its own, as if it ran alone."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fedjax_drag.experiment.build.assemble import assemble, traced
+from fedjax_drag.experiment.run.lock import FolderLock
+from fedjax_drag.experiment.run.progress import Progress
+from fedjax_drag.experiment.run.recorder import Recorder
+from fedjax_drag.experiment.sweep.grid import Point, describe
+from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
+from fedjax_drag.simulation.result import Result
+from fedjax_drag.simulation.settings import Settings
+
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+"""All cells are saved at the same evaluations, at most this often, and at their end."""
+
+
+class Member(NamedTuple):
+    """A cell that is ready to start.
+
+    Attributes:
+      place: in the sweep.
+      point: what it is.
+      folder: where its results go, or None.
+      settings: its settings.
+      resume: whether there is something in the folder to go on from.
+    """
+
+    place: int
+    point: Point
+    folder: Path | None
+    settings: Settings
+    resume: bool
+
+
+def run_together(
+    members: Sequence[Member], numbers: Sequence[Mapping[str, float]], most: int | None, quiet: bool | None
+) -> Iterator[dict[int, Result | Exception]]:
+    """Runs cells of one family, divided among all devices of this process.
+
+    Args:
+      members: the cells, all after the same number of rounds.
+      numbers: of each, those in which they differ.
+      most: cells in one program; None for what the memory allows.
+      quiet: as for a run.
+
+    Yields:
+      After every call of the program, what became of its cells, by place: a result, or what went wrong with writing
+      its folder.
+
+    Raises:
+      ValueError: the cells cannot be run together.
+      OSError: a folder cannot be made.
+      KeyboardInterrupt: stopped by Ctrl-C; what was computed has been saved.
+    """
+    first = members[0]
+
+    def rebuild(values: Mapping[str, Any]) -> Settings:
+        return assemble(first.point.config, first.settings.data, numbers=values)
+
+    devices = jax.local_devices()[: len(members)]
+    mesh = Mesh(devices, ("cells",)) if len(devices) > 1 else None
+    settings = [member.settings for member in members]
+    batch = _fitting(settings, numbers, rebuild, width=most or len(members), mesh=mesh)
+    for begin in range(0, len(members), batch.width):
+        which = range(begin, min(begin + batch.width, len(members)))
+        yield _Chunk([members[cell] for cell in which], batch).run(which, quiet)
+
+
+def _fitting(*cells: Any, width: int, mesh: Mesh | None) -> BatchSimulation:
+    """The program for so many cells at a time, or for as many as fit the memory, compiled."""
+    while True:
+        batch = traced(prepare_batch, *cells, width=width, mesh=mesh)
+        try:
+            return batch.compile()
+        except MemoryError:
+            if batch.width <= (mesh.size if mesh else 1):
+                raise
+            width = batch.width // 2
+
+
+class _Chunk:
+    """The cells of one call of the program, and what writes their folders."""
+
+    def __init__(self, members: Sequence[Member], batch: BatchSimulation):
+        self._members, self._batch = members, batch
+        self._saved = time.monotonic()
+        self._failed: dict[int, Exception] = {}
+        self._recorders: dict[int, Recorder] = {}
+        self._locks: list[FolderLock] = []
+        try:
+            for cell, member in enumerate(members):
+                if member.folder is not None:
+                    self._locks.append(FolderLock(member.folder))
+                    self._recorders[cell] = Recorder(member.folder, member.point.config, batch, member.resume)
+            self._check_starts()
+        except BaseException:
+            self._close()
+            raise
+
+    def _check_starts(self) -> None:
+        """The newest checkpoint of a cell may have been damaged, and the cell be behind the others."""
+        starts = sorted({recorder.start for recorder in self._recorders.values()})
+        if len(starts) > 1:
+            raise ValueError(f"they go on after different rounds {starts}")
+
+    def run(self, which: Sequence[int], quiet: bool | None) -> dict[int, Result | Exception]:
+        """Runs the cells in the places ``which`` of the batch."""
+        recorders = self._recorders
+        start = max((recorder.start for recorder in recorders.values()), default=0)
+        initial = [recorder.state for recorder in recorders.values()] if start else None
+        bar = Progress(_common(self._members), self._members[0].point.config.rounds, start, quiet)
+
+        def show(event: BatchEvaluation) -> None:
+            bar.update(event.round, {"test_accuracy": np.mean([row["test_accuracy"] for row in event.rows.values()])})
+
+        try:
+            found = self._batch.run(which, [self._record, show], initial)
+            return {
+                member.place: self._failed[cell]
+                if cell in self._failed
+                else (recorders[cell].finish(result) if cell in recorders else result)
+                for cell, (member, result) in enumerate(zip(self._members, found, strict=True))
+            }
+        except KeyboardInterrupt:
+            for recorder in recorders.values():
+                recorder.interrupted()
+            raise
+        finally:
+            bar.close()
+            self._close()
+
+    def _close(self) -> None:
+        for recorder in self._recorders.values():
+            recorder.close()
+        for lock in self._locks:
+            lock.release()
+
+    def _record(self, event: BatchEvaluation) -> None:
+        save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
+        if save:
+            event = event._replace(states=jax.device_get(event.states))
+        for cell, recorder in [(cell, self._recorders[cell]) for cell in event.rows if cell in self._recorders]:
+            try:
+                recorder(event.of(cell, with_state=save))
+            except Exception as error:  # of its own folder; the others go on
+                self._failed[cell] = error
+                self._recorders.pop(cell).close()
+        if save:
+            self._saved = time.monotonic()
+
+
+def _common(members: Sequence[Member]) -> str:
+    """What cells are called that differ in something."""
+    values = [member.point.values for member in members]
+    same = {axis: value for axis, value in values[0].items() if all(own[axis] == value for own in values)}
+    return f"{len(members)} cells" + (f": {describe(same)}" if same else "")

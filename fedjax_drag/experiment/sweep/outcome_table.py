@@ -1,0 +1,250 @@
+"""What came out of a sweep: a row for every evaluation, and a matrix of final accuracies."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_drag.experiment.run.metrics_file import History, plain
+from fedjax_drag.experiment.sweep.grid import Grid, describe
+
+Table = dict[str, np.ndarray]
+"""Columns by name, each with one entry per row."""
+
+FIGURES = (
+    "round",
+    "test_accuracy",
+    "test_loss",
+    "train_loss",
+    "attack_success_rate",
+    "cosine_to_benign",
+    "malicious_weight",
+    "detection_tpr",
+    "detection_fpr",
+)
+"""Figures that come first in a table, where there are any; whatever else a history has of each round follows."""
+
+
+COMPLETE = ("done", "diverged")
+"""Statuses of cells that have a final accuracy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What came out of one cell of a sweep.
+
+    Attributes:
+      values: by axis, its number or the label of its value.
+      status: ``"done"``, ``"diverged"`` (the parameters, or the loss at the end, are not finite), ``"failed"`` or
+        ``"interrupted"``.
+      message: what went wrong, or empty.
+      history: the run's history; empty if the cell failed.
+    """
+
+    values: dict[str, Any]
+    status: str
+    message: str
+    history: History
+
+
+class Matrix(NamedTuple):
+    """Final test accuracies over the seeds of a sweep, the row with the best worst case first.
+
+    Attributes:
+      axis: the axis that the rows are values of.
+      rows: their labels, R.
+      columns: combinations of the values of the other axes but the seed, C.
+      num_seeds: cells behind each entry.
+      mean: over the seeds that have finished, ``[R, C]``; NaN where none has.
+      failed: ``[R, C]`` bool: cells have failed and none has finished.
+      texts: ``[R][C]`` the entries in percent, for people.
+      worst: the minimum over the columns, ``[R]``; NaN where a column has no figure.
+    """
+
+    axis: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    num_seeds: int
+    mean: np.ndarray
+    failed: np.ndarray
+    texts: tuple[tuple[str, ...], ...]
+    worst: np.ndarray
+
+
+def table(grid: Grid, cells: Sequence[Cell]) -> Table:
+    """One row for every cell and evaluation; a cell without any has one row.
+
+    Args:
+      grid: the sweep.
+      cells: those that have run.
+
+    Returns:
+      A column for each axis (numbers, or labels), ``status``, ``message`` and, as float64 with NaN where there is
+      none, each figure that the histories have one of per evaluation.
+    """
+    histories = [{name: x for name, x in cell.history.items() if np.ndim(x) == 1} for cell in cells]
+    lengths = [len(history.get("round", "-")) for history in histories]
+    present = dict.fromkeys(name for history in histories for name in history)
+    figures = [name for name in FIGURES if name in present] + [name for name in present if name not in FIGURES]
+    columns: Table = {axis: np.repeat([cell.values[axis] for cell in cells], lengths) for axis in grid.axes}
+    columns["status"] = np.repeat([cell.status for cell in cells], lengths)
+    columns["message"] = np.repeat([cell.message for cell in cells], lengths)
+    for name in figures or FIGURES[:2]:
+        parts = [
+            _numbers(history[name]) if name in history else np.full(length, np.nan)
+            for history, length in zip(histories, lengths, strict=True)
+        ]
+        columns[name] = np.concatenate(parts) if parts else np.zeros(0)
+    return columns
+
+
+def to_csv(columns: Table) -> str:
+    """A table as comma-separated values, NaN as nothing."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*([_plain(entry) for entry in column.tolist()] for column in columns.values()), strict=True))
+    return stream.getvalue()
+
+
+def write_parquet(path: Path, columns: Table) -> None:
+    """Writes a table as a Parquet file, NaN as null; a reader sees the old file or the new one."""
+    import pyarrow  # here: slow to import, and only sweeps need it
+    from pyarrow import parquet
+
+    arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns.items()}
+    partial = path.with_suffix(".partial-parquet")
+    parquet.write_table(pyarrow.table(arrays), partial)
+    partial.replace(path)
+
+
+def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
+    """Final accuracies by the first axis that is an aggregator or an algorithm, else by the first axis.
+
+    Args:
+      grid: the sweep.
+      cells: those that have run.
+    """
+    places = dict.fromkeys(place(grid, point.values) for point in grid.points)
+    groups = {key: [cell for cell in cells if place(grid, cell.values) == key] for key in places}
+    rows, columns = (tuple(dict.fromkeys(key[side] for key in places)) for side in (0, 1))
+    num_seeds = len(grid.points) // len(places)
+    mean = np.array([[_mean(groups[row, column]) for column in columns] for row in rows])
+    failed = np.array([[_any(groups[row, column], "failed") for column in columns] for row in rows])
+    texts = [tuple(_text(groups[row, column], num_seeds) for column in columns) for row in rows]
+    worst = mean.min(axis=1)  # NaN if an entry is: a row that cannot be had in a column has no worst case
+    order = np.argsort(-worst, kind="stable")
+    return Matrix(
+        compared(grid),
+        tuple(rows[i] for i in order),
+        columns,
+        num_seeds,
+        mean[order],
+        (failed & np.isnan(mean))[order],
+        tuple(texts[i] for i in order),
+        worst[order],
+    )
+
+
+def compared(grid: Grid) -> str:
+    """The axis that the rows of a matrix are values of."""
+    proper = _proper(grid)
+    return next((axis for axis in proper if axis in ("aggregator", "algorithm")), proper[0])
+
+
+def place(grid: Grid, values: Mapping[str, Any]) -> tuple[str, str]:
+    """Row and column of a matrix in which a cell with these values stands."""
+    by = compared(grid)
+    others = {axis: values[axis] for axis in _proper(grid) if axis != by}
+    return str(values[by]), describe(others) or "test accuracy"
+
+
+def summary(grid: Grid, cells: Sequence[Cell]) -> str:
+    """The matrix as a page of Markdown, with what went wrong below it."""
+    found = matrix(grid, cells)
+    over = f", mean over {found.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if found.num_seeds > 1 else ""
+    head = [found.axis, *found.columns, "worst case"]
+    lines = [
+        [row, *texts, percent(worst)] for row, texts, worst in zip(found.rows, found.texts, found.worst, strict=True)
+    ]
+    page = [
+        f"# {grid.base.name}",
+        f"Test accuracy in % at the end of the run{over}; worst case: the minimum over the columns.",
+        _markdown([head, *lines]),
+    ]
+    if _any(cells, "diverged"):
+        page.append("\\* diverged: the accuracy of a model whose loss is not finite")
+    wrong: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.message:
+            wrong.setdefault(f"{cell.status}: {cell.message}", []).append(describe(cell.values))
+    if wrong:
+        page.append("\n".join(f"- {reason} ({_listed(labels)})" for reason, labels in wrong.items()))
+    ended = sum(cell.status != "interrupted" for cell in cells)
+    if ended < len(grid.points):
+        page.append(f"{ended} of {len(grid.points)} cells have run so far.")
+    return "\n\n".join(page) + "\n"
+
+
+def percent(accuracy: float) -> str:
+    """An accuracy in percent with one decimal; a dash if there is none."""
+    return f"{100 * accuracy:.1f}" if np.isfinite(accuracy) else "-"
+
+
+def _proper(grid: Grid) -> list[str]:
+    """The axes but the seed, unless there is no other."""
+    return [axis for axis in grid.axes if axis != "seed"] or ["seed"]
+
+
+def _finals(cells: Sequence[Cell]) -> np.ndarray:
+    """Test accuracy at the end of those that got there."""
+    return np.array([float(cell.history["test_accuracy"][-1]) for cell in cells if cell.status in COMPLETE])
+
+
+def _any(cells: Sequence[Cell], status: str) -> bool:
+    return any(cell.status == status for cell in cells)
+
+
+def _mean(cells: Sequence[Cell]) -> float:
+    finals = _finals(cells)
+    return float(finals.mean()) if finals.size else np.nan
+
+
+def _text(cells: Sequence[Cell], num_seeds: int) -> str:
+    finals = _finals(cells)
+    if not finals.size:
+        return "failed" if _any(cells, "failed") else "-"
+    spread = f" \N{PLUS-MINUS SIGN} {100 * finals.std(ddof=1):.1f}" if finals.size > 1 else ""
+    mark = "*" if _any(cells, "diverged") else ""
+    missing = f" ({finals.size} of {num_seeds})" if finals.size < num_seeds else ""
+    return percent(finals.mean()) + spread + mark + missing
+
+
+def _numbers(column: Any) -> np.ndarray:
+    """A history's column as it reads back from a file, so that a table is the same after a resume."""
+    return np.array([np.nan if x is None else x for x in plain(np.asarray(column))], np.float64)
+
+
+def _plain(entry: Any) -> Any:
+    """An entry of a CSV file: counts without a decimal point, NaN as nothing."""
+    if not isinstance(entry, float):
+        return entry
+    return "" if np.isnan(entry) else int(entry) if entry.is_integer() else entry
+
+
+def _listed(labels: Sequence[str], most: int = 4) -> str:
+    more = [f"and {len(labels) - most} more"] if len(labels) > most else []
+    return "; ".join([*labels[:most], *more])
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as an aligned table, the first of them its head."""
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    widths = [max(3, *(len(line[column]) for line in escaped)) for column in range(len(escaped[0]))]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    first, *rest = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in escaped)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))

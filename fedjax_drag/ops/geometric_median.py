@@ -1,0 +1,309 @@
+"""The geometric median: Weiszfeld's iteration, and a solver that converges where it does not.
+
+Both minimise ``sum_m p_m h(||z - g_m||)``, where ``h(d) = d`` from ``nu`` on and the tangent parabola
+``d^2 / (2 nu) + nu / 2`` below. Where the gradient vanishes,
+
+    z = sum_m w_m g_m,    w_m proportional to p_m / max(nu, ||z - g_m||).
+
+Weiszfeld takes this as an iteration. It costs two passes over the deltas a step and is fast while the offsets
+``g_m - z`` point everywhere, as those of large models do. It crawls near ties, near a delta that is almost the median,
+and in few dimensions. There a round of Newton's method takes over, in the span of the offsets, for which their inner
+products are enough: one more product ``[S, d] x [d, S]``, and no further pass however many steps it needs.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.sparse.linalg import cg
+
+from fedjax_drag import tree
+from fedjax_drag.ops.distances import gram
+from fedjax_drag.types import Deltas, Params
+
+_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares in float32 that lost nothing to under- or overflow
+_SLOW = 0.5  # a step longer than this share of the one before
+_UNSEEN = 0.1  # Weiszfeld goes below the tolerance by this, as slow parts of the error may hide behind fast ones
+_MANY = 256  # rows from which XLA:CPU reduces them 8 x faster in blocks of coordinates that stay in cache
+_BLOCK = 2048
+_NEWTON_STEPS = 60
+_CG_STEPS = 100
+
+
+class Median(NamedTuple):
+    """A geometric median and how it was found.
+
+    Attributes:
+      point: the geometric median, like ``params``.
+      weight: its coefficients on the deltas ``[S]``, summing to 1.
+      iterations: steps of Weiszfeld and rounds of Newton's method.
+      residual: relative to :func:`spread`, the length of the last step; after Newton's method, the share of its
+        last round that rounding leaves uncertain.
+    """
+
+    point: Params
+    weight: jax.Array
+    iterations: jax.Array
+    residual: jax.Array
+
+
+def offsets(deltas: Deltas, point: Params, mass: jax.Array) -> Deltas:
+    """``g_m - z`` in accumulation precision; ones for clients of mass 0, as no norm of them needs special care."""
+
+    def leaf(g, z):
+        return jnp.where(mass.reshape(-1, *[1] * z.ndim) > 0, tree.accurate(g) - z, 1.0)
+
+    return jax.tree.map(leaf, deltas, point)
+
+
+@jax.custom_jvp
+def distances_to(point: Params, deltas: Deltas, mass: jax.Array) -> jax.Array:
+    """``||g_m - z||``, and some positive number for clients of mass 0, ``[S]``.
+
+    Written so that XLA takes the offsets on the way: to store them would cost several passes.
+    """
+
+    def squares(g, z):
+        g, z = g.reshape(len(mass), -1), z.reshape(-1)
+        whole = g.shape[1] // _BLOCK if len(mass) > _MANY else 0
+
+        def square(g, z):
+            return jnp.square(tree.accurate(g) - z).sum(1)
+
+        def block(k, total):
+            of = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=k * _BLOCK, slice_size=_BLOCK, axis=-1)
+            return total + square(of(g), of(z))
+
+        rest = square(g[:, whole * _BLOCK :], z[whole * _BLOCK :])
+        return jax.lax.fori_loop(0, whole, block, rest) if whole else rest
+
+    total = jnp.where(mass > 0, _over_leaves(squares, deltas, point), 1.0)
+    safe = ((total > _SAFE_SQUARES[0]) & (total < _SAFE_SQUARES[1])).all()
+    scaled = lambda: tree.norms(offsets(deltas, point, mass)).astype(total.dtype)
+    return jax.lax.cond(safe, lambda: jnp.sqrt(jnp.where(safe, total, 1.0)), scaled)
+
+
+@distances_to.defjvp
+def _distances_to_jvp(primals, tangents):
+    point, deltas, mass = primals
+    distance = distances_to(*primals)
+    unit = jnp.where(mass > 0, tree.inverse(distance), 0.0)
+
+    def along(away, dg, dz):
+        change = tree.accurate(dg) - dz
+        return (unit.reshape(-1, *[1] * dz.ndim) * away * change).reshape(len(unit), -1).sum(1)
+
+    return distance, _over_leaves(along, offsets(deltas, point, mass), tangents[1], tangents[0])
+
+
+def _over_leaves(term: Callable[..., jax.Array], *trees: Any) -> jax.Array:
+    """Sum of ``term`` over the leaves of the trees."""
+    return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(term, *trees)))
+
+
+def closeness(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
+    """``w_m``, proportional to ``p_m / max(nu, d_m)`` and summing to 1."""
+    bounded = jnp.maximum(distance, smoothing)
+    nearest = jax.lax.stop_gradient(jnp.where(mass > 0, bounded, jnp.inf).min())
+    weight = jnp.where(mass > 0, mass * (nearest / bounded), 0.0)  # relative to the nearest: no inverse overflows
+    # The condition comes last, to stop the derivative by the weight of an absent client that is not finite.
+    return jnp.where(mass > 0, weight * tree.inverse(weight.sum()), 0.0)
+
+
+def spread(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
+    """The median distance, or ``nu`` if that is larger: a length that no minority can change at will."""
+    order = jnp.argsort(distance)
+    beyond_half = jnp.cumsum(mass[order]) > (0.5 + 1e-5) * mass.sum()
+    return jnp.maximum(distance[order][jnp.argmax(beyond_half)], smoothing)
+
+
+def in_accuracy_of(deltas: Deltas, *values: Any) -> list[jax.Array]:
+    """The values in the dtype that statistics of the deltas accumulate in."""
+    dtype = jnp.result_type(*map(tree.accurate, jax.tree.leaves(deltas)))
+    return [jnp.asarray(value).astype(dtype) for value in values]
+
+
+def weiszfeld(deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, max_iterations: int) -> Median:
+    """Weiszfeld's iteration from the weighted mean, until a step is shorter than ``tolerance``.
+
+    The loop is a scan whose steps after convergence are skipped, so that it can be differentiated in reverse.
+
+    Args:
+      deltas: ``[S, *p]``.
+      mass: non-negative weights ``[S]``; clients of mass 0 are absent.
+      smoothing: lower bound ``nu`` on a distance, > 0, in the units of the deltas.
+      tolerance: length of the last step, relative to :func:`spread`.
+      max_iterations: static bound on the number of steps.
+    """
+    mass, smoothing = in_accuracy_of(deltas, mass * tree.inverse(mass.sum()), smoothing)
+
+    def step(now: Median) -> Median:
+        point, weight, distance = _step(deltas, mass, smoothing, now.point)
+        moved = tree.norm(tree.subtract(point, now.point))
+        return Median(point, weight, now.iterations + 1, moved / spread(distance, mass, smoothing))
+
+    def guarded(now: Median, _: None) -> tuple[Median, None]:
+        return jax.lax.cond(now.residual > tolerance, step, lambda done: done, now), None
+
+    start = Median(tree.weighted_sum(mass, deltas), mass, jnp.zeros((), int), jnp.full((), jnp.inf, mass.dtype))
+    return jax.lax.scan(guarded, start, length=max_iterations)[0]
+
+
+def pull(point: Params, deltas: Deltas, mass: jax.Array, smoothing: Any) -> Params:
+    """``sum_m w_m (z - g_m)``: 0 at the geometric median."""
+    weight = closeness(distances_to(point, deltas, mass), mass, smoothing)
+    return tree.scale(-1.0, tree.weighted_sum(weight, offsets(deltas, point, mass)))
+
+
+def _root(equation: Callable[..., Params], point: Params, *arguments: Any) -> Params:
+    """``point``, where ``equation(point, *arguments)`` is 0, with the derivatives that follow from that.
+
+    By the implicit function theorem, whatever the steps that led there. The derivative of ``equation`` by
+    the point must be symmetric.
+    """
+    del equation, arguments
+    return point
+
+
+root = jax.custom_jvp(_root, nondiff_argnums=(0,))
+
+
+@root.defjvp
+def _root_jvp(equation, primals, tangents):
+    point, arguments = primals[0], primals[1:]
+    _, right = jax.jvp(lambda *arguments: equation(point, *arguments), arguments, tangents[1:])
+    _, linear = jax.linearize(lambda point: equation(point, *arguments), point)
+    eps = float(jnp.finfo(jax.tree.leaves(point)[0].dtype).eps)
+    # Deltas on a line leave the median free: without the ridge there would be no solution.
+    ridge = lambda v: jax.tree.map(lambda a, b: a + 4 * eps * b, linear(v), v)
+    solve = lambda apply, right: cg(apply, right, tol=10 * eps, maxiter=_CG_STEPS)[0]
+    return point, tree.scale(-1.0, jax.lax.custom_linear_solve(ridge, right, solve, symmetric=True))
+
+
+def geometric_median_of(deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, max_iterations: int) -> Median:
+    """The geometric median, also where Weiszfeld's iteration would crawl.
+
+    Arguments as for :func:`weiszfeld`. The point is differentiated as the root of the gradient; its weights are not.
+    """
+    mass, smoothing = in_accuracy_of(deltas, mass * tree.inverse(mass.sum()), smoothing)
+    found = converge(deltas, mass, smoothing, tolerance, max_iterations, tree.weighted_sum(mass, deltas))
+    return found._replace(point=root(pull, found.point, deltas, mass, smoothing))
+
+
+class _Progress(NamedTuple):
+    median: Median
+    moved: jax.Array
+    previous: jax.Array
+    settled: jax.Array
+
+
+def converge(
+    deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, max_iterations: int, start: Params
+) -> Median:
+    """Weiszfeld's iteration from ``start`` while it is fast, then rounds of Newton's method; without derivatives.
+
+    Arguments as for :func:`weiszfeld`; ``mass`` sums to 1.
+    """
+    deltas, mass, smoothing, tolerance, start = jax.lax.stop_gradient((deltas, mass, smoothing, tolerance, start))
+    dtype = mass.dtype
+    infinite, none = jnp.full((), jnp.inf, dtype), jnp.zeros((), int)
+
+    def unfinished(now: _Progress) -> jax.Array:
+        brisk = ~(now.moved > _SLOW * now.previous)
+        return brisk & ~now.settled & (now.median.iterations < max_iterations)
+
+    def step(now: _Progress) -> _Progress:
+        point, weight, distance = _step(deltas, mass, smoothing, now.median.point)
+        moved = tree.norm(tree.subtract(point, now.median.point))
+        residual = moved / spread(distance, mass, smoothing)
+        # Close to a delta the steps are short because it weighs so much, not because they have arrived.
+        nearest = jnp.where(mass > 0, jnp.maximum(distance, smoothing), jnp.inf).min()
+        settled = (residual <= _UNSEEN * tolerance) & (moved <= 0.1 * nearest)
+        return _Progress(Median(point, weight, now.median.iterations + 1, residual), moved, now.moved, settled)
+
+    def newton(now: _Progress) -> _Progress:
+        point, moved, reach = _newton(deltas, mass, smoothing, now.median.point)
+        residual = jnp.sqrt(jnp.finfo(dtype).eps) * moved / reach
+        median = now.median._replace(point=point, iterations=now.median.iterations + 1, residual=residual)
+        return _Progress(median, moved, now.moved, residual <= tolerance)
+
+    first = _Progress(Median(start, mass, none, infinite), infinite, infinite, jnp.zeros((), bool))
+    walked = jax.lax.while_loop(unfinished, step, first)
+    again = walked._replace(moved=infinite, previous=infinite)
+    median = jax.lax.while_loop(unfinished, newton, again).median
+    distance = distances_to(median.point, deltas, mass)
+    return median._replace(weight=closeness(distance, mass, smoothing))
+
+
+def _step(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> tuple[Params, jax.Array, jax.Array]:
+    """Where one step of Weiszfeld's leads from ``point``, with what weights, and the distances before it."""
+    distance = distances_to(point, deltas, mass)
+    weight = closeness(distance, mass, smoothing)
+    return tree.weighted_sum(weight, deltas), weight, distance
+
+
+def _newton(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> tuple[Params, jax.Array, jax.Array]:
+    """One round of Newton's method: the next point, how far it is, and :func:`spread` around it.
+
+    From the inner products of the unit offsets follow coordinates of the deltas in their span, with the origin at
+    ``point``: S places in at most S dimensions. They are exact to about the root of the precision, so the next round
+    starts from exact differences again.
+    """
+    away = offsets(deltas, point, mass)
+    distance = distances_to(point, deltas, mass)
+    unit, scale = jnp.where(mass > 0, tree.inverse(distance), 0.0), spread(distance, mass, smoothing)
+    eps = jnp.finfo(distance.dtype).eps
+    power, axes = jnp.linalg.eigh(gram(away, unit))
+    kept = power > len(power) * eps * power[-1]
+    length = jnp.sqrt(jnp.where(kept, power, 0.0))
+    far = jnp.minimum(distance / scale, 1 / eps)  # from there on only the direction matters
+    places = far[:, None] * axes * length
+    shift = _minimiser(places, mass, smoothing / scale)
+    step = tree.weighted_sum((axes @ (shift * tree.inverse(length))) * (scale * unit), away)
+    reach = spread(jnp.linalg.norm(places - shift, axis=1), mass, smoothing / scale)
+    return tree.add(point, step), scale * jnp.linalg.norm(shift), scale * reach
+
+
+def _minimiser(places: jax.Array, mass: jax.Array, smoothing: jax.Array) -> jax.Array:
+    """The geometric median of ``places`` ``[S, n]``, around the origin and with distances of order 1.
+
+    A primal-dual Newton method. Distances are rounded off to ``D_m = sqrt(max(nu, d_m)^2 + mu^2)`` while mu falls
+    from 1. With ``r_m = z - x_m``, the unit vectors ``y_m = r_m / D_m`` are unknowns of their own, which takes
+    the kinks out of the equations ``D_m y_m = r_m``, ``sum_m p_m y_m = 0``. Eliminating y leaves
+
+        (sum_m p_m / D_m (I - sym(y_m r_m^T) / D_m)) step = -sum_m p_m r_m / D_m,
+
+    where the term with y is absent within nu. With y = 0 this is Weiszfeld's step.
+    """
+    eps = jnp.finfo(places.dtype).eps
+
+    def slope(z, rounding):
+        r = z - places
+        d = jnp.linalg.norm(r, axis=1)
+        rounded = jnp.hypot(jnp.maximum(d, smoothing), rounding)
+        return r, jnp.where(d > smoothing, 1 / rounded, 0.0), 1 / rounded, (mass / rounded) @ r
+
+    def advance(now):
+        z, y, rounding, _, count = now
+        r, outside, near, gradient = slope(z, rounding)
+        bend = ((mass * near * outside)[:, None] * y).T @ r
+        curvature = (mass @ near + 100 * eps) * jnp.eye(len(z), dtype=z.dtype) - (bend + bend.T) / 2
+        step = -jnp.linalg.solve(curvature, gradient)
+
+        def beyond(part):
+            return (slope(z + part * step, rounding)[-1] @ step > 0.3 * jnp.abs(gradient @ step)) & (part > 1e-3)
+
+        part = jax.lax.while_loop(beyond, lambda part: part / 2, jnp.ones((), z.dtype))
+        y = near[:, None] * (r + step) - y * (outside * near * (r @ step))[:, None]
+        y = y / jnp.maximum(1.0, jnp.linalg.norm(y, axis=1, keepdims=True))
+        lower = jnp.maximum(jnp.where(part > 0.9, 0.1 * rounding, rounding), eps)
+        arrived = (rounding <= eps) & (jnp.linalg.norm(part * step) <= 0.01 * jnp.sqrt(eps))
+        return z + part * step, y, lower, arrived, count + 1
+
+    def unfinished(now):
+        return ~now[3] & (now[4] < _NEWTON_STEPS)
+
+    start = (jnp.zeros_like(places[0]), jnp.zeros_like(places), jnp.ones((), places.dtype))
+    return jax.lax.while_loop(unfinished, advance, (*start, jnp.zeros((), bool), jnp.zeros((), int)))[0]

@@ -1,0 +1,119 @@
+"""What every rule does with clients that must not count: absent, expelled, or with a message that is no use."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import tree
+from fedjax_drag.types import Params, State, Sums
+
+
+class Screening(NamedTuple):
+    """Who counts in a round, or in a chunk of its cohort.
+
+    Attributes:
+      counted: ``[S]`` bool, the clients that do.
+      broken: ``[S]`` bool, those that take part and whose message is not finite or too long.
+    """
+
+    counted: jax.Array
+    broken: jax.Array
+
+    @property
+    def num_rejected(self) -> jax.Array:
+        """How many were rejected for what they sent, int32 scalar."""
+        return (self.broken & ~self.counted).sum()
+
+
+def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True) -> Screening:
+    """Which clients count.
+
+    Args:
+      messages: pytree with a leading axis ``[S]``.
+      valid: mask ``[S]`` of the clients that take part at all; default everybody.
+      reject_nonfinite: whether a message that is not usable, see :func:`fedjax_drag.tree.usable_rows`, excludes its
+        client: one with an entry that is not finite, or too long for sums in its dtype.
+    """
+    present = jnp.ones(tree.cohort_size(messages), bool) if valid is None else jnp.asarray(valid, bool)
+    usable = tree.usable_rows(messages)
+    return Screening(present & usable if reject_nonfinite else present, present & ~usable)
+
+
+def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives ``apply`` the mask of the clients that count, and the common metrics.
+
+    The wrapped rule accepts two more extras, ``valid`` ``[S]`` (default: everybody) and
+    ``reject_nonfinite`` (a Python bool, default True: a delta with an entry that is not finite is as if
+    it had not been sent; with False it makes the parameters NaN, whatever the rule). A finite delta that is too long
+    for sums in float32 is treated in the same way: of d parameters, one with an entry above ``2.0e31 / sqrt(d)``. No
+    delta of a norm above 2.0e31 is left then; :func:`fedjax_drag.tree.usable_rows` says why the bound lies there.
+
+    The rule itself receives ``valid`` with both extras taken into account, leaves those clients' weights at 0, and
+    finds the deltas unchanged; the statistics in :mod:`fedjax_drag.tree` ignore rows without a finite norm.
+
+    If no client is left, parameters and state stay as they were. ``state.metrics`` gains
+    ``num_rejected``, the number of clients rejected for what they sent.
+    """
+
+    @functools.wraps(apply)
+    def screened_apply(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
+        tree.check_cohort(params, deltas)
+        who = screen(deltas, valid, reject_nonfinite)
+        after = apply(params, deltas, state, valid=who.counted, **extras)
+        return _concluded((params, state), after, who, reject_nonfinite)
+
+    return screened_apply
+
+
+def screened_sums(rule: Sums) -> Sums:
+    """The same for a rule in the form of sums: ``seen`` gains the :class:`Screening`."""
+
+    def accumulate(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
+        tree.check_cohort(params, deltas)
+        who = screen(deltas, valid, reject_nonfinite)
+        total, seen = rule.accumulate(params, deltas, state, valid=who.counted, **extras)
+        return total, (who, seen)
+
+    def finish(params, total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+        del valid  # was taken into account by accumulate
+        who, seen = seen
+        after = rule.finish(params, total, state, seen, valid=who.counted, **extras)
+        return _concluded((params, state), after, who, reject_nonfinite)
+
+    def absorb_first_pass(total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+        del valid, reject_nonfinite
+        who, seen = seen
+        assert rule.absorb_first_pass is not None
+        return tree.where(
+            who.counted.any(), rule.absorb_first_pass(total, state, seen, valid=who.counted, **extras), state
+        )
+
+    return Sums(accumulate, finish, rule.needs_first_pass, rule.absorb_first_pass and absorb_first_pass)
+
+
+def _concluded(
+    before: tuple[Params, State], after: tuple[Params, State], who: Screening, reject_nonfinite: bool
+) -> tuple[Params, State]:
+    """Parameters and state at the end of a round, from those that it found and those that the rule gave."""
+    (params, state), (moved, state_after) = before, after
+    if not reject_nonfinite:
+        nowhere = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), moved)
+        moved = tree.where(who.broken.any(), nowhere, moved)
+    metrics = {**state_after.metrics, "num_rejected": who.num_rejected}
+    now, then = (moved, state_after._replace(metrics={})), (params, state._replace(metrics={}))
+    moved, kept = tree.where(who.counted.any(), now, then)
+    return moved, kept._replace(metrics=metrics)
+
+
+def empty_metrics(*per_client: str, **scalars: Any) -> dict[str, Any]:
+    """Metrics before any round: the common entries, and those named, for a cohort of nobody yet.
+
+    Args:
+      *per_client: names of further entries of shape ``[S]``.
+      **scalars: further entries and the values they start from.
+    """
+    names = ("weight", "cosine", *per_client)
+    return {name: jnp.zeros(0) for name in names} | {"num_rejected": jnp.zeros((), int)} | scalars

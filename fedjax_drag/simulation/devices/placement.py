@@ -1,0 +1,170 @@
+"""Clients over devices: which way an axis of clients or batches is walked, and where arrays lie.
+
+With a mesh, every device runs the local passes of its share of the cohort. Where the method needs sums alone, it adds
+up their messages as well, and the devices exchange no more than these sums. Otherwise the messages then move from a
+split by client to a split by coordinate (one all-to-all), so that any rule, order statistics included, works on whole
+columns; only a leaf with no axis that the devices divide is copied to all. The new parameters are gathered at the
+end of the round.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedjax_drag import checks, per_client
+
+MESHES = ("auto", "cores", "all")
+"""Meshes by name."""
+
+
+def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
+    """Checks the argument ``mesh`` of a run.
+
+    Args:
+      mesh: None (one device), ``"cores"`` (as many devices of this process as divide the cohort), ``"all"`` (as many of
+        all processes, the same number of each), ``"auto"`` (``"cores"`` where that is faster, which it is on every CPU
+        of which several devices divide the cohort, else one device) or a mesh of one axis.
+      cohort_size: S, which must be a multiple of the number of devices.
+
+    Raises:
+      ValueError: if the mesh does not fit the cohort or the machine.
+    """
+    if mesh == "auto":
+        shares = range(2, jax.local_device_count() + 1)
+        sharing = jax.default_backend() == "cpu" and any(cohort_size % share == 0 for share in shares)
+        mesh = "cores" if sharing and jax.process_count() == 1 else None
+    if mesh is None:
+        return None
+    if isinstance(mesh, str):
+        checks.one_of("mesh", mesh, MESHES)
+        processes = range(jax.process_count()) if mesh == "all" else [jax.process_index()]
+        devices = [jax.local_devices(process) for process in processes]
+        if mesh == "cores" and len(devices[0]) == 1:
+            raise ValueError(
+                "mesh='cores': only one device; call jax.config.update('jax_num_cpu_devices', number_of_cores) "
+                "before anything else in JAX"
+            )
+        fewest = min(len(own) for own in devices)
+        shares = [share for share in range(1, fewest + 1) if cohort_size % (share * len(devices)) == 0]
+        share = shares[-1] if shares and shares[-1] * len(devices) > 1 else fewest  # what cannot be is told below
+        mesh = Mesh([device for own in devices for device in own[:share]], ("clients",))
+    if len(mesh.axis_names) != 1:
+        raise ValueError(f"mesh with axes {mesh.axis_names}: must have one axis, over which clients are sharded")
+    if cohort_size % mesh.size:
+        raise ValueError(f"cohort_size={cohort_size}: must be a multiple of the {mesh.size} devices of the mesh")
+    return mesh
+
+
+def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:
+    """Asks for ``[S, *p]`` split along the first parameter axis that the devices divide, whole in S."""
+    if mesh is None:
+        return stacked
+
+    def leaf(x):
+        axes = [None] * x.ndim
+        divisible = [axis for axis in range(1, x.ndim) if x.shape[axis] % mesh.size == 0]
+        if divisible:
+            axes[divisible[0]] = mesh.axis_names[0]
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    return jax.tree.map(leaf, stacked)
+
+
+def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
+    """``examples[index]`` of examples that the devices divide among them.
+
+    Args:
+      examples: a pytree of arrays, leading axis divided as :func:`divided` does it.
+      index: of the clients of a round ``[S, L]``, or one list ``[L]`` for all.
+      mesh: the devices.
+
+    Returns:
+      ``[S, L, ...]``, each device having those of its share of the clients; for one list ``[L, ...]`` everywhere.
+    """
+    axis, of_clients = mesh.axis_names[0], index.ndim == 2
+
+    def share(own, index):
+        def leaf(x):
+            place = index - jax.lax.axis_index(axis) * x.shape[0]
+            mine = ((place >= 0) & (place < x.shape[0])).reshape(*index.shape, *[1] * (x.ndim - 1))
+            found = jnp.where(mine, x[jnp.clip(place, 0, x.shape[0] - 1)], jnp.zeros((), x.dtype))
+            return jax.lax.psum_scatter(found, axis, tiled=True) if of_clients else jax.lax.psum(found, axis)
+
+        return jax.tree.map(leaf, own)
+
+    split = PartitionSpec(axis)
+    out = split if of_clients else PartitionSpec()
+    return jax.shard_map(share, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=out)(examples, index)
+
+
+def divided(examples: Any, mesh: Mesh) -> Any:
+    """``examples`` from the host, their leading axis divided among the devices and filled up to what these divide."""
+
+    def leaf(x):
+        return np.pad(x, [(0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)])
+
+    return place(jax.tree.map(leaf, examples), NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])))
+
+
+def everywhere(mesh: Mesh | None) -> NamedSharding | None:
+    """The sharding of what every device holds a copy of; None without a mesh."""
+    return None if mesh is None else NamedSharding(mesh, PartitionSpec())
+
+
+def placement(state: Any, mesh: Mesh | None) -> Any:
+    """The shardings of a run's state: a copy on every device, rows of clients divided among them.
+
+    Rows that the devices do not divide are copied too. None without a mesh.
+    """
+    if mesh is None:
+        return None
+
+    def of_rows(x):
+        return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0] if x.shape[0] % mesh.size == 0 else None))
+
+    def node(part):
+        return jax.tree.map(of_rows, part) if per_client.is_per_client(part) else everywhere(mesh)
+
+    return jax.tree.map(node, state, is_leaf=per_client.is_per_client)
+
+
+def placed(state: Any, mesh: Mesh | None) -> Any:
+    """``state`` with every leaf where :func:`placement` wants it; also inside a compiled program."""
+    return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh))
+
+
+def place(values: Any, shardings: Any) -> Any:
+    """``values`` on the devices that ``shardings`` name.
+
+    Args:
+      values: a pytree of arrays; where the devices are those of several processes, each has the same ones.
+      shardings: one for all, a pytree of one for each, or None for the default device.
+    """
+    if shardings is None or jax.process_count() == 1:
+        return jax.device_put(values, shardings)
+
+    def leaf(x, sharding):
+        if sharding.is_fully_addressable or not getattr(x, "is_fully_addressable", True):
+            return jax.device_put(x, sharding)
+        return jax.make_array_from_callback(np.shape(x), sharding, lambda index: x[index])
+
+    return jax.tree.map(leaf, values, jax.tree.broadcast(shardings, values))
+
+
+def fetch(arrays: Any) -> Any:
+    """``arrays`` in host memory, also those of which other processes have parts; these must all fetch them."""
+
+    def whole(x):
+        everywhere = x.is_fully_addressable or x.is_fully_replicated if isinstance(x, jax.Array) else True
+        return x if everywhere else multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.device_get(jax.tree.map(whole, arrays))
+
+
+def own_copy(arrays: Any) -> Any:
+    """What the first device of this process holds of ``arrays``: of those that are everywhere, a copy."""
+    return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, arrays)

@@ -1,0 +1,76 @@
+"""What a run refuses before anything is computed, other than numbers out of range."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.core import Tracer
+
+from fedjax_drag import checks
+from fedjax_drag.simulation.program.dissimilarity import requested
+from fedjax_drag.simulation.program.round import KNOWLEDGE
+from fedjax_drag.types import Algorithm, Attack
+
+
+def check_attack(attack: Attack | None, uses_root: bool) -> None:
+    """Refuses an attack that is to know what nobody knows."""
+    if attack is None:
+        return
+    for name in sorted(attack.needs):
+        checks.one_of("attack: needs", name, KNOWLEDGE)
+    if "root_delta" in attack.needs and not uses_root:
+        raise ValueError("attack: needs the server's root update; the method must be one that has it, such as fltrust")
+
+
+def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> None:
+    """Refuses what goes down the gradient by itself, shown by the first update at 0 for a gradient of ones."""
+    zeros = jax.tree.map(lambda p: jnp.zeros((1,) * len(p.shape), p.dtype), params)  # whatever the model's size
+    ones = jax.tree.map(jnp.ones_like, zeros)
+    update, _ = local_optimizer.update(ones, local_optimizer.init(zeros), zeros)
+    total = sum(leaf.sum() for leaf in jax.tree.leaves(update))
+    if not isinstance(total, Tracer) and total < 0:
+        raise ValueError(
+            "local_optimizer: turns directions round, as optax.sgd and others with a learning rate do; must leave "
+            "that to step_size, such as optax.trace(0.9)"
+        )
+
+
+def resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
+    """The way to walk over clients, ``"vmap"`` or ``"map"``, that is asked for or the backend's better one."""
+    checks.one_of("clients_axis", clients_axis, ("auto", "vmap", "map"))
+    if clients_axis == "vmap" and clients_per_chunk is not None:
+        raise ValueError(f"clients_per_chunk={clients_per_chunk}: goes with clients_axis='map', not 'vmap'")
+    if clients_axis != "auto":
+        return clients_axis
+    return "map" if clients_per_chunk is not None or jax.default_backend() == "cpu" else "vmap"
+
+
+def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack | None) -> bool:
+    """Whether messages are added up as they come; ``"auto"`` does so where nothing speaks against it."""
+    checks.one_of("aggregation", aggregation, ("auto", "stack", "stream"))
+    obstacle = None
+    if algorithm.streamed is None:
+        obstacle = "the method's rule compares the clients with each other"
+    elif attack is not None and attack.forge is not None:
+        obstacle = "the attack forges messages in the knowledge of all others"
+    elif requested(algorithm.needs):
+        obstacle = "the method needs the clients' dissimilarity, which is told from the stacked messages"
+    if aggregation == "stream" and obstacle:
+        raise ValueError(f"aggregation='stream': {obstacle}; must be 'auto' or 'stack'")
+    return aggregation != "stack" and obstacle is None
+
+
+def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
+    """Refuses a loss that is not one number for each example."""
+    logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
+    found = jax.eval_shape(loss, logits, labels)
+    if getattr(found, "shape", None) != (2,) or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise ValueError(f"loss: returns {found} for two examples; must be floating, [2], one number for each")
+
+
+def check_logits(logits: Any, num_classes: int) -> None:
+    """Refuses a model whose output for one example, an array or its shape, is not one number for each class."""
+    if logits.shape != (1, num_classes):
+        raise ValueError(f"model: returns shape {logits.shape} for one example; must be (1, {num_classes}), the logits")

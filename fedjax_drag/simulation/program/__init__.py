@@ -1,0 +1,1 @@
+"""What is compiled: the loop over rounds, one round, the local pass, the clients axis, sampling, evaluation."""

@@ -1,0 +1,123 @@
+"""The extra ``dissimilarity``: how far each client's model moved in what it predicts on the client's own data."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import checks, tree
+from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.program.clients_axis import Mapper
+from fedjax_drag.types import Batch, Deltas, Params
+
+_BATCH = 250  # examples predicted at once; bounds the memory of activations
+
+
+def flattened(a: jax.Array, b: jax.Array, count: Any) -> jax.Array:
+    """1-D Wasserstein distance between all probabilities of ``a`` and all of ``b``.
+
+    Args:
+      a: ``[L, C]`` in [0, 1].
+      b: ``[L, C]`` in [0, 1].
+      count: how many rows are real; those after them are padding.
+
+    Returns:
+      A scalar in [0, 1].
+    """
+    real = jnp.arange(a.shape[0])[:, None] < count
+    # Padding sorts behind every probability, on both sides, where it cancels.
+    rising = [jnp.sort(jnp.where(real, p, 2.0).reshape(-1)) for p in (a, b)]
+    return jnp.abs(rising[0] - rising[1]).sum() / jnp.maximum(count * a.shape[1], 1)
+
+
+def class_histogram(a: jax.Array, b: jax.Array, count: Any) -> jax.Array:
+    """1-D Wasserstein distance over the class index between the mean distributions of ``a`` and of ``b``.
+
+    Args:
+      a: ``[L, C]``, a distribution in each row.
+      b: ``[L, C]``, a distribution in each row.
+      count: how many rows are real; those after them are padding.
+
+    Returns:
+      A scalar in [0, C - 1].
+    """
+    real = jnp.arange(a.shape[0])[:, None] < count
+    difference = jnp.where(real, a - b, 0.0).sum(0) / jnp.maximum(count, 1)
+    return jnp.abs(jnp.cumsum(difference)[:-1]).sum()
+
+
+DISTANCES = {"flattened": (flattened, lambda classes: 1.0), "class_histogram": (class_histogram, lambda c: c - 1.0)}
+"""Each distance, and the largest value it can have for C classes."""
+
+
+def requested(needs: Iterable[str]) -> str | None:
+    """Which of :data:`DISTANCES` a rule needs, or None.
+
+    Args:
+      needs: those of a rule or algorithm: ``"dissimilarity"`` stands for ``"flattened"``, the other is asked for as
+        ``"dissimilarity:class_histogram"``.
+
+    Raises:
+      ValueError: for an unknown distance, or more than one.
+    """
+    names = [need.partition(":")[2] or "flattened" for need in needs if need.partition(":")[0] == "dissimilarity"]
+    for name in names:
+        checks.one_of("dissimilarity", name, DISTANCES)
+    if len(names) > 1:
+        raise ValueError(f"dissimilarity={', '.join(sorted(names))}: must be only one")
+    return names[0] if names else None
+
+
+def make_dissimilarity(
+    kind: str,
+    apply: Callable[[Params, jax.Array], jax.Array],
+    preprocess: Callable[[jax.Array], jax.Array],
+    over_clients: Mapper,
+) -> Callable[[Batch, Params, Deltas, jax.Array | Batch, jax.Array], jax.Array]:
+    """Builds ``(train, start, deltas, rows, counts) -> dissimilarity [S]``; of ``rows``, each as ``gather`` takes it.
+
+    Each client compares the softmax predictions of the model it was sent, ``start``, with those of the model that it
+    uploads, ``start + delta``: for a malicious client that is the forged one. The examples are all of the client's
+    own, as they are; an attacker's changes to its training data are not among them. If the uploaded model or its
+    predictions are not finite, the distance is the largest possible.
+
+    This costs one prediction of every example of the cohort by each of two models. Examples are predicted in batches,
+    a client's last being padded, so that at any time only probabilities ``[L, C]`` are kept for the clients that
+    ``over_clients`` runs at once.
+
+    Args:
+      kind: name of one of :data:`DISTANCES`.
+      apply: ``(params, x) -> logits``.
+      preprocess: from stored examples to model inputs.
+      over_clients: maps a function of one client over a leading axis.
+    """
+    distance, largest = DISTANCES[kind]
+
+    def of_client(shared, entry):
+        train, start = shared
+        delta, row, count = entry
+        models, most = (start, tree.move(start, delta)), jax.tree.leaves(row)[0].shape[0]
+        size = min(_BATCH, most)
+
+        def predict(index):
+            places = jnp.minimum(index * size + jnp.arange(size), most - 1)
+            x = gather(train, row, places, preprocess).x
+            return [jax.nn.softmax(tree.accurate(apply(params, x))) for params in models]
+
+        def write(index, predictions):
+            return [
+                jax.lax.dynamic_update_slice_in_dim(kept, new, index * size, 0)
+                for kept, new in zip(predictions, predict(index), strict=True)
+            ]
+
+        length = -(-most // size) * size
+        blank = [jnp.zeros((length, *p.shape[1:]), p.dtype) for p in jax.eval_shape(predict, 0)]
+        before, after = jax.lax.fori_loop(0, -(-count // size), write, blank)
+        moved = distance(before, after, count)
+        return jnp.where(jnp.isfinite(moved), moved, largest(before.shape[1]))
+
+    def dissimilarity(train, start, deltas, rows, counts):
+        return over_clients(of_client, (train, start), (deltas, rows, counts))
+
+    return dissimilarity

@@ -1,0 +1,72 @@
+"""What a run returns: the final parameters and the history."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_drag.simulation.program.client_cost import ClientCost
+from fedjax_drag.types import Params
+
+
+class Result(NamedTuple):
+    """A finished run.
+
+    Attributes:
+      params: final global parameters.
+      history: dict of NumPy arrays, one entry (row) for each evaluation: ``round``, ``test_accuracy``, ``test_loss``,
+        ``train_loss`` (mean over the rounds since the last evaluation), ``num_rejected`` (sum over them), and of the
+        evaluated round the rule's own metrics, per client ``[E, S]``. Where the algorithm hands out another model
+        than its parameters, ``output_accuracy`` and ``output_loss`` are that model's. Under attack, of the evaluated
+        round: ``cosine_to_benign``, ``malicious_weight``, ``detection_tpr`` and ``detection_fpr`` of
+        :func:`~fedjax_drag.simulation.program.attack_metrics.harm`, and ``attack_success_rate`` on the test set where
+        the attack has a goal.
+        Of the clients, summed over the rounds since the last evaluation: ``participants``, ``local_steps``,
+        ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``, ``vector_operations``,
+        ``bytes_down`` and ``bytes_up``. ``client_seconds``, since the start of the run, is what the slowest clients
+        would have needed, each by itself on this device.
+      state: the whole final state, from which a run can go on.
+      seconds: running time without compilation, evaluations included.
+      compile_seconds: time spent compiling and timing a client.
+      cost: what the method asks of one client, a :class:`~fedjax_drag.simulation.program.client_cost.ClientCost`.
+      seconds_per_step: measured time of a client's local step; None if it was not measured.
+      diverged_at: the first round after which a parameter was not finite; None if there is none. Unless
+        ``stop_on_divergence`` was off, the history ends with the evaluation that follows it.
+    """
+
+    params: Params
+    history: dict[str, np.ndarray]
+    state: Any
+    seconds: float
+    compile_seconds: float
+    cost: ClientCost
+    seconds_per_step: float | None
+    diverged_at: int | None = None
+
+    def rounds_to(self, accuracy: float) -> int | None:
+        """First evaluated round whose test accuracy reaches ``accuracy`` (in [0, 1]), or None."""
+        return self._first("round", accuracy, int)
+
+    def time_to(self, accuracy: float) -> float | None:
+        """``client_seconds`` at the first evaluated round whose test accuracy reaches ``accuracy``, or None.
+
+        Raises:
+          ValueError: if the clients were not timed.
+        """
+        if "client_seconds" not in self.history:
+            raise ValueError("time_to: the clients of this run were not timed; set time_clients=True")
+        return self._first("client_seconds", accuracy, float)
+
+    def _first(self, name: str, accuracy: float, kind: Callable[[Any], Any]) -> Any:
+        reached = np.flatnonzero(self.history["test_accuracy"] >= accuracy)
+        return kind(self.history[name][reached[0]]) if reached.size else None
+
+
+def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Turns one dict for each evaluation into a dict of arrays with a leading axis ``[E]``."""
+    return {name: np.stack([np.asarray(entry[name]) for entry in entries]) for name in entries[0]} if entries else {}
+
+
+def client_seconds(history: Mapping[str, np.ndarray], seconds_per_step: float) -> np.ndarray:
+    """What the slowest client of every round would have needed so far, summed over the rounds ``[E]``."""
+    return np.cumsum(history["slowest_steps"], dtype=np.int64) * seconds_per_step

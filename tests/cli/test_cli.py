@@ -1,0 +1,235 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fedjax_drag
+from fedjax_drag.experiment.build import catalog
+from fedjax_drag.experiment.run.checkpoints import Checkpoints
+
+
+def one_line(result, status):
+    """The single line on standard error of a call that ended with this status."""
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("fedjax-drag: error: ")
+    return line.removeprefix("fedjax-drag: error: ")
+
+
+def test_run_writes_the_folder_draws_the_curve_and_tells(command, tiny_file, tmp_path):
+    result = command("run", tiny_file)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "", "no progress bar where there is no terminal"
+    head, row = [line for line in result.stdout.splitlines() if line][:2]
+    assert head.split()[:2] == ["final", "best"]
+    assert row.startswith("tiny")
+    assert "runs/tiny" in result.stdout
+    assert (tmp_path / "runs" / "tiny" / "accuracy.png").stat().st_size > 5000
+
+
+def test_quiet_says_nothing(command, tiny_file):
+    result = command("run", tiny_file, "rounds=2", "--out", "x", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
+    result = command("run", tiny_file, "compare={A: {aggregator: fedavg}, B: {}}", "rounds=2", "--out", tmp_path / "x")
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.stdout.splitlines()[2:4]] == ["A", "B"]
+    assert (tmp_path / "x" / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["round=5"], "unknown key 'round'; did you mean 'rounds'?"),
+        (["rounds"], "override 'rounds': must be key=value"),
+        (["[=0"], "override '[=0': must be key=value"),
+        (["rounds=many"], "rounds='many': must be an integer"),
+        (["data=cifar"], "data.name='cifar': must be one of"),
+        (["aggregator=drga"], "aggregator.name='drga': must be one of"),
+        (["algorithm=fedprox"], "did you mean client=fedprox?"),
+        (["aggregator=scaffold"], "did you mean algorithm=scaffold?"),
+        (["aggregator=nnm", "aggregator.aggregator=sign_flip"], "did you mean attack=sign_flip?"),
+        (["seed=[0,1]"], "a sweep takes lists: fedjax-drag sweep CONFIG 'axes.seed=[0, 1]'"),
+        (["local_epochs=1", "local_steps=7"], "local_epochs=1, local_steps=7: must be exactly one of the two"),
+        (["aggregator.gamma=1"], "unknown key 'gamma' of aggregator drag"),
+        (["aggregator=br_drag", "aggregator.c.nam=x"], "aggregator.c.name=None: must be the name of one"),
+        (["root_client={name: robust_sgd, reducer: krumm}"], "root_client.reducer.name='krumm': must be one of"),
+        (["byzantine_fraction=1.5"], "byzantine_fraction=1.5: must be in [0, 1]"),
+        (["cohort_size=9"], "cohort_size=9: must be an integer in [1, 8]"),
+        (["aggregator=krum", "aggregator.num_byzantine=2"], "num_byzantine=2"),
+        (["partition={name: dirichlet, num_clients: 500, beta: 0.001, max_tries: 5}"], "dirichlet"),
+        (["data=fashion_mnist", "data.data_dir=nowhere"], "nowhere"),
+        (["compare={A: {rund: 1}}"], "compare.A: unknown key 'rund'"),
+        (["--resume"], "out='runs/tiny': holds no run to resume"),
+        (["--resume", "--overwrite"], "only one of them"),
+        (["--overwrite", "--out", "."], "not a results folder"),
+    ],
+)
+def test_misuse_is_one_line_with_status_2_before_anything_is_written(command, tiny_file, tmp_path, arguments, message):
+    assert message in one_line(command("run", tiny_file, *arguments), 2)
+    assert list(tmp_path.iterdir()) == [tiny_file]
+
+
+def test_run_with_components_inside_components(command, tiny_file, tmp_path):
+    """Overridden by dots, written out whole, and refused to go on otherwise."""
+    schedule = "{name: linear_schedule, init_value: 0.5, end_value: 0.1, transition_steps: 2}"
+    root = ["root_client=robust_sgd", "root_client.reducer.name=krum"]
+    first = command("run", tiny_file, "rounds=2", "aggregator=br_drag", f"aggregator.c={schedule}", *root, "--out", "a")
+    assert first.exit_code == 0, first.output
+    written = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
+    assert written["aggregator"]["c"]["transition_begin"] == 0
+    assert written["root_client"] == {"name": "robust_sgd", "reducer": {"name": "krum", "num_byzantine": 0}}
+    other = command("run", "a/config.yaml", "--out", "a", "--resume", "rounds=4", "aggregator.c.end_value=0.2")
+    assert "aggregator.c.end_value=0.2: the run to resume in 'a' has aggregator.c.end_value=0.1" in one_line(other, 2)
+
+
+def test_missing_configuration(command):
+    assert "configuration 'none.yaml': no such file" in one_line(command("run", "none.yaml"), 2)
+
+
+def test_folder_with_a_run_is_refused_until_told_what_to_do(command, tiny_file):
+    arguments = ["run", tiny_file, "rounds=2", "--out", "x", "--quiet"]
+    assert command(*arguments).exit_code == 0
+    line = one_line(command(*arguments), 2)
+    assert line.startswith("out='x': already holds a run; choose --resume, --overwrite or another --out (in Python ")
+    assert command(*arguments, "--overwrite").exit_code == 0
+    assert command(*arguments, "rounds=4", "--resume").exit_code == 0
+
+
+def folders(tmp_path):
+    return sorted(path.name for path in (tmp_path / "runs").iterdir())
+
+
+def rounds_in(folder):
+    return json.loads((folder / "summary.json").read_text())["rounds"]
+
+
+def test_overrides_have_a_folder_of_their_own(command, tiny_file, tmp_path):
+    assert command("run", tiny_file, "rounds=2").exit_code == 0
+    changes = ["rounds=2", "aggregator=krum", "aggregator.num_byzantine=1"]
+    done = command("run", tiny_file, *changes)
+    assert done.exit_code == 0
+    assert "results in runs/tiny,rounds=2,aggregator=krum,aggregator.num_byzantine=1," in done.stdout
+    assert folders(tmp_path) == ["tiny,rounds=2", "tiny,rounds=2,aggregator=krum,aggregator.num_byzantine=1"]
+    assert "already holds a run" in one_line(command("run", tiny_file, *changes), 2)
+    assert command("run", tiny_file, *changes, "--resume").exit_code == 0
+
+
+def test_resume_finds_the_run_that_had_fewer_rounds(command, tiny_file, tmp_path):
+    for arguments in (["seed=1"], ["seed=1", "--resume", "rounds=8", "keep_checkpoints=1"]):
+        done = command("run", tiny_file, *arguments)
+        assert done.exit_code == 0, done.output
+    assert folders(tmp_path) == ["tiny,seed=1"]
+    assert rounds_in(tmp_path / "runs" / "tiny,seed=1") == 8
+    missing = one_line(command("run", tiny_file, "seed=2", "--resume", "rounds=8"), 2)
+    assert missing == "out='runs/tiny,seed=2': holds no run to resume"
+
+
+def test_resume_prefers_the_run_of_the_same_command(command, tiny_file, tmp_path, interrupt_after):
+    assert command("run", tiny_file).exit_code == 0
+    with interrupt_after(1):
+        assert command("run", tiny_file, "rounds=8").exit_code == 130
+    assert command("run", tiny_file, "rounds=8", "--resume").exit_code == 0
+    assert [rounds_in(tmp_path / "runs" / name) for name in folders(tmp_path)] == [6, 8]
+
+
+def test_so_does_a_sweep(command, tiny_file, tmp_path):
+    axes = ["axes.seed=[0,1]", "rounds=2", "data={name: synthetic, num_examples: 60, dim: 8}"]
+    first = command("sweep", tiny_file, *axes)
+    assert first.exit_code == 0, first.output
+    (folder,) = folders(tmp_path)
+    assert folder == "tiny,axes.seed=0-1,rounds=2,data=name-synthetic-num_examples-60-dim-8"
+    line = one_line(command("sweep", tiny_file, *axes), 2)
+    assert f"out='runs/{folder}': already holds a sweep; choose --resume, --overwrite or another --out" in line
+    assert command("sweep", tiny_file, *axes, "--resume").exit_code == 0
+
+
+def test_interrupt_says_how_to_go_on(command, tiny_file, tmp_path, monkeypatch, interrupt_after):
+    monkeypatch.setattr(sys, "argv", ["fedjax-drag", "run", str(tiny_file), "rounds=8", "--out", "a b", "--overwrite"])
+    with interrupt_after(1):
+        result = command(*sys.argv[1:])
+    assert result.exit_code == 130
+    assert result.stderr == f"stopped; to go on: fedjax-drag run {tiny_file} rounds=8 --out 'a b' --resume\n"
+    assert command("run", tiny_file, "rounds=8", "--out", "a b", "--resume").exit_code == 0
+    assert len((tmp_path / "a b" / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+def test_failure_is_one_line_with_status_1(command, tiny_file, monkeypatch):
+    def fail(self, *_):
+        raise RuntimeError("disk full\nand more")
+
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    line = one_line(command("run", tiny_file, "--out", "x"), 1)
+    reason = "disk full at round 2 in 'x'; put that right and run again with --resume"
+    assert line == f"the run failed: OSError: {reason} (--debug shows where)"
+    assert "Traceback" in command("run", tiny_file, "--out", "y", "--debug").stderr
+
+
+@pytest.mark.parametrize("kind", catalog.KINDS)
+def test_list(command, kind):
+    result = command("list", kind)
+    assert result.exit_code == 0
+    assert result.stdout.strip() == catalog.describe(kind)
+
+
+def test_list_as_markdown(command):
+    result = command("list", "aggregators", "--markdown")
+    assert result.exit_code == 0
+    assert result.stdout.strip() == catalog.table("aggregators")
+
+
+def test_list_of_an_unknown_kind(command):
+    assert "kind='aggregator': must be one of" in one_line(command("list", "aggregator"), 2)
+    assert "kind='aggregator': must be one of" in one_line(command("list", "aggregator", "--markdown"), 2)
+
+
+def test_plot(command, finished, tmp_path):
+    folder, _ = finished
+    result = command("plot", folder, "-o", "new/a.png")
+    assert result.exit_code == 0
+    assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "no such results folder" in one_line(command("plot", "none", "-o", "a.png"), 2)
+    assert "must end in .png, .pdf, .svg" in one_line(command("plot", folder, "-o", "a.gif"), 2)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["run", "--help"], ["plot", "--help"], ["list", "--help"]])
+def test_help_teaches_with_examples(command, arguments):
+    assert "  fedjax-drag " in command(*arguments).output.partition("Example")[2]
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["runn"], ["run", "a", "--wrong"], ["plot", "a"]])
+def test_bad_usage_is_plain(command, arguments):
+    result = command(*arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in result.stderr
+
+
+def test_version(command):
+    assert command("--version").stdout == f"fedjax-drag {fedjax_drag.__version__}\n"
+
+
+@pytest.mark.slow
+def test_as_a_process(tiny_file, tmp_path):
+    """The entry point itself: streams, exit status, and no warnings or log lines of the libraries."""
+    program = [sys.executable, "-m", "fedjax_drag"]
+    source = os.environ | {"PYTHONPATH": str(Path(fedjax_drag.__file__).parents[1])}
+
+    def call(*arguments):
+        command = [*program, *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=source, capture_output=True, text=True, check=False)
+
+    done = call("run", str(tiny_file), "rounds=2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "runs" / "tiny,rounds=2" / "summary.json").read_text())["rounds"] == 2
+    refused = call("run", str(tiny_file), "rounds=2")
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert len(refused.stderr.splitlines()) == 1

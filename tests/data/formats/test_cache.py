@@ -1,0 +1,188 @@
+import contextlib
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from fedjax_drag.data.formats.cache import cached
+
+ARRAYS = {
+    "x": np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+    "y": np.float32([1.5, -2]),
+    "names": np.array(["a", "bcd"]),
+    "transposed": np.arange(6).reshape(2, 3).T,
+    "one": np.array(7),
+}
+
+
+class Reader:
+    """Counts how often the files are read."""
+
+    def __init__(self, arrays=ARRAYS):
+        self.arrays, self.calls = arrays, 0
+
+    def __call__(self):
+        self.calls += 1
+        return dict(self.arrays)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "source"
+    path.write_bytes(b"content")
+    return path
+
+
+def same(arrays, expected=ARRAYS):
+    assert list(arrays) == list(expected)
+    for name, values in expected.items():
+        assert arrays[name].dtype == values.dtype
+        np.testing.assert_array_equal(arrays[name], values)
+        assert arrays[name].flags.c_contiguous
+
+
+def test_the_second_time_nothing_is_read(folder, source):
+    read = Reader()
+    for _ in range(3):
+        same(cached("set", [source], read))
+    assert read.calls == 1
+    assert [path.name[:4] for path in folder.iterdir()] == ["set-"]  # and nothing temporary
+
+
+def test_other_sources_names_and_versions_are_told_apart(folder, source, tmp_path):
+    read = Reader()
+    cached("set", [source], read)
+    cached("set", [source], read, version=2)
+    cached("set", [source], read, version={"checksums": {"a": "b"}, "more": [1, ("x",)]})
+    cached("other", [source], read)
+    cached("set", [source, source], read)
+    (tmp_path / "second").write_bytes(b"content")
+    cached("set", [tmp_path / "second"], read)
+    assert read.calls == 6
+    cached("set", [source], read)
+    cached("set", [source], read, version={"more": [1, ["x"]], "checksums": {"a": "b"}})
+    assert read.calls == 6
+
+
+def test_a_source_that_changed_is_read_anew_and_replaces_what_was_kept(folder, source):
+    read = Reader()
+    cached("set", [source], read)
+    os.utime(source, ns=(0, 5))
+    read.arrays = {"x": np.zeros(3)}
+    same(cached("set", [source], read), read.arrays)
+    source.write_bytes(b"longer content")
+    os.utime(source, ns=(0, 5))
+    read.arrays = {"x": np.ones(3)}
+    same(cached("set", [source], read), read.arrays)
+    same(cached("set", [source], read), read.arrays)
+    assert read.calls == 3
+    assert len(list(folder.iterdir())) == 1
+
+
+def damages(place):
+    """Ways in which what is kept at ``place`` can be wrong."""
+    manifest, x = place / "manifest.json", place / "x.npy"
+    yield manifest.unlink
+    yield x.unlink
+    for content in (b"", b"{", b"[]", b"3", b"\xff", b'{"key": 1}', b"[" * 100_000):
+        yield lambda content=content: manifest.write_bytes(content)
+    key = json.loads(manifest.read_text())["key"]
+    for arrays in (None, {"x": "y"}, {"../../x": 3}, [1]):
+        yield lambda arrays=arrays: manifest.write_text(json.dumps({"key": key, "arrays": arrays}))
+    data = x.read_bytes()
+    for position in (0, 8, 40, len(data) - 1):
+        damaged = bytearray(data)
+        damaged[position] ^= 16
+        yield lambda damaged=damaged: x.write_bytes(damaged)
+    yield lambda: x.write_bytes(data[:-1])
+    yield lambda: x.write_bytes(data + b"\0")
+
+
+def test_damage_is_repaired(folder, source):
+    cached("set", [source], Reader())
+    [place] = folder.iterdir()
+    for damage in damages(place):
+        damage()
+        read = Reader()
+        same(cached("set", [source], read))
+        same(cached("set", [source], read))
+        assert read.calls == 1
+    assert list(folder.iterdir()) == [place]
+
+
+def test_a_file_in_the_way_is_replaced(folder, source):
+    cached("set", [source], Reader())
+    [place] = folder.iterdir()
+    for path in place.iterdir():
+        path.unlink()
+    place.rmdir()
+    place.write_text("in the way")
+    same(cached("set", [source], Reader()))
+    assert place.is_dir()
+
+
+def test_a_place_that_cannot_be_written_is_done_without(source, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(place))
+        read = Reader()
+        same(cached("set", [source], read))
+        same(cached("set", [source], read))
+        assert read.calls == 2
+
+    def full(*arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(np, "save", full)
+    same(cached("set", [source], Reader()))
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_it_can_be_switched_off_and_moved(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("FEDJAX_DRAG_CACHE", "")
+    read = Reader()
+    same(cached("set", [source], read))
+    same(cached("set", [source], read))
+    assert (read.calls, [path.name for path in tmp_path.iterdir()]) == (2, ["source"])
+    monkeypatch.setenv("FEDJAX_DRAG_CACHE", "~/mine")
+    cached("set", [source], read)
+    assert (tmp_path / "mine").is_dir()
+    monkeypatch.delenv("FEDJAX_DRAG_CACHE")
+    cached("set", [source], read)
+    if sys.platform == "linux":
+        assert [path.name[:4] for path in (tmp_path / "user/fedjax_drag").iterdir()] == ["set-"]
+
+
+def test_what_the_reader_refuses_is_not_kept(folder, source):
+    def read():
+        raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        cached("set", [source], read)
+    assert not folder.exists()
+
+
+def test_many_at_once(folder, source):
+    def user(_):
+        for i in range(40):
+            same(cached("set", [source], Reader()))
+            if i % 4 == 0:
+                for path in folder.glob("set-*/x.npy"):
+                    with contextlib.suppress(OSError):
+                        path.write_bytes(b"damaged")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(user, range(4)))
+    assert not list(folder.glob(".temporary-*"))

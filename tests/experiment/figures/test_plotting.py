@@ -1,0 +1,223 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib import image
+from omegaconf import OmegaConf
+
+from fedjax_drag.experiment.config.config import load
+from fedjax_drag.experiment.figures import plotting
+from fedjax_drag.experiment.figures.labels import shared
+from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run.metrics_file import METRICS
+
+
+@pytest.fixture
+def write(tiny, tmp_path):
+    """Makes a results folder with given accuracies, without running anything."""
+
+    def make(folder, *overrides, accuracies=(0.1, 0.5, 0.7)):
+        folder = tmp_path / folder
+        folder.mkdir(parents=True)
+        config = load(tiny, overrides)
+        OmegaConf.save(OmegaConf.create(config.to_mapping()), folder / results.CONFIG)
+        rows = [{"round": 10 * (index + 1), "test_accuracy": accuracy} for index, accuracy in enumerate(accuracies)]
+        (folder / METRICS).write_bytes(b"".join(map(metrics_file.line_of, rows)))
+        return folder
+
+    return make
+
+
+def labels(figure):
+    (axes,) = figure.axes
+    return [text.get_text().split("  ")[0] for text in axes.texts]
+
+
+def draw(*folders):
+    return plotting.draw([run for folder in folders for run in results.read(folder)])
+
+
+def test_image_is_readable_and_not_blank(write, tmp_path):
+    path = plotting.plot([write("a")], tmp_path / "a.png")
+    pixels = image.imread(path)
+    assert pixels.shape[0] > 600
+    assert pixels.shape[1] > 1000
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
+def test_format_follows_the_suffix(write, tmp_path, suffix, start):
+    assert plotting.plot([write("a")], tmp_path / f"a{suffix}").read_bytes().startswith(start)
+
+
+def test_runs_that_differ_by_seed_share_a_line_and_a_band(write):
+    folders = [write(f"s{seed}", f"seed={seed}", accuracies=(0.1, 0.2 + 0.1 * seed)) for seed in range(3)]
+    figure = draw(*folders, write("other", "aggregator=fedavg", "name=FedAvg"))
+    assert labels(figure) == ["tiny", "FedAvg"]
+    (axes,) = figure.axes
+    assert len(axes.collections) == 1, "one band"
+    band = axes.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.1, 0.4))
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.1, 0.3])
+    assert any("mean over up to 3 seeds; band: minimum to maximum" in text.get_text() for text in figure.texts)
+
+
+def test_runs_of_one_name_are_told_apart_by_what_differs(write):
+    figure = draw(write("a"), write("b", "aggregator.c=0.5"), write("c", "aggregator=fedavg"))
+    first, second, third = labels(figure)
+    assert "aggregator.c=0.25" in first
+    assert "aggregator.c=0.5" in second
+    assert "aggregator=fedavg" in third
+
+
+def test_title_says_what_all_runs_share(write):
+    common = ("data=fashion_mnist", "attack=sign_flip", "byzantine_fraction=0.3")
+    text = " ".join(t.get_text() for t in draw(write("a", *common), write("b", *common, "batch_size=5")).texts)
+    assert "Fashion-MNIST" in text
+    assert "8 clients" in text
+    assert "IID" in text
+    assert "30% malicious clients (sign flip)" in text
+    assert "batch" not in text, "the runs differ in it"
+
+
+def test_title_says_no_number_that_the_data_decide(write):
+    split = "partition={name: natural, num_clients: null}"
+    text = " ".join(t.get_text() for t in draw(write("a", "data=shakespeare", split)).texts)
+    assert "natural split" in text
+    assert "clients" not in text
+
+
+def test_comparison_is_expanded_in_its_order(write, tmp_path, tiny):
+    compare = load(tiny | {"compare": {"Zeta": {}, "Alpha": {}}})
+    (tmp_path / "top").mkdir()
+    OmegaConf.save(OmegaConf.create(compare.to_mapping()), tmp_path / "top" / results.CONFIG)
+    for label in compare.variants():
+        write(f"top/{results.slug(label)}", f"name={label}")
+    assert labels(draw(tmp_path / "top")) == ["Zeta", "Alpha"]
+
+
+def test_labels_do_not_overlap(write):
+    figure = draw(*[write(f"r{n}", f"name=run {n}", accuracies=(0.1, 0.5 + 0.001 * n)) for n in range(6)])
+    (axes,) = figure.axes
+    boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
+    assert all(low.y1 <= high.y0 + 1 for low, high in itertools.pairwise(boxes))
+    assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_strange_labels_and_values_are_drawn(write, tmp_path):
+    folders = [
+        write("a", "name='$x_{ \\frac$ <b>'"),
+        write("b", "name=" + "very " * 40),
+        write("c", "name=diverged", accuracies=(0.1, float("nan"), float("nan"))),
+        write("d", "name=one", accuracies=(0.4,)),
+    ]
+    assert plotting.plot(folders, tmp_path / "a.png").exists()
+
+
+def test_other_suffix_and_no_runs(write, tmp_path):
+    with pytest.raises(ValueError, match=r"must end in \.png, \.pdf, \.svg"):
+        plotting.plot([write("a")], tmp_path / "a.jpeg")
+    with pytest.raises(ValueError, match="at least one"):
+        plotting.plot([], tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON"),
+        ("[1, 2]", "must be a JSON object"),
+        ('{"round": 20}', "has no 'test_accuracy'"),
+        ('{"round": "x", "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": true, "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": 1e999, "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": 20, "test_accuracy": "high"}', "'test_accuracy' must be a number"),
+        ('{"round": 20, "test_accuracy": {"a": 1}}', "'test_accuracy' must be a number"),
+        ('{"round": 20, "test_accuracy": [0.5]}', "its entries differ"),
+        ('{"round": 20, "test_accuracy": [0.5, [1]]}', "line 2"),
+        ('{"round": 20, "test_accuracy": 0.5, "more": 1}', "its entries differ"),
+        ('{"round": 10, "test_accuracy": 0.5}', "out of order: round 10"),
+        ('{"round": 20, "test_accuracy": NaN}', "NaN is not JSON"),
+        ('{"round": 20, "test_accuracy": ' + "[" * 100_000, "nested too deeply"),
+        ('{"round": 20, "test_accuracy": ' + "9" * 5000 + "}", "line 2"),
+        ('{"round": 20, "test_accuracy": ' + "9" * 400 + "}", "line 2"),
+        ("\x00\ufffd", "not JSON"),
+    ],
+)
+def test_malformed_line_is_named_and_costs_no_other(write, tmp_path, line, message, capsys):
+    folder = write("a", accuracies=(0.1,))
+    with (folder / METRICS).open("a") as stream:
+        stream.write(f'{line}\n{{"round": 30, "test_accuracy": 0.5}}\n')
+    assert plotting.plot([folder], tmp_path / "a.png").is_file()
+    (note,) = capsys.readouterr().err.splitlines()
+    assert f"{str(folder / METRICS)!r}: line 2 (" in note
+    assert message in note
+    (run,) = results.read(folder)
+    assert run.history["round"].tolist() == [10, 30]
+    assert run.history["test_accuracy"].tolist() == [0.1, 0.5]
+
+
+def test_a_wrong_round_costs_its_line_only(write):
+    folder = write("a", accuracies=(0.1, 0.2, 0.3, 0.4))
+    text = (folder / METRICS).read_text()
+    (folder / METRICS).write_text(text.replace('"round": 20', '"round": 99'))
+    (run,) = results.read(folder)
+    assert run.history["round"].tolist() == [10, 30, 40]
+    assert "line 2 (out of order: round 99)" in run.note
+
+
+def test_incomplete_folders(write, tmp_path, capsys):
+    folder = write("a", accuracies=())
+    for content in (b"", b"\n", b'{"round": 10, "test_acc', None):
+        if content is None:
+            (folder / METRICS).unlink()
+        else:
+            (folder / METRICS).write_bytes(content)
+        assert plotting.plot([folder], tmp_path / "a.png").is_file()
+        assert capsys.readouterr().err == f"{str(folder)!r}: no evaluation yet\n"
+    assert labels(draw(folder, write("begun"))) == ["tiny"]
+    (folder / results.CONFIG).unlink()
+    with pytest.raises(FileNotFoundError, match=r"it has no config\.yaml"):
+        plotting.plot([folder], tmp_path / "a.png")
+    with pytest.raises(FileNotFoundError, match="no such results folder"):
+        plotting.plot([tmp_path / "none"], tmp_path / "a.png")
+    bad = write("b")
+    (bad / results.CONFIG).write_text("rounds: [")
+    with pytest.raises(ValueError, match=r"config\.yaml"):
+        plotting.plot([bad], tmp_path / "a.png")
+
+
+def test_seeds_without_a_common_round(write, tmp_path):
+    a, b = write("a"), write("b", "seed=1")
+    (b / METRICS).write_text('{"round": 11, "test_accuracy": 0.5}\n')
+    with pytest.raises(ValueError, match="no evaluation in a round"):
+        plotting.plot([a, b], tmp_path / "a.png")
+
+
+def test_numbers_read_back_equal():
+    values = np.random.default_rng(0).normal(size=100).astype(np.float32)
+    line = metrics_file.line_of({"round": 1, "test_accuracy": np.float32(0.1), "v": values, "n": np.int32(3)})
+    history = metrics_file.parse(line).history
+    np.testing.assert_array_equal(history["v"][0].astype(np.float32), values)
+    assert b'"test_accuracy": 0.1,' in line
+
+
+def test_not_a_number_is_null():
+    line = metrics_file.line_of({"round": 1, "test_accuracy": np.float32(np.nan), "v": [np.inf, 1.0]})
+    assert line == b'{"round": 1, "test_accuracy": null, "v": [null, 1.0]}\n'
+    assert np.isnan(metrics_file.parse(line).history["test_accuracy"]).all()
+
+
+def test_a_single_run_is_titled_by_its_method(write):
+    folder = write("a")
+    (run,) = results.read(folder)
+    scaffold = dataclasses.replace(run, config=load(run.config, ["algorithm=scaffold"]))
+    assert "of drag on" in plotting.draw([run]).texts[0].get_text()
+    assert "of scaffold on" in plotting.draw([scaffold]).texts[0].get_text()
+
+
+def test_what_all_runs_share_is_told_in_words(tiny):
+    config = load(tiny, ["partition={name: dirichlet, num_clients: 8, beta: 0.1, balanced: true}", "batch_size=full"])
+    assert "balanced Dirichlet(0.1) split" in shared([config])
+    assert "full batches" in shared([config])
+    assert "   Dirichlet(0.1) split" in shared([load(config, ["partition.balanced=false"])])

@@ -1,0 +1,272 @@
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from reports import write_run, write_sweep
+
+from fedjax_drag.experiment.config.config import slug
+from fedjax_drag.experiment.report import write
+from fedjax_drag.experiment.run import results
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: its elements with their attributes, texts, and the data of the charts."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.source = path.read_text()
+        self.tags, self.scripts, self.text, self._script = [], [], [], False
+        self.feed(self.source)
+        self.charts = json.loads(self.scripts[0])
+        self.shown = " ".join(" ".join(self.text).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._script = tag in ("script", "style")
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._script = False
+
+    def handle_data(self, data):
+        if not self._script:
+            self.text.append(data)
+        elif self.tags[-1][0] == "script":
+            self.scripts[-1] += data
+
+    def rows(self):
+        """Texts of the cells of all tables."""
+        found = re.findall(r"<tr>(.*?)</tr>", self.source, flags=re.S)
+        return [
+            [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
+            for row in found
+        ]
+
+    def chart(self, about):
+        """The chart whose description starts so."""
+        (place,) = [a["data-chart"] for _, a in self.tags if a.get("aria-label", "").startswith(about)]
+        return self.charts[int(place)]
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """Writes a page, with next to nothing for plotly.js since that is long, and reads it."""
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "var Plotly;")
+
+    def make(folder, **options):
+        return Page(write(folder, tmp_path / "page.html", **({"with_skew": False} | options)))
+
+    return make
+
+
+def test_run_tells_figures_costs_setup_and_nothing_from_outside(page, tmp_path):
+    counters = {"slowest_steps": [5, 5, 5], "bytes_down": [2_000_000] * 3, "bytes_up": [1_000_000] * 3}
+    figures = {"interrupted": False, "seconds": 12.5, "seconds_per_local_step": 0.1}
+    found = page(write_run(tmp_path / "one", [0.2, 0.7, 0.6], figures, **counters), target=0.65)
+    assert ["one", "done", "60.0", "70.0", "2", "1", "6", "12.5"] in found.rows()
+    heads = ["final accuracy, %", "best accuracy, %", "rounds to 65 %", "client seconds to 65 %", "MB sent to 65 %"]
+    assert ["what", "status", *heads, "wall clock, s"] in found.rows()
+    line = found.chart("test accuracy")["data"][-1]
+    assert (line["x"], line["y"]) == ([1, 2, 3], [0.2, 0.7, 0.6])
+    assert found.chart("test loss")["data"][-1]["y"] == pytest.approx([0.8, 0.3, 0.4])
+    assert all(word in found.shown for word in ("num_clients: 8", '"jax": "0.10"', "Not asked for."))
+    for _, attributes in found.tags:
+        assert not {"src", "srcset", "action"} & attributes.keys()
+        assert attributes.get("href", "data:,") == "data:,"
+
+
+def test_target_is_chosen_from_what_half_of_the_lines_reach(page, tmp_path):
+    variants = {"a": {"seed": 1}, "b": {"seed": 2}, "c": {"seed": 3}}
+    folder = write_run(tmp_path / "many", [0.1], config={"compare": variants})
+    (folder / results.METRICS).unlink()
+    for label, best in (("a", 0.91), ("b", 0.78)):
+        write_run(folder / label, [0.1, best, best], {"interrupted": False})
+    found = page(folder)
+    assert "Target: 90 % test accuracy, the largest multiple" in found.shown
+    assert ["a", "done", "91.0", "91.0", "2"] in found.rows()
+    assert ["b", "done", "78.0", "78.0", "not reached"] in found.rows()
+    assert ["c", "not run", *["\N{EN DASH}"] * 3] in found.rows()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "summary", "told"),
+    [
+        ([0.5, 0.6], {"interrupted": True}, "stopped after 2 of 3 rounds"),
+        ([0.5, 0.6], None, "unfinished"),
+        ([0.5, None], {"diverged_at": 2}, "parameters are not finite after round 2"),
+    ],
+)
+def test_what_did_not_come_to_its_end_is_marked(page, tmp_path, accuracies, summary, told):
+    assert told in page(write_run(tmp_path / "half", accuracies, summary)).shown
+
+
+def test_sweep_has_bands_over_seeds_a_matrix_and_marks_what_went_wrong(page, tmp_path):
+    axes = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"], "seed": [0, 1]}
+    curves = [
+        [0.5, 0.7, 0.8],
+        [0.3, 0.5, 0.6],
+        None,
+        [0.2, 0.2, 0.1],
+        [0.5, 0.6, 0.7],
+        [0.5, 0.6, 0.7],
+        [0.4, 0.5, 0.6],
+    ]
+    folder, grid = write_sweep(tmp_path / "matrix", axes, [*curves, [0.4]])
+    values = ",".join(str(value) for value in grid.points[2].values.values())
+    message = "Krum <needs> more clients"
+    (folder / "table.csv").write_text(f"aggregator,attack,seed,status,message,round\n{values},failed,{message},\n")
+    found = page(folder)
+    low, high, mean = found.chart("test accuracy over communication rounds, attack=none")["data"][:3]
+    assert (low["y"], high["y"], mean["y"]) == ([0.3, 0.5, 0.6], [0.5, 0.7, 0.8], [0.4, 0.6, 0.7])
+    assert "band: their minimum to their maximum" in found.shown
+    assert ["krum", "60.0", "70.0 ± 0.0", "60.0 (1 of 2)"] in found.rows()
+    assert ["fedavg", "10.0", "70.0 ± 14.1", "10.0 (1 of 2)"] in found.rows()
+    assert f"failed: {message} fedavg, sign_flip, seed=0" in found.shown
+    assert "unfinished: 1 of 3 rounds so far krum, sign_flip, seed=1" in found.shown
+    statuses = {tuple(row[:2]): row[2] for row in found.rows() if len(row) > 5}
+    assert statuses["fedavg", "sign_flip"] == "1 failed, 1 done"
+
+
+def test_many_lines_are_divided_among_charts(page, tmp_path):
+    rates = [0.01 * (i + 1) for i in range(10)]
+    folder, _ = write_sweep(tmp_path / "rates", {"step_size": rates}, [[0.1, 0.2, rate] for rate in rates])
+    found = page(folder)
+    lines = [len(chart["data"]) for chart in found.charts[:2]]
+    assert lines == [8, 2]
+    assert found.charts[0]["data"][0]["name"] == "0.1"  # the best first
+
+
+def test_clients_are_drawn_with_malicious_ones_first_and_expelled_ones_painted_over(page, tmp_path):
+    columns = {
+        "client_ids": [[3, 5, 1], [1, 5, 3], [3, 1, 5]],
+        "malicious": [[0, 1, 0], [0, 1, 0], [0, 0, 1]],
+        "valid": [[1, 1, 1], [1, 1, 1], [1, 1, 0]],
+        "alpha": [[0.3, 0.5, 0.1], [0.1, 0.5, 0.3], [0.3, 0.1, 0.9]],
+        "weight": [[1, 1, 1]] * 3,
+    }
+    found = page(write_run(tmp_path / "taco", [0.2, 0.3, 0.4], **columns))
+    chart = found.chart("correction coefficient alpha of each client")
+    values, gone, border = chart["data"]
+    assert values["z"] == [[0.5, 0.5, None], [0.1] * 3, [0.3] * 3]
+    assert chart["layout"]["yaxis"]["ticktext"] == ["\N{MULTIPLICATION X} 5", "1", "3"]
+    assert gone["z"] == [[None, None, 1], [None] * 3, [None] * 3]
+    assert border["y"] == [0.5] * 3
+    benign = found.chart("correction coefficient alpha: mean")["data"][2]
+    assert benign["y"] == pytest.approx([0.2] * 3)
+    assert "marked \N{MULTIPLICATION X} and above the line: 5." in found.shown
+    assert "no longer count: 5 (malicious, round 3)" in found.shown
+    assert "weight in the aggregate" not in found.shown  # the same of all throughout
+
+
+def test_malicious_clients_that_change_are_marked_by_place_in_the_cohort(page, tmp_path):
+    columns = {
+        "client_ids": [[3, 5, 1], [1, 5, 3]],
+        "malicious": [[0, 1, 0], [1, 0, 1]],
+        "cosine": [[0.3, -0.5, 0.1], [-0.1, 0.5, -0.3]],
+    }
+    found = page(write_run(tmp_path / "cohort", [0.2, 0.3], **columns))
+    values, border = found.chart("cosine with the reference of each client")["data"]
+    assert values["z"] == [[-0.5, -0.1], [0.3, -0.3], [0.1, 0.5]]
+    assert values["customdata"] == [[5, 1], [3, 3], [1, 5]]
+    assert border["y"] == [0.5, 1.5]
+
+
+def test_skew_is_made_again_from_the_configuration_where_the_data_are(page, tmp_path):
+    found = page(write_run(tmp_path / "here", [0.2]), with_skew=True)
+    assert np.sum(found.chart("examples by client and class")["data"][0]["customdata"]) == 1442
+    assert "8 clients. Examples per client: 180 to 181" in found.shown
+    elsewhere = {"data": {"name": "adult", "data_dir": str(tmp_path)}}
+    assert (
+        "data cannot be had here: adult"
+        in page(write_run(tmp_path / "gone", [0.2], config=elsewhere), with_skew=True).shown
+    )
+
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\ud800{{ 7*7 }}<a href='javascript:alert(3)'>"
+
+
+def test_nothing_that_files_say_becomes_markup_or_script(page, tmp_path):
+    """Names, labels, messages, keys and values with markup; numbers that are huge, of the wrong type or not finite."""
+    huge = int("9" * 300)
+    compare = {f"<b>{EVIL}": {"aggregator": "krum"}, "&lt;b&gt;": {"client": {"name": EVIL}}, "%{y} $x$": {}}
+    written = {"name": EVIL.replace("\ud800", ""), "compare": {k.replace("\ud800", ""): v for k, v in compare.items()}}
+    written["compare"]["&lt;b&gt;"] = {"seed": 1}
+    folder = write_run(tmp_path / "evil", [0.1], config=written)
+    (folder / results.METRICS).unlink()
+    for label in written["compare"]:
+        columns = {
+            EVIL: [huge, -1e308, 1e308],
+            "train_loss": [1e308, 1e308, None],
+            "slowest_steps": [None, huge, -1],
+            "client_ids": [[1, 2], [2, 1], [1, 2]],
+            "malicious": [[1, 0], [0, 1], [1, 0]],
+            f"{EVIL} per client": [[1e308, -1e308], [None, 0], [1, 1]],
+        }
+        figures = {"seconds": EVIL, "seconds_per_local_step": huge, "interrupted": EVIL, "diverged_at": [EVIL]}
+        variant = write_run(folder / slug(label), [1e308, -3, None], figures, {"name": label}, **columns)
+        (variant / results.ENVIRONMENT).write_text(json.dumps({EVIL: {EVIL: float("nan")}}))
+    found = page(folder)
+    plain = page(write_run(tmp_path / "plain", [0.1], columns=[0]))
+    assert [tag for tag, _ in found.tags if tag == "script"] == ["script"] * 3
+    assert found.scripts[1:] == plain.scripts[1:]
+    assert not {"img", "a", "iframe", "object", "embed", "form", "base"} & {tag for tag, _ in found.tags}
+    assert not [a for _, a in found.tags if any(key.startswith("on") for key in a)]
+    assert "{{ 7*7 }}" in found.shown
+    texts = json.dumps([[trace.get("name", "") for trace in chart["data"]] for chart in found.charts]) + json.dumps(
+        [chart["layout"] for chart in found.charts]
+    )
+    assert "<" not in texts  # plotly.js takes some tags for markup
+    assert "&lt;script&gt;" in texts
+
+
+def test_bad_input_is_one_line_and_nothing_is_written(page, command, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    good = write_run(tmp_path / "good", [0.1])
+    telling = write_run(tmp_path / "telling", [0.1], config={"name": "${oc.env:HOME}"})
+    for arguments, message in (
+        ((tmp_path / "none",), "no such results folder"),
+        ((empty,), "must be that of a run, a comparison or a sweep"),
+        ((telling,), "must not hold '${'"),
+        ((good, "--target", "1.5"), "target=1.5"),
+        ((good, "--out", empty), "must be a file"),
+    ):
+        result = command("report", *arguments)
+        assert result.exit_code == 2, result.output
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("fedjax-drag: error: ")
+        assert message in line
+    assert not list(tmp_path.rglob("*.html"))
+
+
+@pytest.mark.parametrize(
+    ("content", "status"), [(b"", "no evaluation yet"), (b'{"round": 1}\n', "line 1 (has no 'test_accuracy') left out")]
+)
+def test_a_run_without_an_evaluation_is_a_page_that_says_so(page, tmp_path, content, status):
+    folder = write_run(tmp_path / "run", [0.1])
+    (folder / results.METRICS).write_bytes(content)
+    shown = page(folder).shown
+    assert "none has been evaluated" in shown
+    assert status in shown
+
+
+def test_command_writes_the_page_of_a_real_run_into_its_folder(command, finished, tmp_path):
+    folder, result = finished
+    out = tmp_path / "real.html"
+    told = command("report", folder, "-o", out)
+    assert told.exit_code == 0, told.output
+    assert told.stdout.strip() == str(out)
+    found = Page(out)
+    line = found.chart("test accuracy")["data"][-1]
+    assert line["x"] == result.history["round"].tolist()
+    np.testing.assert_allclose(line["y"], result.history["test_accuracy"], rtol=1e-4)  # five digits are written
+    assert "degree of divergence (DoD)" in found.shown
+    (policy,) = [a["content"] for _, a in found.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found.scripts[1:]]
+    assert re.findall(r"'sha256-(.*?)'", policy) == digests
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")

@@ -1,0 +1,178 @@
+import shutil
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
+
+
+class State(NamedTuple):
+    params: Any
+    clients: Any
+    key: jax.Array
+    round: jax.Array
+    nothing: Any = ()
+
+
+@pytest.fixture
+def state():
+    """Leaves of one shape in an order that is not alphabetic, an empty one and a random key."""
+    params = {"b": jnp.arange(3.0), "a": [jnp.ones(3), jnp.zeros((0, 3))]}
+    return State(params, {"h": jnp.full((4, 3), np.nan)}, jax.random.key(7), jnp.int32(5))
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_state_comes_back_bit_for_bit(tmp_path, state, abstract):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(5, state, 0.5)
+    checkpoints.close()
+    checkpoints = Checkpoints(tmp_path)
+    back = checkpoints.restore(5, jax.eval_shape(lambda: state) if abstract else state).state
+    checkpoints.close()
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    assert jax.random.key_data(back.key).tolist() == jax.random.key_data(state.key).tolist()
+    for old, new in zip(jax.tree.leaves(state._replace(key=0)), jax.tree.leaves(back._replace(key=0)), strict=True):
+        np.testing.assert_array_equal(old, new)
+        assert jnp.result_type(old) == jnp.result_type(new)
+
+
+def test_newest_are_kept(tmp_path, state):
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.latest() is None
+    for round_number in (2, 10, 30):
+        checkpoints.save(round_number, state, 0.5)
+    checkpoints.close()
+    assert Checkpoints(tmp_path).latest() == 30
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["10", "30"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"b": jnp.zeros(4), "a": [jnp.ones(3)]}, r"has \(3,\) at params.b; must have \(4,\)"),
+        ({"b": jnp.zeros(3)}, r"has \(3,\) at params.a.0; must have nothing"),
+        ({"b": jnp.zeros(3), "a": [jnp.ones(3)], "c": jnp.zeros(2)}, r"has nothing at params.c; must have \(2,\)"),
+    ],
+)
+def test_state_of_another_structure_is_refused_in_one_line(tmp_path, state, other, message):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(5, state, 0.5)
+    with pytest.raises(ValueError, match=f"round 5: {message}") as caught:
+        checkpoints.restore(5, state._replace(params=other))
+    assert "\n" not in str(caught.value)
+
+
+# Which are kept, and which can be read.
+
+
+def saved(folder, state, accuracies, **options):
+    """Checkpoints of rounds 1, 2, ... with these test accuracies."""
+    with closing(Checkpoints(folder, **options)) as checkpoints:
+        for round_number, accuracy in enumerate(accuracies, start=1):
+            checkpoints.save(round_number, state._replace(round=jnp.int32(round_number)), accuracy)
+    return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
+
+
+def newest(folder, state, **options):
+    with closing(Checkpoints(folder, **options)) as checkpoints:
+        found = checkpoints.newest(lambda round_number: checkpoints.restore(round_number, state).state)
+    return None if found is None else (found[0], int(found[1].round))
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [({}, [3, 5, 6]), ({"keep_best": False}, [5, 6]), ({"keep": 1}, [3, 6]), ({"keep": 9}, [1, 2, 3, 4, 5, 6])],
+)
+def test_the_last_ones_and_the_best_are_kept(tmp_path, state, options, kept):
+    assert saved(tmp_path, state, [0.1, 0.5, 0.5, 0.2, 0.1, 0.3], **options) == kept
+
+
+def test_parameters_are_loaded_without_the_run(tmp_path, state):
+    params = {"Dense_0": {"bias": jnp.arange(3.0), "kernel": jnp.ones((2, 3))}}
+    state = state._replace(params=params)
+    saved(tmp_path, state, [0.1, 0.9, 0.2, 0.3])
+    for which in ("latest", "best", 3):
+        found = load_params(tmp_path, which)
+        assert jax.tree.structure(found) == jax.tree.structure(params)
+        jax.tree.map(np.testing.assert_array_equal, found, params)
+    with pytest.raises(FileNotFoundError, match="no checkpoint 1; there are those of rounds 2, 3, 4"):
+        load_params(tmp_path, 1)
+    with pytest.raises(ValueError, match="which='first': must be 'latest', 'best' or the round"):
+        load_params(tmp_path, "first")
+    with pytest.raises(FileNotFoundError, match="there are those of rounds none"):
+        load_params(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def largest(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+DAMAGE = {
+    "a bit": lambda folder: flip(largest(folder)),
+    "the end": lambda folder: largest(folder).write_bytes(largest(folder).read_bytes()[:100]),
+    "a file": lambda folder: largest(folder).unlink(),
+    "its description": lambda folder: (folder / "default" / "_METADATA").unlink(),
+    "the state": lambda folder: shutil.rmtree(folder / "default"),
+    "everything": lambda folder: (shutil.rmtree(folder), folder.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_one_is_reported_and_the_one_before_it_used(tmp_path, state, damage, capsys):
+    state = state._replace(params={"w": jax.random.normal(jax.random.key(0), (40, 50))})
+    saved(tmp_path, state, [0.1, 0.2, 0.3])
+    damage(tmp_path / "checkpoints" / "3")
+    with pytest.raises(ValueError, match="checkpoint of round 3: damaged: "):
+        load_params(tmp_path)
+    capsys.readouterr()
+    assert newest(tmp_path, state) == (2, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("checkpoint of round 3: damaged: ")
+    assert line.endswith("; set aside in checkpoints.damaged, going on from round 2")
+    assert (tmp_path / "checkpoints.damaged" / "3").is_dir()
+    assert newest(tmp_path, state) == (2, 2), "and is not in the way"
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(3, state._replace(round=jnp.int32(3)), 0.3)
+    assert newest(tmp_path, state) == (3, 3)
+    assert capsys.readouterr().err == ""
+
+
+def test_one_whose_removal_was_interrupted_is_removed(tmp_path, state):
+    kept = saved(tmp_path, state, [0.1, 0.9, 0.2, 0.3])
+    shutil.copytree(tmp_path / "checkpoints" / "3", tmp_path / "checkpoints" / "1")
+    shutil.rmtree(tmp_path / "checkpoints" / "1" / "metrics")
+    assert newest(tmp_path, state, writes=True) == (4, 4)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == kept == [2, 3, 4]
+
+
+def test_none_that_can_be_read(tmp_path, state):
+    assert newest(tmp_path, state) is None
+    saved(tmp_path, state, [0.1, 0.2])
+    for name in ("1", "2"):
+        DAMAGE["the state"](tmp_path / "checkpoints" / name)
+    with pytest.raises(
+        ValueError, match="no checkpoint can be read; to begin anew, remove that folder and resume"
+    ) as caught:
+        newest(tmp_path, state)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "checkpoints" / "2").exists(), "nothing is removed"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"test_accuracy": null}'])
+def test_damaged_accuracy_costs_its_place_among_the_best_only(tmp_path, state, content):
+    saved(tmp_path, state, [0.1, 0.9, 0.3])
+    (tmp_path / "checkpoints" / "2" / "metrics" / "metrics").write_text(content)
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        assert (checkpoints.latest(), checkpoints.best()) == (3, 3)
+    assert newest(tmp_path, state) == (3, 3)

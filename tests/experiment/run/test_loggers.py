@@ -1,0 +1,62 @@
+"""Runs hand their evaluations to tools by name."""
+
+import json
+import sys
+
+import pytest
+
+from fedjax_drag.callbacks import Logger
+from fedjax_drag.experiment.run import lock, loggers
+from fedjax_drag.experiment.run.run import plan, run
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """A tool that notes what it is told, in place of TensorBoard."""
+    told = []
+
+    def noting(folder, name, config):
+        told.append((folder.name, name, config["aggregator"]["name"]))
+        return Logger(lambda number, scalars, vectors: told.append((number, len(vectors["cosine"]))), told.append)
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", json)
+    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", noting)
+    return told
+
+
+def test_a_run_is_logged_from_its_start_to_its_end(tiny, tmp_path, noted):
+    run(tiny, out=tmp_path, log=["tensorboard"])
+    assert noted == [("logs", "tiny", "drag"), (2, 4), (4, 4), (6, 4), True]
+
+
+def test_logs_go_with_what_is_overwritten(tiny, finished, tmp_path):
+    folder = tmp_path / "x"
+    (folder / "logs" / "tensorboard").mkdir(parents=True)
+    for name in ("config.yaml", "environment.json"):
+        (folder / name).write_text((finished[0] / name).read_text())
+    with plan(tiny, out=folder, overwrite=True):
+        pass
+    assert [path.name for path in folder.iterdir()] == [lock.LOCK]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--log", "tensorbord"], "log='tensorbord': must be one of tensorboard, wandb, mlflow; did you mean"),
+        (["--log", "wandb"], "log='wandb': wandb: "),
+    ],
+)
+def test_what_cannot_be_logged_to_is_one_line_before_anything_is_written(
+    command, tiny_file, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    result = command("run", tiny_file, *arguments)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"fedjax-drag: error: {message}")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_folder_there_are_no_logs(tiny):
+    with pytest.raises(ValueError, match="log='mlflow': needs the results folder, and out is None"):
+        plan(tiny, log=["mlflow"])

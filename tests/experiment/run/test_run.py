@@ -1,0 +1,257 @@
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import yaml
+
+from fedjax_drag.experiment.config.config import load
+from fedjax_drag.experiment.run import lock, results
+from fedjax_drag.experiment.run import run as running
+from fedjax_drag.experiment.run.checkpoints import Checkpoints
+from fedjax_drag.experiment.run.run import execute, plan, run
+from fedjax_drag.simulation.planning import setup
+from fedjax_drag.simulation.program.clients_axis import Walk
+
+
+def same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def snapshot(folder):
+    files = (path for path in folder.rglob("*") if path.name not in lock.FILES)
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in files}
+
+
+def test_without_a_folder_nothing_is_written(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(tiny, overrides=["rounds=2"])
+    assert result.history["round"].tolist() == [2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_holds_what_a_run_writes(finished):
+    folder, result = finished
+    assert {path.name for path in folder.iterdir()} == {*results.WRITTEN, lock.LOCK} - {results.FIGURE}
+
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [2, 4, 6]
+    assert [np.float32(line["test_accuracy"]) for line in lines] == result.history["test_accuracy"].tolist()
+    assert all(len(line["cosine"]) == 4 for line in lines)
+
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["packages"]["jax"] == jax.__version__
+    assert environment["seed"] == 0
+    assert environment["devices"]
+
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rounds"] == 6
+    assert summary["final_accuracy"] == pytest.approx(result.history["test_accuracy"][-1])
+    assert summary["interrupted"] is False
+    assert summary["seconds"] > summary["compile_seconds"] > 0
+    assert summary["rounds_per_second"] > 0
+
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["4", "6"]
+
+
+def test_stored_configuration_runs_again_to_the_same_end(finished, tmp_path):
+    folder, result = finished
+    stored = yaml.safe_load((folder / "config.yaml").read_text())
+    assert stored["aggregator"]["divergence"] == "cosine", "defaults are written out"
+    again = run(folder / "config.yaml", out=tmp_path / "again")
+    same(again.params, result.params)
+    assert (tmp_path / "again" / "metrics.jsonl").read_text() == (folder / "metrics.jsonl").read_text()
+
+
+def test_folder_with_a_run_is_refused(tiny, finished):
+    folder, _ = finished
+    before = snapshot(folder)
+    with pytest.raises(ValueError, match=r"already holds a run; choose --resume, .*resume=True"):
+        run(tiny, out=folder)
+    assert snapshot(folder) == before
+
+
+def test_overwrite_removes_what_runs_wrote_and_nothing_else(tiny, tmp_path):
+    out = tmp_path / "out"
+    run(tiny | {"compare": {"A": {}, "B": {}}}, overrides=["rounds=2"], out=out)
+    (out / "notes.txt").write_text("mine")
+    (out / "b" / "notes.txt").write_text("mine")
+    run(tiny, overrides=["rounds=2"], out=out, overwrite=True)
+    written = {*results.WRITTEN, lock.LOCK} - {results.FIGURE}
+    assert {path.name for path in out.iterdir()} == written | {"notes.txt", "b"}
+    assert {path.name for path in (out / "b").iterdir()} == {"notes.txt", lock.LOCK}
+
+
+def test_overwrite_refuses_a_folder_of_something_else(tiny, tmp_path):
+    (tmp_path / "config.yaml").write_text("mine: 1\n")
+    with pytest.raises(ValueError, match="not a results folder"):
+        run(tiny, out=tmp_path, overwrite=True)
+    assert (tmp_path / "config.yaml").read_text() == "mine: 1\n"
+
+
+def test_file_in_place_of_the_folder(tiny, tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ValueError, match="must be a folder"):
+        run(tiny, out=tmp_path / "out")
+
+
+def test_bad_configuration_leaves_no_folder(tiny, tmp_path):
+    for bad in (["cohort_size=9"], ["aggregator=krum", "aggregator.num_byzantine=3"], ["partition.num_clients=9999"]):
+        with pytest.raises(ValueError) as caught:
+            run(tiny, overrides=bad, out=tmp_path / "out")
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out").exists()
+
+
+def test_overwrite_clears_only_once_everything_is_valid(tiny, finished):
+    folder, _ = finished
+    before = snapshot(folder)
+    with pytest.raises(ValueError, match="cohort_size"):
+        run(tiny, overrides=["cohort_size=9"], out=folder, overwrite=True)
+    assert snapshot(folder) == before
+
+
+def test_every_variant_is_checked_before_the_first_one_runs(tiny, tmp_path):
+    with pytest.raises(ValueError, match=r"compare.bad: .*cohort_size=9"):
+        run(tiny | {"compare": {"good": {}, "bad": {"cohort_size": 9}}}, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, interrupt_after):
+    folder, whole = finished
+    out = tmp_path / "out"
+    with interrupt_after(2), pytest.raises(KeyboardInterrupt):
+        run(tiny, out=out)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["interrupted"] is True
+    assert summary["rounds"] == 4
+
+    # As if it had been stopped after the line of an evaluation and before its checkpoint.
+    with (out / "metrics.jsonl").open("a") as stream:
+        stream.write('{"round": 6, "test_acc')
+    resumed = run(tiny, out=out, resume=True)
+
+    same(resumed.state, whole.state)
+    same(resumed.history, whole.history)
+    assert {k: v.dtype for k, v in resumed.history.items()} == {k: v.dtype for k, v in whole.history.items()}
+    assert (out / "metrics.jsonl").read_text() == (folder / "metrics.jsonl").read_text()
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["interrupted"] is False
+    assert summary["resumed_from_round"] == 4
+
+
+@pytest.mark.parametrize("place", [pytest.param("device", marks=pytest.mark.slow), "host"])
+def test_state_of_clients_is_resumed(tiny, tmp_path, place):
+    config = load(tiny, ["algorithm=scaffold", "aggregator=median", f"client_state={place}"])
+    whole = run(config)
+    run(dataclasses.replace(config, rounds=4), out=tmp_path / "out")
+    same(run(config, out=tmp_path / "out", resume=True).state, whole.state)
+
+
+def test_interrupt_before_the_first_evaluation(tiny, tmp_path, interrupt_after):
+    with interrupt_after(0), pytest.raises(KeyboardInterrupt):
+        run(tiny, out=tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["rounds"] == 0
+    assert summary["final_accuracy"] is None
+    assert run(tiny, out=tmp_path / "out", resume=True).history["round"].tolist() == [2, 4, 6]
+
+
+def test_resume_of_a_finished_run_gives_its_result(tiny, finished, tmp_path):
+    _, whole = finished
+    run(tiny, out=tmp_path / "out")
+    again = run(tiny, out=tmp_path / "out", resume=True)
+    same(again.params, whole.params)
+    assert again.history["test_accuracy"].tolist() == pytest.approx(whole.history["test_accuracy"].tolist())
+    assert again.rounds_to(0.0) == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("aggregator.c=0.5", "aggregator.c=0.5: the run to resume in .* has aggregator.c=0.25"),
+        ("rounds=4", "rounds=4: the run to resume in .* has rounds=6; must be that or more"),
+        ("aggregator=median", "aggregator.name='median': the run to resume"),
+        ("seed=1", "seed=1: the run to resume"),
+    ],
+)
+def test_resume_under_another_configuration_names_the_difference(tiny, finished, override, message):
+    folder, _ = finished
+    with pytest.raises(ValueError, match=message):
+        run(tiny, overrides=[override], out=folder, resume=True)
+
+
+def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_path):
+    stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config
+    for key in ("keep_checkpoints", "stop_on_divergence", "compute_dtype"):
+        del stored[key]
+    del stored["aggregator"]["divergence"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
+    results.check_same(tmp_path, asked)
+    results.check_same(tmp_path, dataclasses.replace(asked, keep_checkpoints=5, keep_best=False))
+    with pytest.raises(ValueError, match="compute_dtype='bfloat16': the run to resume in"):
+        results.check_same(tmp_path, dataclasses.replace(asked, compute_dtype="bfloat16"))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored | {"invented_later": 1}))
+    with pytest.raises(ValueError, match=r"the run to resume in .*: unknown key 'invented_later'") as caught:
+        results.check_same(tmp_path, asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_to_resume(tiny, tmp_path):
+    with pytest.raises(ValueError, match="holds no run to resume"):
+        run(tiny, out=tmp_path / "out", resume=True)
+    with pytest.raises(ValueError, match="only one of them"):
+        run(tiny, out=tmp_path / "out", resume=True, overwrite=True)
+    with pytest.raises(ValueError, match="need the results folder"):
+        run(tiny, resume=True)
+
+
+def test_comparison_has_a_folder_for_each_label_and_can_be_resumed(tiny, tmp_path, interrupt_after):
+    config = tiny | {"compare": {"Fed Avg": {"aggregator": "fedavg"}, "DRAG": {}}}
+    out = tmp_path / "out"
+    with interrupt_after(2), pytest.raises(KeyboardInterrupt):
+        run(config, out=out)
+    assert not (out / "drag").exists()
+    finished = run(config, out=out, resume=True)
+    assert list(finished) == ["Fed Avg", "DRAG"]
+    for label, whole in run(config).items():
+        same(finished[label].state, whole.state)
+        same(finished[label].history, whole.history)
+    assert [read.config.name for read in results.read(out)] == ["Fed Avg", "DRAG"]
+    assert yaml.safe_load((out / "fed-avg" / "config.yaml").read_text())["compare"] is None
+
+
+def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
+    loads = []
+    splits = []
+    load_data, split_data = running.build.dataset, running.build.federation
+    monkeypatch.setattr(running.build, "dataset", lambda config: loads.append(1) or load_data(config))
+    monkeypatch.setattr(running.build, "federation", lambda *given: splits.append(1) or split_data(*given))
+    plan(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}})
+    assert (len(loads), len(splits)) == (1, 2)
+
+
+def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch):
+    def fail(self, *given):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        execute(plan(tiny, out=tmp_path / "out"))
+    assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypatch):
+    """What is fastest may be another way by then, and would give other bits."""
+    monkeypatch.setattr(setup, "choose", lambda usual, passes: Walk("map", 2))
+    run(tiny, overrides=["rounds=2"], out=tmp_path)
+    monkeypatch.setattr(setup, "choose", lambda usual, passes: Walk("vmap"))
+    resumed = plan(tiny, out=tmp_path, resume=True)
+    assert resumed.jobs[0].simulation.walk == Walk("map", 2)
+    execute(resumed)
+    assert results.read_walk(tmp_path) == Walk("map", 2)
+    for damaged in ("", "[]", "{}", "[" * 9999):
+        (tmp_path / "environment.json").write_text(damaged)
+        assert results.read_walk(tmp_path) is None

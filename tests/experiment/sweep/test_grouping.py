@@ -1,0 +1,87 @@
+"""Which cells share a program."""
+
+import numpy as np
+import pytest
+
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.traced_numbers import numbers, with_numbers
+from fedjax_drag.experiment.config.config import load
+from fedjax_drag.experiment.run.run import Federations
+from fedjax_drag.experiment.sweep import grouping
+from fedjax_drag.experiment.sweep.grid import load_grid
+
+BASE = {"data": "digits", "partition": {"name": "dirichlet", "num_clients": 8, "beta": 0.5}, "cohort_size": 4}
+
+
+def resolved(**keys):
+    return build.resolve(load(BASE | keys))
+
+
+def grouped(given, **keys):
+    points = load_grid(BASE | keys | {"axes": given}).points
+    federations = Federations()
+    feds = [federations.split(point.config) for point in points]
+    return points, grouping.group([point.config for point in points], feds, [0] * len(points))
+
+
+def test_numbers_are_found_wherever_they_stand():
+    nested = {"name": "nnm", "aggregator": {"name": "trimmed_mean", "trim_fraction": 0.2}}
+    found = numbers(resolved(aggregator=nested, attack={"name": "gaussian", "sigma": 2}, client="fedprox"))
+    assert found == {
+        "aggregator.aggregator.trim_fraction": 0.2,
+        "attack.sigma": 2,
+        "client.mu": 0.2,
+        "loss.label_smoothing": 0.0,
+        "step_size": 0.01,
+    }
+    adam = {"name": "fedavg", "server_optimizer": {"name": "adam", "learning_rate": 0.1}}
+    assert numbers(resolved(aggregator=adam))["aggregator.server_optimizer.learning_rate"] == 0.1
+
+
+def test_numbers_are_replaced_and_nothing_else():
+    nested = {"name": "nnm", "aggregator": {"name": "trimmed_mean", "trim_fraction": 0.2}}
+    config = resolved(aggregator=nested)
+    changed = with_numbers(config, {"aggregator.aggregator.trim_fraction": 0.3, "step_size": 1.0})
+    assert changed.aggregator.arguments["aggregator"] == {"name": "trimmed_mean", "trim_fraction": 0.3}
+    assert changed.step_size == config.step_size, "which is no part of a component"
+    assert config.aggregator.arguments["aggregator"]["trim_fraction"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "sizes"),
+    [
+        ({"aggregator.c": [0.1, 0.5], "seed": [0, 1]}, {"aggregator": "drag"}, [4]),
+        ({"step_size": [0.1, 0.2], "partition.beta": [0.1, 1.0]}, {}, [4]),
+        ({"aggregator": ["fedavg", "median"], "seed": [0, 1, 2]}, {}, [3, 3]),
+        ({"local_steps": [1, 2], "seed": [0, 1]}, {}, [2, 2]),
+        ({"root_size": [20, 40], "root_bias": [0.0, 0.5]}, {"aggregator": "root_only"}, [4]),
+        ({"root_source": ["benign", "all"]}, {"aggregator": "root_only"}, [2]),
+        ({"partition.num_clients": [8, 9]}, {}, [1, 1]),
+        ({"byzantine_fraction": [0.0, 0.25, 0.5]}, {"attack": "sign_flip"}, [1, 2]),
+        ({"byzantine_fraction": [0.0, 0.1, 0.2]}, {"attack": "sign_flip", "aggregator": "krum"}, [1, 2]),
+        ({"byzantine_fraction": [0.1, 0.5]}, {"aggregator": "krum", "cohort_size": 8}, [1, 1]),
+        ({"byzantine_fraction": [0.1, 0.5]}, {"aggregator": {"name": "nnm", "aggregator": "median"}}, [1, 1]),
+        ({"attack": ["sign_flip", {"name": "sign_flip", "scale": 3.0}]}, {"byzantine_fraction": 0.5}, [2]),
+        ({"attack": ["alie", {"name": "alie", "z": 1.0}]}, {"byzantine_fraction": 0.5}, [1, 1]),
+    ],
+)
+def test_what_is_a_family(given, keys, sizes):
+    points, found = grouped(given, **keys)
+    assert [len(family.places) for family in found] == sizes
+    assert sorted(place for family in found for place in family.places) == list(range(len(points)))
+
+
+def test_only_what_differs_is_traced():
+    _, (family,) = grouped({"aggregator.c": [0.1, 0.5], "seed": [0, 1]}, aggregator="drag")
+    assert family.numbers == [{"aggregator.c": c} for c in (0.1, 0.1, 0.5, 0.5)]
+    _, (family,) = grouped({"seed": [0, 1]}, aggregator="drag")
+    assert family.numbers == [{}, {}]
+
+
+def test_another_start_is_another_family():
+    points = load_grid(BASE | {"axes": {"seed": [0, 1, 2]}}).points
+    federations = Federations()
+    feds = [federations.split(point.config) for point in points]
+    found = grouping.group([point.config for point in points], feds, [10, 0, 10])
+    assert [family.places for family in found] == [[0, 2], [1]]
+    assert not np.array_equal(feds[0].rows, feds[2].rows)

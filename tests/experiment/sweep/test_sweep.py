@@ -1,0 +1,496 @@
+import csv
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+import yaml
+from pyarrow import parquet
+from tiny import TINY
+
+from fedjax_drag.experiment.run import lock
+from fedjax_drag.experiment.run.recorder import Recorder
+from fedjax_drag.experiment.run.run import run
+from fedjax_drag.experiment.sweep import one_program, outcome_table
+from fedjax_drag.experiment.sweep.grid import _labels, load_grid
+from fedjax_drag.experiment.sweep.outcome_table import Cell
+from fedjax_drag.experiment.sweep.sweep import Sweep, sweep
+
+SMALL = TINY | {"name": "small", "rounds": 2, "eval_every": 1, "attack": "sign_flip", "byzantine_fraction": 0.5}
+GRID = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"], "seed": [0, 1]}
+"""Krum cannot be had with two malicious clients of four, attack or not."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """In place of the one for all tests: nothing here is about the speed or the last bit of a run."""
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+def small(**given):
+    return SMALL | {"axes": given}
+
+
+def rows_of(folder):
+    with (folder / "table.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def times(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in lock.FILES}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder and the outcome of a sweep half of whose cells cannot be run; nobody may change them."""
+    folder = tmp_path_factory.mktemp("sweep") / "out"
+    return folder, sweep(SMALL | {"axes": GRID}, out=folder)
+
+
+# What a configuration means.
+
+
+def test_cells_are_the_product_the_last_axis_fastest():
+    grid = load_grid(small(**{"aggregator": ["median", "drag"], "partition": ["iid"], "model.hidden": [[4], [5]]}))
+    assert [point.label for point in grid.points] == [
+        "median, iid, hidden=[4]",
+        "median, iid, hidden=[5]",
+        "drag, iid, hidden=[4]",
+        "drag, iid, hidden=[5]",
+    ]
+    assert [point.config.model.arguments["hidden"] for point in grid.points] == [[4], [5], [4], [5]]
+    assert [point.config.aggregator.name for point in grid.points] == ["median", "median", "drag", "drag"]
+    assert grid.points[0].folder == "median-iid-hidden-4"
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "labels"),
+    [
+        ("aggregator", ["drag", "median"], ["drag", "median"]),
+        ("aggregator", [{"name": "drag", "c": 0.1}, "median"], ["drag", "median"]),
+        ("aggregator", [{"name": "drag", "c": 0.1, "alpha": 0.5}, {"name": "drag", "c": 0.2, "alpha": 0.5}], None),
+        ("aggregator", ["drag", {"name": "drag", "c": 0.1}], ["drag", "drag c=0.1"]),
+        ("attack", [None, "sign_flip", {"name": "sign_flip", "scale": 2}], ["none", "sign_flip", "sign_flip scale=2"]),
+        ("byzantine_fraction", [0, 0.25], [0, 0.25]),
+        ("diagnostics", [True, False], ["true", "false"]),
+        ("step_size", [0.1, {"name": "linear_schedule", "init_value": 1}], [0.1, "linear_schedule"]),
+    ],
+)
+def test_labels_are_short_and_tell_values_apart(axis, values, labels):
+    assert _labels(axis, values) == (labels or ["drag c=0.1", "drag c=0.2"])
+
+
+def test_labels_reach_into_components_inside_components():
+    nnm = [{"name": "nnm", "aggregator": {"name": "drag", "c": c}} for c in (0.1, 0.2)] + [
+        {"name": "nnm", "aggregator": "median"}
+    ]
+    assert _labels("aggregator", nnm) == [
+        "nnm aggregator=drag aggregator.c=0.1",
+        "nnm aggregator=drag aggregator.c=0.2",
+        "nnm aggregator=median",
+    ]
+
+
+def test_folders_differ_where_labels_differ_only_in_signs():
+    grid = load_grid(small(**{"attack.scale": [-1.0, 1.0]}))
+    first, second = (point.folder for point in grid.points)
+    assert first != second
+    assert first.startswith("scale-1.0-")
+    long = load_grid(small(**{"model.hidden": [[4] * 100, [5] * 100]}))
+    assert all(len(point.folder) < 120 for point in long.points)
+
+
+def test_axes_are_written_dotted_or_nested_and_overridden():
+    dotted = load_grid(small(**{"partition.num_clients": [8, 9], "seed": [0]}))
+    nested = load_grid(small(partition={"num_clients": [8, 9]}, seed=[0]))
+    assert dotted.points == nested.points
+    changed = load_grid(small(seed=[0]), ["axes.partition.num_clients=[8, 9]", "rounds=3"])
+    assert {point.config.partition.arguments["num_clients"] for point in changed.points} == {8, 9}
+    assert {point.config.rounds for point in changed.points} == {3}
+
+
+def test_whole_components_are_set_before_their_arguments():
+    grid = load_grid(small(**{"aggregator.c": [0.1, 0.2], "aggregator": ["drag", "br_drag"]}))
+    assert [(p.config.aggregator.name, p.config.aggregator.arguments["c"]) for p in grid.points] == [
+        ("drag", 0.1),
+        ("br_drag", 0.1),
+        ("drag", 0.2),
+        ("br_drag", 0.2),
+    ]
+
+
+def test_runs_that_differ_by_seed_have_the_same_name_in_plots():
+    grid = load_grid(small(aggregator=["median"], seed=[0, 1]))
+    assert [point.config.name for point in grid.points] == ["median", "median"]
+    assert len({point.folder for point in grid.points}) == 2
+
+
+def test_what_a_configuration_compares_is_the_first_axis():
+    compare = {"Mean": None, "DRAG": {"aggregator": {"name": "drag", "c": 0.1}, "client": "fedprox"}}
+    grid = load_grid(small(**{"partition.num_clients": [8], "seed": [0, 1]}) | {"compare": compare}, ["rounds=3"])
+    assert grid.labels == {"method": ["Mean", "DRAG"], "partition.num_clients": [8], "seed": [0, 1]}
+    assert [point.label for point in grid.points][1:3] == ["Mean, num_clients=8, seed=1", "DRAG, num_clients=8, seed=0"]
+    last = grid.points[-1].config
+    assert (last.aggregator.name, last.client.name, last.rounds, last.seed) == ("drag", "fedprox", 3, 1)
+    assert (last.name, last.compare) == ("DRAG, num_clients=8", None)
+    again = load_grid(grid.to_mapping())
+    assert again.points == grid.points
+
+
+@pytest.mark.parametrize(
+    ("given", "overrides", "message"),
+    [
+        ({}, [], "axes={}: must be a mapping from keys to the lists"),
+        ([1], [], r"axes=\[1\]: must be a mapping"),
+        ({"seed": 1}, [], "axes.seed=1: must be a list of values"),
+        ({"seed": []}, [], r"axes.seed=\[\]: must be a list of values"),
+        ({"agregator": ["drag"]}, [], "unknown key 'agregator' of axes; did you mean 'aggregator'"),
+        ({"name": ["a"]}, [], "unknown key 'name' of axes"),
+        ({"seed": [0, 1, 0]}, [], "axes.seed: 0 is there twice"),
+        ({"attack": ["sign_flip", {"name": "sign_flip"}]}, [], "axes.attack: sign_flip is there twice"),
+        ({"aggregator": ["drga"]}, [], "axes: drga: aggregator.name='drga': must be one of"),
+        ({"aggregator": [{"name": "drag", "d": 1}]}, [], "axes: drag: unknown key 'd' of aggregator drag"),
+        ({"aggregator": ["drag", "median"], "aggregator.c": [0.1]}, [], "median, c=0.1: unknown key 'c'"),
+        ({"byzantine_fraction": [1.5]}, [], r"byzantine_fraction=1.5: must be in \[0, 1\]"),
+        ({"seed": [0]}, ["seed=1"], "seed: an override and axes.seed both set it"),
+        ({"partition.beta": [0.1]}, ["partition.beta=1"], "partition.beta: an override and axes.partition.beta"),
+        ({"byzantine_fraction": [0.1], "num_byzantine": [1]}, [], "both set it; leave out one"),
+        ({"step_size": [0.1]}, ["compare={A: {step_size: 1}}"], "step_size: compare.A and axes.step_size both set it"),
+        ({"seed": [0]}, ["compare={A: {rund: 1}}"], "compare.A: unknown key 'rund'"),
+        ({"data": [{"name": "mnist", "data_dir": "nowhere"}]}, [], "nowhere"),
+    ],
+)
+def test_wrong_axes_are_refused_before_anything_is_written(tmp_path, given, overrides, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
+        sweep(SMALL | {"axes": given}, overrides, out=tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_axes_are_refused_by_a_run_and_missed_by_a_sweep():
+    with pytest.raises(ValueError, match="axes: belong to a sweep"):
+        run(small(seed=[0]))
+    with pytest.raises(ValueError, match="axes: missing"):
+        sweep(SMALL)
+
+
+# What comes out.
+
+
+def test_cells_that_cannot_be_run_do_not_stop_the_others(finished):
+    _, found = finished
+    assert isinstance(found, Sweep)
+    assert [cell.values for cell in found.cells][:3] == [
+        {"aggregator": "fedavg", "attack": "none", "seed": 0},
+        {"aggregator": "fedavg", "attack": "none", "seed": 1},
+        {"aggregator": "fedavg", "attack": "sign_flip", "seed": 0},
+    ]
+    assert [cell.status for cell in found.cells] == ["done"] * 4 + ["failed"] * 4
+    assert all("num_byzantine=2: must be at most S - 3 = 1" in cell.message for cell in found.cells[4:])
+    assert all(cell.history == {} for cell in found.cells[4:])
+
+
+def test_a_cell_is_the_run_of_its_configuration(finished):
+    folder, found = finished
+    alone = run(SMALL, ["attack=sign_flip", "seed=1"]).history
+    cell = found.cells[3]
+    for name, column in alone.items():
+        np.testing.assert_array_equal(cell.history[name], column)
+
+    table = found.table
+    mine = (table["aggregator"] == "fedavg") & (table["attack"] == "sign_flip") & (table["seed"] == 1)
+    written = [
+        row
+        for row in rows_of(folder)
+        if (row["aggregator"], row["attack"], row["seed"]) == ("fedavg", "sign_flip", "1")
+    ]
+    scalars = {name for name, column in alone.items() if column.ndim == 1}
+    assert set(table) == {"aggregator", "attack", "seed", "status", "message"} | scalars
+    for name in scalars:
+        np.testing.assert_array_equal(table[name][mine].astype(alone[name].dtype), alone[name])
+        read = [float(row[name]) if row[name] else np.nan for row in written]
+        np.testing.assert_array_equal(read, table[name][mine])
+    assert list(table)[3:8] == ["status", "message", "round", "test_accuracy", "test_loss"]
+
+
+def test_table_has_a_row_for_each_evaluation_and_one_for_a_failed_cell(finished):
+    folder, found = finished
+    rows = rows_of(folder)
+    assert [row["round"] for row in rows] == ["1", "2"] * 4 + [""] * 4
+    assert [row["status"] for row in rows] == ["done"] * 8 + ["failed"] * 4
+    assert rows[-1]["test_accuracy"] == ""
+    assert rows[-1]["message"] == found.cells[-1].message
+    assert rows[0]["cosine_to_benign"] == "", "no attack, and so no such figure"
+    stored = parquet.read_table(folder / "table.parquet").to_pydict()
+    assert list(stored) == list(rows[0])
+    assert stored["aggregator"] == [row["aggregator"] for row in rows]
+    assert stored["seed"] == [int(row["seed"]) for row in rows]
+    assert stored["test_loss"] == [float(row["test_loss"]) if row["test_loss"] else None for row in rows]
+    assert {len(column) for column in found.table.values()} == {12}
+
+
+def test_worst_case_is_the_minimum_of_the_means_over_seeds(finished):
+    folder, found = finished
+    finals = [float(cell.history["test_accuracy"][-1]) for cell in found.cells[:4]]
+    means = [np.mean(finals[:2]), np.mean(finals[2:])]
+    assert list(found.worst_case) == ["fedavg", "krum"]
+    assert found.worst_case["fedavg"] == pytest.approx(min(means))
+    assert np.isnan(found.worst_case["krum"])
+
+    head, _, first, second = (folder / "summary.md").read_text(encoding="utf-8").splitlines()[4:8]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, first, second)]
+    assert cells[0] == ["aggregator", "attack=none", "sign_flip", "worst case"]
+    spread = 100 * np.std(finals[:2], ddof=1)
+    assert cells[1][:2] == ["fedavg", f"{100 * means[0]:.1f} ± {spread:.1f}"]
+    assert cells[1][3] == f"{100 * min(means):.1f}"
+    assert cells[2] == ["krum", "failed", "failed", "-"]
+
+
+def test_heat_map_is_drawn(finished):
+    image = (finished[0] / "heatmap.png").read_bytes()
+    assert image.startswith(b"\x89PNG")
+    assert len(image) > 5000
+
+
+def test_folder_can_be_run_again_and_cells_are_runs(finished, command):
+    folder, _ = finished
+    assert load_grid(folder / "sweep.yaml").points == load_grid(SMALL | {"axes": GRID}).points
+    assert sorted(path.name for path in (folder / "cells").iterdir()) == [
+        "fedavg-attack-none-seed-0",
+        "fedavg-attack-none-seed-1",
+        "fedavg-sign_flip-seed-0",
+        "fedavg-sign_flip-seed-1",
+    ]
+    assert command("plot", *(folder / "cells").iterdir(), "-o", "a.png").exit_code == 0
+
+
+def test_resume_leaves_finished_cells_alone(finished):
+    folder, found = finished
+    table, before = (folder / "table.csv").read_text(), times(folder / "cells")
+    again = sweep(SMALL | {"axes": GRID}, out=folder, resume=True)
+    assert times(folder / "cells") == before
+    assert (folder / "table.csv").read_text() == table
+    assert [cell.status for cell in again.cells] == [cell.status for cell in found.cells]
+    for name, column in found.table.items():
+        np.testing.assert_array_equal(again.table[name], column)
+
+
+def test_interrupted_sweep_goes_on_to_the_same_end(finished, tmp_path, interrupt_after):
+    folder, _ = finished
+    given, out = SMALL | {"axes": GRID | {"aggregator": ["fedavg"], "attack": ["sign_flip"]}}, tmp_path / "out"
+    with interrupt_after(3), pytest.raises(KeyboardInterrupt):
+        sweep(given, out=out, cells_per_program=1)
+    assert [(row["seed"], row["round"], row["status"]) for row in rows_of(out)] == [
+        ("0", "1", "done"),
+        ("0", "2", "done"),
+        ("1", "1", "interrupted"),
+    ]
+    assert "1 of 2 cells have run so far." in (out / "summary.md").read_text(encoding="utf-8")
+    assert (out / "heatmap.png").exists()
+    before = times(out / "cells" / "fedavg-sign_flip-seed-0")
+    resumed = sweep(given, out=out, resume=True)
+    assert times(out / "cells" / "fedavg-sign_flip-seed-0") == before
+    assert [cell.status for cell in resumed.cells] == ["done", "done"]
+    assert rows_of(out) == rows_of(folder)[4:8]
+    stored = json.loads((out / "cells" / "fedavg-sign_flip-seed-1" / "summary.json").read_text())
+    assert stored["resumed_from_round"] == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["saved", "not saved"])
+def test_interrupted_program_of_many_cells_goes_on_to_the_same_end(
+    finished, tmp_path, monkeypatch, interrupt_after, seconds
+):
+    folder, _ = finished
+    given, out = SMALL | {"axes": GRID | {"aggregator": ["fedavg"], "attack": ["sign_flip"]}}, tmp_path / "out"
+    monkeypatch.setattr(one_program, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    with interrupt_after(2), pytest.raises(KeyboardInterrupt):
+        sweep(given, out=out)
+    rows = [(row["seed"], row["round"], row["status"]) for row in rows_of(out)]
+    assert rows == [("0", "1", "interrupted"), ("1", "1", "interrupted")]
+    resumed = sweep(given, out=out, resume=True)
+    assert [cell.status for cell in resumed.cells] == ["done", "done"]
+    assert rows_of(out) == rows_of(folder)[4:8]
+    for seed in (0, 1):
+        stored = json.loads((out / "cells" / f"fedavg-sign_flip-seed-{seed}" / "summary.json").read_text())
+        assert stored.get("resumed_from_round") == (None if seconds else 1)
+
+
+def test_resume_and_overwrite_look_at_the_folder_first(finished, tmp_path):
+    folder, _ = finished
+    given, before = SMALL | {"axes": GRID}, times(folder)
+    with pytest.raises(ValueError, match="already holds a sweep"):
+        sweep(given, out=folder)
+    with pytest.raises(ValueError, match=r"step_size=0\.2: the run to resume in .*step_size=0\.1"):
+        sweep(given, ["step_size=0.2"], out=folder, resume=True)
+    with pytest.raises(ValueError, match="must be one of"):
+        sweep(given, ["axes.aggregator=[drga]"], out=folder, overwrite=True)
+    with pytest.raises(ValueError, match="something else than a sweep"):
+        sweep(given, out=folder / "cells" / "fedavg-attack-none-seed-0", overwrite=True)
+    with pytest.raises(ValueError, match="holds no sweep to resume"):
+        sweep(given, out=tmp_path / "new", resume=True)
+    with pytest.raises(ValueError, match="need the results folder"):
+        sweep(given, resume=True)
+    assert times(folder) == before
+
+
+def test_overwrite_removes_what_the_sweep_wrote_and_nothing_else(tmp_path):
+    out = tmp_path / "out"
+    sweep(small(aggregator=["krum"]), out=out)
+    (out / "notes.txt").write_text("mine")
+    sweep(small(aggregator=["krum"], seed=[1]), out=out, overwrite=True)
+    assert {path.name for path in out.iterdir()} == {
+        "notes.txt",
+        "sweep.yaml",
+        "table.csv",
+        "table.parquet",
+        "summary.md",
+        lock.LOCK,
+    }
+
+
+def test_failure_and_divergence_on_the_way_are_noted(tmp_path, monkeypatch):
+    record = Recorder.__call__
+
+    def spoiled(self, event):
+        if self._folder.name == "seed-0":
+            raise OSError("disk full\nand more")
+        event.metrics["test_loss"] = np.float32(np.nan if event.round == 2 else 2.0)
+        record(self, event)
+
+    monkeypatch.setattr(Recorder, "__call__", spoiled)
+    found = sweep(small(seed=[0, 1]), out=tmp_path / "out")
+    assert [(cell.status, cell.message) for cell in found.cells] == [
+        ("failed", "OSError: disk full"),
+        ("diverged", "test_loss is not finite from round 2 on"),
+    ]
+    assert np.isnan(found.table["test_loss"][-1])
+    assert not (tmp_path / "out" / "heatmap.png").exists(), "one axis is no matrix"
+
+
+@pytest.mark.slow
+def test_cells_that_do_not_fit_the_memory_together_run_in_parts(monkeypatch):
+    needed = []
+
+    def check(programs, on_host, ways_out):
+        (advice,) = ways_out
+        needed.append(int(advice.removeprefix("width below ")))
+        if needed[-1] > 2:
+            raise MemoryError("not enough")
+
+    monkeypatch.setattr("fedjax_drag.simulation.batch.memory.check", check)
+    found = sweep(small(seed=[0, 1, 2, 3, 4]))
+    assert needed == [6, 4, 2], "multiples of the two devices"
+    assert [cell.status for cell in found.cells] == ["done"] * 5
+
+
+def test_what_fails_together_is_run_one_by_one(tmp_path, monkeypatch, capsys):
+    def broken(self, which, callbacks=(), initial=None):
+        raise RuntimeError("the compiler gave up")
+
+    monkeypatch.setattr("fedjax_drag.simulation.batch.BatchSimulation.run", broken)
+    found = sweep(small(seed=[0, 1]), out=tmp_path / "out")
+    assert "2 cells run one by one: RuntimeError: the compiler gave up" in capsys.readouterr().err
+    assert [cell.status for cell in found.cells] == ["done", "done"]
+    assert [row["round"] for row in rows_of(tmp_path / "out")] == ["1", "2"] * 2
+
+
+def test_a_cell_without_enough_data_does_not_part_the_others(capsys):
+    found = sweep(small(aggregator=["fltrust"], attack=[None], root_size=[8, 5000], seed=[0, 1]))
+    assert [cell.status for cell in found.cells] == ["done", "done", "failed", "failed"]
+    assert "root_size=5000: " in found.cells[2].message
+    assert "one by one" not in capsys.readouterr().err
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = sweep(small(aggregator=["krum"], seed=[0]))
+    assert found.cells[0].status == "failed"
+    assert list(tmp_path.iterdir()) == []
+
+
+# The matrix, from cells that did not run.
+
+
+def cells_of(grid, finals):
+    """Cells with these final accuracies in the order of the grid; None failed."""
+    return [
+        Cell(point.values, "failed", "why", {})
+        if final is None
+        else Cell(point.values, "done", "", {"round": np.array([2]), "test_accuracy": np.array([final])})
+        for point, final in zip(grid.points, finals, strict=False)
+    ]
+
+
+def test_rows_are_rules_wherever_their_axis_stands_and_the_safest_is_first():
+    grid = load_grid(small(step_size=[0.1, 0.2], seed=[0, 1], aggregator=["fedavg", "median", "drag"]))
+    # Of each step size and seed the three rules.
+    cells = cells_of(grid, [0.9, 0.5, 0.7, 0.7, 0.5, 0.7, 0.2, 0.6, None, 0.4, 0.4, 0.8])
+    found = outcome_table.matrix(grid, cells)
+    assert (found.axis, found.rows) == ("aggregator", ("drag", "median", "fedavg"))
+    assert found.columns == ("step_size=0.1", "step_size=0.2")
+    np.testing.assert_allclose(found.mean, [[0.7, 0.8], [0.5, 0.5], [0.8, 0.3]])
+    np.testing.assert_allclose(found.worst, [0.7, 0.5, 0.3])
+    assert found.texts[0] == ("70.0 ± 0.0", "80.0 (1 of 2)")
+    assert not found.failed.any()
+
+
+def test_a_row_without_one_of_its_figures_has_no_worst_case_and_is_last():
+    grid = load_grid(small(step_size=[0.1, 0.2], rounds=[2, 3]))
+    found = outcome_table.matrix(grid, cells_of(grid, [0.9, None, 0.1, 0.2]))
+    assert (found.axis, found.rows) == ("step_size", ("0.2", "0.1"))
+    np.testing.assert_array_equal(found.worst, [0.1, np.nan])
+    np.testing.assert_array_equal(found.failed, [[False, False], [False, True]])
+    partial = outcome_table.matrix(grid, cells_of(grid, [0.9]))
+    assert partial.texts == (("90.0", "-"), ("-", "-"))
+
+
+def test_seeds_alone_are_the_rows():
+    grid = load_grid(small(seed=[0, 1]))
+    found = outcome_table.matrix(grid, cells_of(grid, [0.5, 0.6]))
+    assert (found.rows, found.columns) == (("1", "0"), ("test accuracy",))
+
+
+def test_summary_names_a_reason_once():
+    grid = load_grid(small(aggregator=["fedavg", "krum"], seed=[0, 1, 2]))
+    page = outcome_table.summary(grid, cells_of(grid, [0.5, 0.6, 0.7, None, None, None]))
+    assert page.count("why") == 1
+    assert "failed: why (krum, seed=0; krum, seed=1; krum, seed=2)" in page
+
+
+# The command.
+
+
+def test_command(command, tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL | {"axes": {"aggregator": ["fedavg", "krum"]}}))
+    wrong = command("sweep", path, "axes.agregator=[drag]")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert wrong.stderr == "fedjax-drag: error: unknown key 'agregator' of axes; did you mean 'aggregator'?\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+    done = command("sweep", path)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert (tmp_path / "runs" / "small" / "summary.md").read_text(encoding="utf-8") in done.stdout
+    assert command("sweep", path).exit_code == 2
+    assert command("sweep", path, "--resume", "--quiet").output == ""
+
+    failed = command("sweep", path, "axes.aggregator=[krum]", "--out", "x", "--quiet")
+    assert failed.exit_code == 1
+    assert failed.stderr.startswith("fedjax-drag: error: the run failed: RuntimeError: every cell: num_byzantine=2")
+
+
+def test_command_says_how_to_go_on(command, tmp_path, monkeypatch, interrupt_after):
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(small(seed=[0])))
+    monkeypatch.setattr(sys, "argv", ["fedjax-drag", "sweep", str(path)])
+    with interrupt_after(1):
+        result = command(*sys.argv[1:])
+    assert result.exit_code == 130
+    assert result.stderr == f"stopped; to go on: fedjax-drag sweep {path} --resume\n"
+
+
+def test_help_teaches_with_examples(command):
+    text = command("sweep", "--help").output
+    assert "aggregator: [fedavg, krum, {name: trimmed_mean, trim_fraction: 0.3}]" in text
+    assert "  fedjax-drag sweep " in text.partition("Examples")[2]

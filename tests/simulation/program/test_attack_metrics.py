@@ -1,0 +1,131 @@
+"""What an attack does to a run, as the history tells it, and who the attackers are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag.simulation.program.attack_metrics import harm, sum_of_benign
+from fedjax_drag.types import Attack
+
+MALICIOUS = np.array([True, False, False, True, False])
+WEIGHT = np.array([0.0, 0.5, 0.25, -0.25, 0.0])
+
+
+def told(honest, update, malicious=MALICIOUS, **others):
+    malicious = jnp.asarray(malicious)
+    benign = sum_of_benign({"w": jnp.asarray(honest)}, malicious, others.get("valid"))
+    metrics = jax.jit(harm)(benign, {"w": jnp.asarray(update)}, malicious, **others)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def test_figures_agree_with_numpy():
+    rng = np.random.default_rng(0)
+    honest, update = rng.normal(size=(5, 7)).astype(np.float32), rng.normal(size=7).astype(np.float32)
+    found = told(honest, update, weight=jnp.asarray(WEIGHT))
+    mean = honest[~MALICIOUS].mean(0)
+    cosine = update @ mean / np.linalg.norm(update) / np.linalg.norm(mean)
+    expected = {"cosine_to_benign": cosine, "malicious_weight": 0.25, "detection_tpr": 0.5, "detection_fpr": 1 / 3}
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert set(told(honest, update)) == {"cosine_to_benign"}
+
+    # An expelled client counts as rejected, whatever its weight; what is not finite is not in the mean.
+    honest[2] = np.nan
+    valid = jnp.array([True, False, True, False, True])
+    found = told(honest, honest[4], weight=jnp.asarray(WEIGHT), valid=valid)
+    expected = {"cosine_to_benign": 1.0, "malicious_weight": 0.0, "detection_tpr": 1.0, "detection_fpr": 2 / 3}
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_ends():
+    """Nobody malicious, everybody malicious, nothing sent."""
+    ones = np.ones((5, 7), np.float32)
+    found = told(ones, ones[0], np.zeros(5, bool), weight=jnp.full(5, 0.2))
+    assert found == pytest.approx(
+        {"cosine_to_benign": 1, "malicious_weight": 0, "detection_tpr": np.nan, "detection_fpr": 0}, nan_ok=True
+    )
+    found = told(ones, ones[0], np.ones(5, bool), weight=jnp.zeros(5))
+    assert found == pytest.approx(
+        {"cosine_to_benign": 0, "malicious_weight": 0, "detection_tpr": 1, "detection_fpr": np.nan}, nan_ok=True
+    )
+
+
+def test_a_run_under_attack_tells_what_the_rule_made_of_it(settings):
+    """Krum takes one of twelve, and not one that is turned round and ten times as long."""
+    attacked = settings(attack=fd.attacks.sign_flip(scale=10.0), num_byzantine=3, cohort_size=12)
+    history = fd.simulate(fd.algorithms.from_aggregator(fd.aggregators.krum(num_byzantine=3)), **attacked).history
+    np.testing.assert_array_equal(history["malicious"].sum(1), [3, 3])
+    np.testing.assert_array_equal(history["malicious_weight"], 0)
+    np.testing.assert_array_equal(history["detection_tpr"], 1)
+    np.testing.assert_allclose(history["detection_fpr"], 8 / 9)
+    assert (history["cosine_to_benign"] > 0).all()
+    mean = fd.simulate(fd.algorithms.from_aggregator(fd.aggregators.fedavg()), **attacked).history
+    assert (mean["cosine_to_benign"] < 0).all()
+    np.testing.assert_allclose(mean["malicious_weight"], 0.25, rtol=1e-6)
+    np.testing.assert_array_equal(mean["detection_fpr"], 0)
+
+
+def test_malicious_clients_of_each_cohort(settings, fedavg):
+    """As many in every round, not the same clients, and others than by another seed."""
+    attacked = settings(
+        attack=fd.attacks.sign_flip(), byzantine_fraction=0.4, byzantine_of="cohort", eval_every=1, num_rounds=12
+    )
+    history = fd.simulate(fedavg, **attacked).history
+    np.testing.assert_array_equal(history["malicious"].sum(1), 2)
+    roles = {}
+    for ids, malicious in zip(history["client_ids"], history["malicious"], strict=True):
+        for client, role in zip(ids, malicious, strict=True):
+            roles.setdefault(int(client), set()).add(bool(role))
+    assert sum(len(of) == 2 for of in roles.values()) > 6
+    again = fd.simulate(fedavg, **attacked | {"rounds_per_compile": 5}).history
+    np.testing.assert_array_equal(again["malicious"], history["malicious"])
+
+
+def observer(needs, seen):
+    """An attack that hands out what it is told and sends zeros."""
+
+    def forge(key, uplink, malicious, **knowledge):
+        del key
+        seen.update(knowledge)
+        asked = {name: knowledge[name] for name in needs if name != "aggregate"}
+        if "aggregate" in needs:
+            asked["aggregate"] = knowledge["aggregate"](uplink)
+        per_client = lambda g: malicious.reshape(-1, *[1] * (g.ndim - 1))
+        spread = lambda g, *parts: jnp.where(per_client(g), sum(parts, 0 * g[0]), g)
+        return uplink._replace(delta=jax.tree.map(spread, uplink.delta, *asked.values()))
+
+    return Attack(forge=forge, needs=frozenset(needs))
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("root_delta",), marks=pytest.mark.slow),
+        ("last_update", "aggregate"),
+    ],
+)
+def test_an_attack_is_told_what_it_needs_and_no_more(settings, needs):
+    seen = {}
+    method = fd.algorithms.from_aggregator(fd.aggregators.br_drag())
+    history = fd.simulate(method, **settings(attack=observer(needs, seen), num_byzantine=6)).history
+    assert set(seen) == {"client_ids", "round", *needs}
+    assert np.isfinite(history["test_loss"]).all()
+
+
+def test_the_foreseen_update_is_the_one_that_is_made(settings):
+    """An attacker that sends nothing but what the server would do without its attack: sent by all, the mean."""
+    method = fd.algorithms.from_aggregator(fd.aggregators.fedavg())
+    everybody = settings(num_rounds=1, eval_every=1, cohort_size=12)
+    plain = fd.simulate(method, **everybody)
+    forged = fd.simulate(method, **everybody, attack=observer(("aggregate",), {}), num_byzantine=12)
+    for a, b in zip(jax.tree.leaves(forged.params), jax.tree.leaves(plain.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_knowledge_that_nobody_has(settings, fedavg):
+    with pytest.raises(ValueError, match="attack: needs the server's root update"):
+        fd.simulation.prepare(fedavg, **settings(attack=observer(("root_delta",), {}), num_byzantine=1))
+    with pytest.raises(ValueError, match="attack: needs='weather': must be one of last_update, root_delta, aggregate"):
+        fd.simulation.prepare(fedavg, **settings(attack=observer(("weather",), {}), num_byzantine=1))

@@ -1,0 +1,109 @@
+"""What clients are asked for: gradients, arithmetic, traffic and time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
+from fedjax_drag.simulation.program.local import LocalResult
+from fedjax_drag.simulation.program.round import what_clients_did
+from fedjax_drag.types import Batch, ClientRule, Uplink
+
+SIZE = 20 * 30 + 30
+PARAMS = {"w": jax.ShapeDtypeStruct((20, 30), jnp.float32), "b": jax.ShapeDtypeStruct((30,), jnp.float32)}
+BATCH = Batch(jax.ShapeDtypeStruct((4, 20), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.int32))
+FEDAVG = fd.aggregators.fedavg()
+
+# Gradients and vector operations of a step; models down and up. By hand, from the equations.
+EXPECTED = {
+    "sgd": (fd.algorithms.from_aggregator(FEDAVG), 1, 0, 1, 1),
+    "fedprox": (fd.algorithms.from_aggregator(FEDAVG, client=fd.clients.fedprox(0.1)), 1, 3, 1, 1),
+    "scaffold": (fd.algorithms.scaffold(8), 1, 3, 3, 2),  # g + a (c - c_m); theta, c, c_m; g_m and the change of c_m
+    "adabest": (fd.algorithms.adabest(8), 1, 1, 2, 1),
+    "feddyn": (fd.algorithms.feddyn(8, a=0.1), 1, 4, 2, 1),
+    "fedacg": (fd.algorithms.fedacg(), 1, 3, 1, 1),
+    "stem": (fd.algorithms.stem(), 2, 3, 1, 2),
+}
+
+
+def cost(algorithm):
+    state = jax.eval_shape(algorithm.init, PARAMS)
+    downlink = jax.eval_shape(algorithm.broadcast, PARAMS, state, jax.ShapeDtypeStruct((3,), jnp.int32))
+    one = downlink._replace(own=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), downlink.own))
+
+    def message(downlink):
+        carry = algorithm.client.begin(downlink)
+        return Uplink(downlink.start, algorithm.client.report(downlink, downlink.start, carry, jnp.float32(1.0)))
+
+    return client_cost(algorithm.client, one, BATCH, jax.eval_shape(message, one))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_counts_are_those_of_the_equations(name):
+    algorithm, gradients, operations, down, up = EXPECTED[name]
+    assert cost(algorithm) == ClientCost(gradients, operations, 4 * SIZE * down, 4 * SIZE * up)
+
+
+def test_taco_adds_two_operations_and_a_few_numbers():
+    found = cost(fd.algorithms.taco(8))
+    assert (found.gradients, found.vector_operations) == (1, 2)
+    assert found.bytes_down == 4 * (2 * SIZE + 1)  # theta and D_t; 1 - alpha_m
+    assert found.bytes_up == 4 * (SIZE + 2)  # g_m; K and K eta
+
+
+def test_a_loop_counts_as_often_as_it_turns():
+    def direction(grad_fn, w, carry, downlink, batch):
+        gradient = grad_fn(w, batch)
+        return jax.lax.scan(lambda g, _: (jax.tree.map(lambda x: 2.0 * x, g), None), gradient, length=5)[0], carry
+
+    client = ClientRule(lambda downlink: (), direction, lambda *_: ())
+    lifted = fd.algorithms.from_aggregator(FEDAVG, client=client)
+    assert cost(lifted).vector_operations == 5
+
+
+def test_work_of_a_round():
+    local = LocalResult(Uplink(()), jnp.array([0.5, 2.0, 1.0, 8.0]), jnp.array([3, 7, 5, 4]))
+    malicious, valid = jnp.array([False, False, True, False]), jnp.array([True, False, True, True])
+    done = what_clients_did(local, malicious, valid)
+    assert {name: float(value) for name, value in done.items()} == {
+        "train_loss": 4.25,
+        "participants": 3,
+        "local_steps": 12,
+        "slowest_steps": 5,
+    }
+    assert float(what_clients_did(local, malicious)["train_loss"]) == 3.5
+    assert np.isnan(what_clients_did(local, jnp.ones(4, bool))["train_loss"])
+
+
+def test_the_history_counts_what_ragged_clients_did(settings, digits):
+    epochs = settings(local_steps=None, local_epochs=2.0, cohort_size=12, eval_every=2)
+    result = fd.simulate(fd.algorithms.scaffold(12), **epochs)
+    steps = 2 * -(-digits.counts // 4)
+    model = sum(leaf.nbytes for leaf in jax.tree.leaves(result.params))
+    for name, per_round in {
+        "participants": 12,
+        "local_steps": steps.sum(),
+        "slowest_steps": steps.max(),
+        "gradient_evaluations": steps.sum(),
+        "vector_operations": 3 * steps.sum(),
+        "bytes_down": 12 * 3 * model,
+        "bytes_up": 12 * 2 * model,
+    }.items():
+        assert result.history[name].tolist() == [2 * per_round] * 3, name
+
+
+def test_client_seconds_and_time_to(settings, fedavg):
+    timed = fd.simulate(fedavg, **settings(time_clients=True))
+    assert timed.seconds_per_step > 0
+    steps = np.cumsum(timed.history["slowest_steps"])
+    np.testing.assert_allclose(timed.history["client_seconds"], steps * timed.seconds_per_step)
+    accuracy = timed.history["test_accuracy"][-1]
+    row = list(timed.history["round"]).index(timed.rounds_to(accuracy))
+    assert timed.time_to(accuracy) == timed.history["client_seconds"][row]
+    assert timed.time_to(1.01) is None
+    plain = fd.simulate(fedavg, **settings())
+    assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (plain.params, timed.params)), strict=True))
+    with pytest.raises(ValueError, match="time_to: the clients of this run were not timed; set time_clients=True"):
+        plain.time_to(0.5)

@@ -1,0 +1,156 @@
+"""How far predictions moved: the distances against scipy, and the extra that the engine supplies."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from scipy.stats import wasserstein_distance
+
+import fedjax_drag as fd
+from fedjax_drag.aggregators._clusterguard import clusterguard
+from fedjax_drag.simulation.program.clients_axis import make_mapper
+from fedjax_drag.simulation.program.dissimilarity import class_histogram, flattened, make_dissimilarity, requested
+from fedjax_drag.types import Aggregator, Attack, Batch
+
+LENGTH, CLASSES, FEATURES = 600, 7, 5
+COUNTS = np.array([600, 1, 251, 250, 40, 3], np.int32)
+
+
+def by_scipy(kind, a, b):
+    if kind == "flattened":
+        return wasserstein_distance(a.reshape(-1), b.reshape(-1))
+    classes = np.arange(a.shape[1])
+    return wasserstein_distance(classes, classes, a.mean(0), b.mean(0))
+
+
+@pytest.mark.parametrize(("kind", "distance"), [("flattened", flattened), ("class_histogram", class_histogram)])
+def test_distances_agree_with_scipy_on_ragged_clients(kind, distance):
+    rng = np.random.default_rng(0)
+    compiled = jax.jit(distance)
+    for count in COUNTS:
+        a, b = rng.dirichlet(np.full(CLASSES, 0.3), (2, LENGTH)).astype(np.float32)
+        expected = by_scipy(kind, a[:count].astype(np.float64), b[:count].astype(np.float64))
+        a[count:], b[count:] = np.nan, 5.0
+        np.testing.assert_allclose(compiled(a, b, count), expected, rtol=0, atol=1e-6)
+        assert compiled(a, a, count) == 0
+
+
+def test_known_distances():
+    certain = jnp.eye(4)
+    assert flattened(certain[:1], jnp.full((1, 4), 0.25), 1) == pytest.approx(0.375)
+    assert class_histogram(certain[:1], certain[3:], 1) == 3
+    assert flattened(certain[:1], certain[3:], 1) == 0  # blind to which class it is
+
+
+def test_what_a_rule_can_ask_for():
+    assert requested({"round", "root_delta"}) is None
+    assert requested({"dissimilarity", "key"}) == "flattened"
+    assert requested({"dissimilarity:class_histogram"}) == "class_histogram"
+    assert requested(clusterguard().needs) == "class_histogram"
+    assert requested(clusterguard(emd="flattened").needs) == "flattened"
+    with pytest.raises(ValueError, match=r"dissimilarity='class_histogam'.*did you mean"):
+        requested({"dissimilarity:class_histogam"})
+    with pytest.raises(ValueError, match="must be only one"):
+        requested({"dissimilarity", "dissimilarity:class_histogram"})
+
+
+def logits(params, x):
+    return x @ params["kernel"] + params["bias"]
+
+
+def inputs(seed=0):
+    """Ragged clients of a linear model: examples, start, deltas, padded rows."""
+    rng = np.random.default_rng(seed)
+    train = Batch(rng.normal(size=(900, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, 900))
+    start = {
+        "kernel": rng.normal(size=(FEATURES, CLASSES)).astype(np.float32),
+        "bias": rng.normal(size=CLASSES).astype(np.float32),
+    }
+    deltas = jax.tree.map(lambda p: rng.normal(size=(len(COUNTS), *p.shape)).astype(np.float32), start)
+    rows = rng.integers(0, 900, (len(COUNTS), LENGTH)).astype(np.int32)
+    return train, start, deltas, rows
+
+
+def softmax(x):
+    terms = np.exp(x - x.max(-1, keepdims=True))
+    return terms / terms.sum(-1, keepdims=True)
+
+
+@functools.cache
+def compiled(kind, axis="map", chunk=None, on_two=False):
+    mesh = Mesh(np.array(jax.devices()), ("clients",)) if on_two else None
+    return jax.jit(make_dissimilarity(kind, logits, lambda x: 2 * x, make_mapper(axis, chunk, mesh)))
+
+
+@pytest.mark.parametrize("kind", ["flattened", "class_histogram"])
+def test_every_client_is_compared_on_all_its_own_examples(kind):
+    train, start, deltas, rows = inputs()
+    expected = []
+    for m, count in enumerate(COUNTS):
+        x = 2 * train.x[rows[m, :count]].astype(np.float64)
+        local = jax.tree.map(lambda p, d, m=m: p.astype(np.float64) + d[m], start, deltas)
+        expected.append(by_scipy(kind, softmax(logits(start, x)), softmax(logits(local, x))))
+    for way in [("map",), ("map", 4), ("vmap",), ("map", None, True)]:
+        found = compiled(kind, *way)(train, start, deltas, rows, COUNTS)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_a_model_that_predicts_nothing_finite_is_as_far_as_can_be():
+    train, start, deltas, rows = inputs()
+    for leaf in deltas.values():
+        leaf[0] = np.nan
+        leaf[1] = 0
+        leaf[2] = 3e38  # finite, but not what it predicts
+        leaf[3] = 1e30
+    for kind, largest in (("flattened", 1), ("class_histogram", CLASSES - 1)):
+        found = np.asarray(compiled(kind)(train, start, deltas, rows, COUNTS))
+        assert found[0] == found[2] == largest
+        assert found[1] == 0
+        assert (found[3:] > 0).all()
+        assert (found[3:] < largest).all()
+
+
+ATTACKED = {"attack": fd.attacks.sign_flip(scale=20.0), "byzantine_fraction": 0.25, "cohort_size": 6}
+
+
+@pytest.mark.slow
+def test_a_run_of_clusterguard_however_clients_are_walked(settings):
+    algorithm = fd.algorithms.from_aggregator(clusterguard())
+    short = settings(model=fd.models.mlp(10, (16,)), num_rounds=2, eval_every=1, **ATTACKED)
+    history = fd.simulate(algorithm, clients_axis="map", **short).history
+    other = fd.simulate(algorithm, clients_axis="vmap", mesh="cores", **short).history
+    for name in ("dissimilarity", "weight", "cluster", "test_loss"):
+        np.testing.assert_allclose(other[name], history[name], rtol=2e-4, atol=1e-6)
+    assert history["dissimilarity"].shape == (2, 6)
+    assert (history["dissimilarity"] > 0).all()
+    np.testing.assert_allclose(history["weight"].sum(1), 1, rtol=1e-6)
+    assert set(np.unique(history["cluster"])) <= {0, 1}
+
+
+def recorder(kind):
+    """FedAvg that reports the extra it was given."""
+    plain = fd.aggregators.fedavg()
+
+    def init(params):
+        state = plain.init(params)
+        return state._replace(metrics={**state.metrics, "dissimilarity": jnp.zeros(0)})
+
+    def apply(params, deltas, state, *, dissimilarity, **extras):
+        params, state = plain.apply(params, deltas, state, **extras)
+        return params, state._replace(metrics={**state.metrics, "dissimilarity": dissimilarity})
+
+    return fd.algorithms.from_aggregator(Aggregator(init, apply, frozenset({kind})))
+
+
+def test_the_uploaded_model_is_compared_and_not_the_trained_one(settings):
+    def forge(key, uplink, malicious, **knowledge):
+        zero = lambda g: jnp.where(malicious.reshape(-1, *[1] * (g.ndim - 1)), 0, g)
+        return uplink._replace(delta=jax.tree.map(zero, uplink.delta))
+
+    lazy = settings(num_rounds=1, eval_every=1, **ATTACKED | {"attack": Attack(forge=forge), "cohort_size": 12})
+    history = fd.simulate(recorder("dissimilarity:class_histogram"), **lazy).history
+    np.testing.assert_array_equal(history["dissimilarity"] == 0, history["malicious"])
+    assert history["malicious"].sum() == 3

@@ -1,0 +1,49 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedjax_drag.simulation.program import sampling
+
+SIZES = [(16, 2), (12, 3)]
+"""Clients and cohort: drawn one by one, and by a permutation."""
+
+
+def draws(num_clients: int, cohort_size: int, number: int, eligible: jax.Array | None = None) -> np.ndarray:
+    keys = jax.random.split(jax.random.key(3), number)
+    return np.asarray(jax.jit(jax.vmap(lambda key: sampling.cohort(key, num_clients, cohort_size, eligible)))(keys))
+
+
+@pytest.mark.parametrize(("num_clients", "cohort_size"), SIZES)
+def test_all_cohorts_are_equally_likely(num_clients, cohort_size):
+    found = draws(num_clients, cohort_size, 40_000)
+    assert (np.diff(found, axis=1) > 0).all()
+    assert found.min() == 0
+    assert found.max() == num_clients - 1
+    counts = np.unique(found, axis=0, return_counts=True)[1]
+    assert len(counts) == math.comb(num_clients, cohort_size)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("num_clients", "cohort_size"), SIZES)
+def test_mask_of_everybody_changes_nothing(num_clients, cohort_size):
+    everybody = jnp.ones(num_clients, bool)
+    plain = draws(num_clients, cohort_size, 500)
+    np.testing.assert_array_equal(draws(num_clients, cohort_size, 500, everybody), plain)
+
+
+@pytest.mark.parametrize(("num_clients", "cohort_size"), SIZES)
+@pytest.mark.parametrize("number_eligible", [1, 2, 6])
+def test_others_fill_up_only_what_is_missing(num_clients, cohort_size, number_eligible):
+    eligible = jnp.arange(num_clients) % 2 == 1
+    eligible &= jnp.cumsum(eligible) <= number_eligible
+    found = draws(num_clients, cohort_size, 500, eligible)
+    assert (np.diff(found, axis=1) > 0).all()
+    assert (np.asarray(eligible)[found].sum(axis=1) == min(cohort_size, number_eligible)).all()
+
+
+def test_everybody_is_everybody_whatever_the_mask():
+    np.testing.assert_array_equal(sampling.cohort(jax.random.key(0), 5, 5, jnp.zeros(5, bool)), np.arange(5))

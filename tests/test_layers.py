@@ -1,0 +1,129 @@
+"""The map of the package: imports point downwards and in no circle, and no folder is full."""
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+import fedjax_drag
+
+ROOT = Path(fedjax_drag.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+LAYERS = {
+    "fedjax_drag": 0,  # types, tree, checks, losses and others beside them
+    "fedjax_drag.ops": 1,
+    "fedjax_drag.aggregators": 2,
+    "fedjax_drag.clients": 2,
+    "fedjax_drag.attacks": 2,
+    "fedjax_drag.data": 2,
+    "fedjax_drag.models": 2,
+    "fedjax_drag.algorithms": 3,
+    "fedjax_drag.simulation.devices": 4,
+    "fedjax_drag.simulation.program": 5,
+    "fedjax_drag.simulation.result": 6,
+    "fedjax_drag.simulation.settings": 6,
+    "fedjax_drag.simulation.planning": 7,
+    "fedjax_drag.simulation.engine": 8,
+    "fedjax_drag.simulation.batch": 9,
+    "fedjax_drag.simulation": 9,
+    "fedjax_drag.callbacks": 10,
+    "fedjax_drag.interop": 10,
+    "fedjax_drag.experiment.config": 10,
+    "fedjax_drag.experiment.build": 11,
+    "fedjax_drag.experiment.run": 12,
+    "fedjax_drag.experiment.sweep": 13,
+    "fedjax_drag.experiment.figures": 13,
+    "fedjax_drag.experiment.report": 14,
+    "fedjax_drag.experiment": 14,
+    "fedjax_drag.cli": 15,
+}
+"""A part may import what has no greater number than itself. For a module, the longest name that fits counts."""
+
+OUTSIDE = {"fedjax_drag/__init__.py", "fedjax_drag/__main__.py"}
+"""The package's front door, which leads to all of them."""
+
+INSIDE_DATA = {"dataset": 0, "skew": 0, "batching": 0, "augmentation": 0, "formats": 0, "partition": 1, "sets": 1}
+"""The same within ``data``; what is not named is above."""
+
+MOST_FILES = 14
+SHELVES = {"aggregators", "attacks"}
+"""Folders with a file for each method, of which there may be more."""
+
+
+def layer(module):
+    parts = module.split(".")
+    fitting = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next(LAYERS[name] for name in fitting if name in LAYERS)
+
+
+def dotted(path):
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {dotted(path): path for path in FILES}
+
+
+@functools.cache
+def imports(module):
+    """The package's own modules that a module imports, within functions too, but not for type checkers only."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    skipped = [node for node in branches if "TYPE_CHECKING" in ast.unparse(node.test)]
+    ignored = {inner for node in skipped for inner in ast.walk(node)}
+    found = set()
+    for node in ast.walk(tree):
+        if node in ignored:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{name.name}" for name in node.names}
+            found |= {name for name in inner if name in MODULES}
+            if not inner <= set(MODULES):
+                found.add(node.module)
+    return found & set(MODULES)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_downwards(module):
+    if MODULES[module].relative_to(ROOT.parent).as_posix() in OUTSIDE:
+        return
+    upwards = [other for other in imports(module) if other != "fedjax_drag" and layer(other) > layer(module)]
+    assert upwards == []
+
+
+@pytest.mark.parametrize("module", [name for name in sorted(MODULES) if name.startswith("fedjax_drag.data.")])
+def test_imports_within_data_point_downwards(module):
+    rank = lambda name: INSIDE_DATA.get((name + "..").split(".")[2], 2)
+    inner = [other for other in imports(module) if other.startswith("fedjax_drag.data.")]
+    assert [other for other in inner if rank(other) > rank(module)] == []
+
+
+def test_no_circles():
+    done, path = set(), []
+
+    def visit(module):
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module in done:
+            return
+        path.append(module)
+        for other in sorted(imports(module)):
+            visit(other)
+        done.add(path.pop())
+
+    for module in sorted(set(MODULES) - {"fedjax_drag"}):
+        visit(module)
+
+
+FOLDERS = sorted({path.parent for path in FILES})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
+def test_a_folder_says_what_it_holds_and_is_not_full(folder):
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert docstring, "the first lines of __init__.py say what is inside"
+    if folder.name not in SHELVES:
+        assert len(list(folder.glob("*.py"))) <= MOST_FILES
