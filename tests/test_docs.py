@@ -20,6 +20,14 @@ def test_the_picture_is_the_one_that_the_script_draws():
     assert (DOCS / "architecture.svg").read_text() == drawn
 
 
+def test_the_map_names_files_and_folders_that_exist():
+    folders = (DOCS / "architecture.md").read_text().partition("## Folders")[2].partition("Outside the package")[0]
+    rows = re.findall(r"^\| (`.+?) \|", folders, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`(.+?)`", row)]
+    assert len(named) > 20
+    assert [name for name in named if not (DOCS.parent / "fedjax_drag" / name).exists()] == []
+
+
 def test_the_page_of_configuration_keys_is_made_from_the_code():
     """Written anew by ``python docs/mkdocs/configuration_page.py``."""
     written = runpy.run_path(str(DOCS / "mkdocs" / "configuration_page.py"))["page"]()
