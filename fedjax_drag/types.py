@@ -44,15 +44,15 @@ class Sums(NamedTuple):
     on the whole stack, up to the order of the additions.
 
     Attributes:
-      accumulate: ``(params, messages, state, **extras) -> (total, seen)`` for the clients of a chunk: ``messages`` are
+      accumulate: ``(params, messages, state, **extras) -> (total, kept)`` for the clients of a chunk: ``messages`` are
         their deltas, or uplinks, with a leading axis ``[B]``; extras as for :class:`Aggregator`, those of clients
-        ``[B]``. ``total`` is a pytree to be summed over chunks, ``seen`` one with a leading axis ``[B]``.
-      finish: ``(params, total, state, seen, **extras) -> (params, state)``, given the sum of all totals and ``seen`` of
+        ``[B]``. ``total`` is a pytree to be summed over chunks, ``kept`` one with a leading axis ``[B]``.
+      finish: ``(params, total, state, kept, **extras) -> (params, state)``, given the sum of all totals and ``kept`` of
         the cohort, ``[S]``. Metrics that it cannot know have length 0, as before the first round.
       needs_first_pass: ``(state) -> bool``, scalar: whether the clients must be gone through once before the state is
         ready for ``accumulate``. In that first pass ``accumulate`` receives the extra ``first_pass=True``, and its sums
         go to ``absorb_first_pass``. None if the state is always ready.
-      absorb_first_pass: ``(total, state, seen, **extras) -> state``, ready for ``accumulate``; None if
+      absorb_first_pass: ``(total, state, kept, **extras) -> state``, ready for ``accumulate``; None if
         ``needs_first_pass`` is.
       whole: the ``apply`` or ``aggregate`` that these are the sums of. They do not speak for another, such as that of
         a copy made with ``_replace(apply=...)``.
