@@ -2,7 +2,6 @@
 
 import atexit
 import itertools
-import math
 import os
 import shutil
 import sys
@@ -11,8 +10,6 @@ from pathlib import Path
 
 import jax
 import pytest
-
-from fedjax_drag.simulation.planning import calibration
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["run_fixtures"]
@@ -26,8 +23,8 @@ jax.config.update("jax_compilation_cache_dir", os.environ["FEDJAX_DRAG_TEST_CACH
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-# What is fastest differs from run to run: where nothing else is said, every test walks over its clients the usual way.
-calibration.WORTHWHILE_SECONDS = math.inf
+# Which way over the clients is fastest differs from run to run: every test takes the usual one unless it says which.
+os.environ["FEDJAX_DRAG_CALIBRATE"] = "0"
 
 # Two devices, so that sharding is tested everywhere; a program without a mesh runs on the first.
 jax.config.update("jax_num_cpu_devices", 2)

@@ -28,6 +28,7 @@ def passes(at_once=20, number=10**6, steps=(5,) * 40):
 def worthwhile(monkeypatch, tmp_path):
     monkeypatch.setattr(calibration, "WORTHWHILE_SECONDS", 0.0)
     monkeypatch.setattr(calibration, "FEWEST_STEPS", 0)
+    monkeypatch.delenv("FEDJAX_DRAG_CALIBRATE")
     monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(tmp_path / "cache"))
     calibration._remembered.cache_clear()
     yield
@@ -92,6 +93,14 @@ def test_a_short_run_is_walked_the_usual_way(timed, monkeypatch, limit):
     monkeypatch.setattr(calibration, limit, 10**9)
     assert choose(VMAP, passes(number=100)) == VMAP
     assert choose(MAP, passes(number=100)) == MAP
+    assert asked == []
+
+
+def test_it_can_be_turned_off(timed, monkeypatch):
+    asked = timed({})
+    monkeypatch.setenv("FEDJAX_DRAG_CALIBRATE", "0")
+    assert choose(VMAP, passes()) == VMAP
+    assert choose(MAP, passes()) == MAP
     assert asked == []
 
 
