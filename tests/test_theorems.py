@@ -45,6 +45,7 @@ def test_where_no_bound_on_drag_exists():
     assert np.isinf(bounds.drag_bound(tiny, 0.05, np.array([10, 20]), bounds.XIAO)).all()
 
 
+@pytest.mark.thorough
 def test_drag_stays_below_its_bounds():
     found = theorems.drag_theorem((0.0, 0.02), rounds=20, seeds=1)
     assert found.setting.reach <= 1 / 8
@@ -64,6 +65,7 @@ def test_br_drag_stays_below_its_bound():
     assert (measured < promised).all()
 
 
+@pytest.mark.thorough
 def test_the_oracle_leaves_nothing_of_the_malicious():
     rng = np.random.default_rng(0)
     w, x = np.full(5, 0.6), -rng.uniform(0.1, 0.6, 5)
@@ -72,6 +74,7 @@ def test_the_oracle_leaves_nothing_of_the_malicious():
     assert rounds.unmet == pytest.approx(np.zeros(5), abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_taco_orders_its_clients_as_corollary_2_asks():
     found = theorems.taco_corollary()
     assert found.smallest_cosine > 0, "Assumption 2"

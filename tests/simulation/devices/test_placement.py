@@ -8,6 +8,8 @@ from jax.sharding import Mesh
 import fedjax_drag as fd
 from fedjax_drag.simulation.devices.placement import resolve_mesh
 
+pytestmark = pytest.mark.optimised
+
 ALGORITHMS = {
     "drag": fd.algorithms.from_aggregator(fd.aggregators.drag()),
     "median": fd.algorithms.from_aggregator(fd.aggregators.median()),
@@ -62,6 +64,7 @@ def test_examples_divided_among_devices_are_the_same_examples(settings, name):
     np.testing.assert_array_equal(one.history["train_loss"], other.history["train_loss"])
 
 
+@pytest.mark.thorough
 def test_no_device_is_sent_all_examples(settings):
     asked = settings(cohort_size=6, mesh="cores", shard_data=True)
     program = fd.simulation.prepare(ALGORITHMS["drag"], **asked).lowered.advance.compile().as_text()

@@ -162,6 +162,7 @@ def test_what_is_measured(monkeypatch):
     assert calibration._timer(passes(), 3)() == np.inf
 
 
+@pytest.mark.thorough
 def test_a_run_takes_what_was_measured(settings, fedavg, timed):
     timed({1: 1.0, 2: 0.5, 5: 1.0})
     simulation = fd.simulation.prepare(fedavg, **settings(clients_axis="auto"))
