@@ -44,23 +44,24 @@ class Sums(NamedTuple):
     on the whole stack, up to the order of the additions.
 
     Attributes:
-      fold: ``(params, messages, state, **extras) -> (total, seen)`` for the clients of a chunk: ``messages`` are their
-        deltas, or uplinks, with a leading axis ``[B]``; extras as for :class:`Aggregator`, those of clients ``[B]``.
-        ``total`` is a pytree to be summed over chunks, ``seen`` one with a leading axis ``[B]``.
+      accumulate: ``(params, messages, state, **extras) -> (total, seen)`` for the clients of a chunk: ``messages`` are
+        their deltas, or uplinks, with a leading axis ``[B]``; extras as for :class:`Aggregator`, those of clients
+        ``[B]``. ``total`` is a pytree to be summed over chunks, ``seen`` one with a leading axis ``[B]``.
       finish: ``(params, total, state, seen, **extras) -> (params, state)``, given the sum of all totals and ``seen`` of
         the cohort, ``[S]``. Metrics that it cannot know have length 0, as before the first round.
-      lacks: ``(state) -> bool``, scalar: whether a state is not ready for ``fold``. Then the cohort must be gone
-        through twice: first with the extra ``learning=True`` for ``fold``, and what comes of it goes to ``learn``.
-        None if it always is.
-      learn: ``(total, state, seen, **extras) -> state``, ready for ``fold``; None if ``lacks`` is.
+      needs_first_pass: ``(state) -> bool``, scalar: whether the clients must be gone through once before the state is
+        ready for ``accumulate``. In that first pass ``accumulate`` receives the extra ``first_pass=True``, and its sums
+        go to ``absorb_first_pass``. None if the state is always ready.
+      absorb_first_pass: ``(total, state, seen, **extras) -> state``, ready for ``accumulate``; None if
+        ``needs_first_pass`` is.
       whole: the ``apply`` or ``aggregate`` that these are the sums of. They do not speak for another, such as that of
         a copy made with ``_replace(apply=...)``.
     """
 
-    fold: Callable[..., tuple[Any, Any]]
+    accumulate: Callable[..., tuple[Any, Any]]
     finish: Callable[..., tuple[Params, State]]
-    lacks: Callable[[State], jax.Array] | None = None
-    learn: Callable[..., State] | None = None
+    needs_first_pass: Callable[[State], jax.Array] | None = None
+    absorb_first_pass: Callable[..., State] | None = None
     whole: Callable[..., tuple[Params, State]] | None = None
 
 
@@ -152,8 +153,8 @@ class Algorithm(NamedTuple):
         fewer than a cohort, others fill it up with ``valid`` False.
       output: ``(params, state) -> params``, the model that the method hands out where it is not ``params``;
         evaluated beside it.
-      sums: ``aggregate`` for uplinks that come in chunks; None if it must see all of them together. In ``fold``, the
-        per-client rows of the state are those of the chunk.
+      sums: ``aggregate`` for uplinks that come in chunks; None if it must see all of them together. In
+        ``accumulate``, the per-client rows of the state are those of the chunk.
     """
 
     client: ClientRule

@@ -75,7 +75,7 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
 
     given = scheduled if callable(c) else lambda **_: c
 
-    def learn(total, state, seen, *, valid, malicious, **extras):
+    def absorb_first_pass(total, state, seen, *, valid, malicious, **extras):
         del total
         lying = valid & malicious
         # Of w and x the common factor 1/S falls out.
@@ -83,7 +83,7 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
         theorem = jnp.clip(number / jnp.maximum(number - agreement, 1e-6), 0.5, 1.0)
         return state._replace(strength=jnp.where(number > 0, theorem, given(**extras)).astype(jnp.float32))
 
-    def fold(params, deltas, state, *, valid, root_delta, **extras):
+    def accumulate(params, deltas, state, *, valid, root_delta, **extras):
         del params
         cosine = tree.cosines(deltas, root_delta)
         lam = (state.strength if oracle else given(**extras)) * (1 - cosine)
@@ -102,5 +102,5 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
 
     needs = {"root_delta"} | ({"round"} if callable(c) else set()) | ({"malicious"} if oracle else set())
     # An oracle hears the cohort twice in every round: first for the cosines.
-    twice = (lambda state: jnp.ones((), bool), learn) if oracle else (None, None)
-    return summing(init, Sums(fold, finish, *twice), frozenset(needs))
+    twice = (lambda state: jnp.ones((), bool), absorb_first_pass) if oracle else (None, None)
+    return summing(init, Sums(accumulate, finish, *twice), frozenset(needs))

@@ -66,14 +66,14 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
     def init(params):
         return DragState(tree.zeros_like(params), jnp.zeros((), int), empty_metrics("divergence"))
 
-    def fold(params, deltas, state, *, valid, learning=False, **_):
+    def accumulate(params, deltas, state, *, valid, first_pass=False, **_):
         del params
         cosine = tree.cosines(deltas, state.reference)
         lam = c * (1 - cosine if divergence == "cosine" else 2 / jnp.pi * tree.angles(deltas, state.reference))
-        lam = jnp.where(learning, 0.0, lam)  # what there is to learn is the mean, the first reference
+        lam = jnp.where(first_pass, 0.0, lam)  # the first pass finds the mean, r_0
         return tree.weighted_sum(valid * (1 - lam), deltas), (cosine, lam, tree.norms(deltas))
 
-    def learn(total, state, seen, *, valid, **_):
+    def absorb_first_pass(total, state, seen, *, valid, **_):
         del seen
         first = jax.tree.map(lambda m, r: m.astype(r.dtype), average(total, valid), state.reference)
         return state._replace(reference=first)
@@ -88,4 +88,4 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
         metrics = {"weight": share * (1 - lam), "cosine": cosine, "divergence": lam}
         return tree.move(params, delta), DragState(following, state.round + 1, metrics)
 
-    return summing(init, Sums(fold, finish, lambda state: state.round == 0, learn))
+    return summing(init, Sums(accumulate, finish, lambda state: state.round == 0, absorb_first_pass))

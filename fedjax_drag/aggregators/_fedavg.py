@@ -66,7 +66,7 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
 
     weigh = by_examples if weighting == "examples" else uniform
 
-    def fold(params, deltas, state, *, valid, **extras):
+    def accumulate(params, deltas, state, *, valid, **extras):
         del params, state
         mass = weigh(valid, **extras)
         return tree.weighted_sum(mass, deltas), mass
@@ -81,4 +81,4 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
         return tree.move(params, update), FedAvgState(optimizer, metrics)
 
     needs = frozenset({"num_examples"} if weighting == "examples" else ())
-    return summing(init, Sums(fold, finish), needs, hindsight={"cosine": cosine_to_sum})
+    return summing(init, Sums(accumulate, finish), needs, hindsight={"cosine": cosine_to_sum})

@@ -51,7 +51,7 @@ def fedexp(eps: Any = 1e-3) -> Aggregator:
         del params
         return FedExPState(empty_metrics(server_step_size=jnp.zeros(())))
 
-    def fold(params, deltas, state, *, valid, **_):
+    def accumulate(params, deltas, state, *, valid, **_):
         del params, state
         return tree.weighted_sum(valid.astype(jnp.float32), deltas), tree.norms(deltas)
 
@@ -67,4 +67,4 @@ def fedexp(eps: Any = 1e-3) -> Aggregator:
         metrics = {"weight": eta * share, "server_step_size": eta}
         return tree.move(params, tree.scale(eta, mean)), FedExPState(metrics)
 
-    return summing(init, Sums(fold, finish), hindsight={"cosine": cosine_to_sum})
+    return summing(init, Sums(accumulate, finish), hindsight={"cosine": cosine_to_sum})

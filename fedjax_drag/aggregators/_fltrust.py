@@ -49,7 +49,7 @@ def fltrust(projection: bool = False) -> Aggregator:
         del params
         return FLTrustState(empty_metrics("trust"))
 
-    def fold(params, deltas, state, *, valid, root_delta, **_):
+    def accumulate(params, deltas, state, *, valid, root_delta, **_):
         del params, state
         cosine, norms = tree.cosines(deltas, root_delta), tree.norms(deltas)
         trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)
@@ -70,4 +70,4 @@ def fltrust(projection: bool = False) -> Aggregator:
         metrics = {"weight": weight, "cosine": cosine, "trust": trust}
         return tree.move(params, update), FLTrustState(metrics)
 
-    return summing(init, Sums(fold, finish), frozenset({"root_delta"}))
+    return summing(init, Sums(accumulate, finish), frozenset({"root_delta"}))

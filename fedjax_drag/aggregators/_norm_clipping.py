@@ -51,7 +51,7 @@ def norm_clipping(max_norm: Any) -> Aggregator:
         del params
         return NormClippingState(empty_metrics("scale"))
 
-    def fold(params, deltas, state, *, valid, **_):
+    def accumulate(params, deltas, state, *, valid, **_):
         del params, state
         scale = jnp.where(valid, clip_scale(tree.norms(deltas), max_norm), 0.0)
         return tree.weighted_sum(scale, deltas), scale
@@ -61,4 +61,4 @@ def norm_clipping(max_norm: Any) -> Aggregator:
         metrics = {"weight": tree.uniform_weights(valid) * scale, "scale": scale}
         return tree.move(params, average(total, valid)), NormClippingState(metrics)
 
-    return summing(init, Sums(fold, finish), hindsight={"cosine": cosine_to_sum})
+    return summing(init, Sums(accumulate, finish), hindsight={"cosine": cosine_to_sum})

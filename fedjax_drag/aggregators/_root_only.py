@@ -42,7 +42,7 @@ def root_only() -> Aggregator:
         del params
         return RootOnlyState(empty_metrics())
 
-    def fold(params, deltas, state, *, root_delta, **_):
+    def accumulate(params, deltas, state, *, root_delta, **_):
         del params, state
         return (), tree.cosines(deltas, root_delta)
 
@@ -51,4 +51,4 @@ def root_only() -> Aggregator:
         metrics = {"weight": jnp.zeros(cosine.shape), "cosine": cosine}
         return tree.move(params, root_delta), RootOnlyState(metrics)
 
-    return summing(init, Sums(fold, finish), frozenset({"root_delta"}))
+    return summing(init, Sums(accumulate, finish), frozenset({"root_delta"}))

@@ -55,7 +55,7 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
         del params
         return SignSGDMajorityState(empty_metrics("agreement"))
 
-    def fold(params, deltas, state, *, valid, **_):
+    def accumulate(params, deltas, state, *, valid, **_):
         del params, state
         return tree.weighted_sum(valid.astype(jnp.float32), jax.tree.map(jnp.sign, deltas)), ()
 
@@ -72,4 +72,4 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
         return valid * agreeing / sum(leaf.size for leaf in jax.tree.leaves(votes))
 
     hindsight = {"cosine": cosine, "agreement": agreement}
-    return summing(init, Sums(fold, finish), split="coordinates", hindsight=hindsight)
+    return summing(init, Sums(accumulate, finish), split="coordinates", hindsight=hindsight)

@@ -102,10 +102,10 @@ def server_side(
     if sums is None:
         return aggregate, None
 
-    def fold(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
+    def accumulate(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
         who = screen(uplink, valid, reject_nonfinite)
         told = extras | {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
-        of_rule, seen = sums.fold(start(params, state), uplink.delta, state.aggregator, **told)
+        of_rule, seen = sums.accumulate(start(params, state), uplink.delta, state.aggregator, **told)
         total, rows = own(uplink, state, who.counted, **extras)
         return (of_rule, total), _Seen(seen, rows, who)
 
@@ -115,12 +115,18 @@ def server_side(
         inner = with_metrics(inner, num_rejected=seen.who.num_rejected)
         return close(params, state, Outcome(moved, inner, total, seen.rows, seen.who.counted), **extras)
 
-    def lacks(state):
-        assert sums.lacks is not None
-        return sums.lacks(state.aggregator)
+    def needs_first_pass(state):
+        assert sums.needs_first_pass is not None
+        return sums.needs_first_pass(state.aggregator)
 
-    def learn(totals, state, seen, **extras):
-        assert sums.learn is not None
-        return state._replace(aggregator=sums.learn(totals[0], state.aggregator, seen.inner, **extras))
+    def absorb_first_pass(totals, state, seen, **extras):
+        assert sums.absorb_first_pass is not None
+        return state._replace(aggregator=sums.absorb_first_pass(totals[0], state.aggregator, seen.inner, **extras))
 
-    return aggregate, Sums(fold, finish, sums.lacks and lacks, sums.learn and learn, aggregate)
+    return aggregate, Sums(
+        accumulate,
+        finish,
+        sums.needs_first_pass and needs_first_pass,
+        sums.absorb_first_pass and absorb_first_pass,
+        aggregate,
+    )

@@ -71,25 +71,27 @@ def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
 def screened_sums(rule: Sums) -> Sums:
     """The same for a rule in the form of sums: ``seen`` gains the :class:`Screening`."""
 
-    def fold(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
+    def accumulate(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
         tree.check_cohort(params, deltas)
         who = screen(deltas, valid, reject_nonfinite)
-        total, seen = rule.fold(params, deltas, state, valid=who.counted, **extras)
+        total, seen = rule.accumulate(params, deltas, state, valid=who.counted, **extras)
         return total, (who, seen)
 
     def finish(params, total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
-        del valid  # was taken into account by fold
+        del valid  # was taken into account by accumulate
         who, seen = seen
         after = rule.finish(params, total, state, seen, valid=who.counted, **extras)
         return _concluded((params, state), after, who, reject_nonfinite)
 
-    def learn(total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+    def absorb_first_pass(total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
         del valid, reject_nonfinite
         who, seen = seen
-        assert rule.learn is not None
-        return tree.where(who.counted.any(), rule.learn(total, state, seen, valid=who.counted, **extras), state)
+        assert rule.absorb_first_pass is not None
+        return tree.where(
+            who.counted.any(), rule.absorb_first_pass(total, state, seen, valid=who.counted, **extras), state
+        )
 
-    return Sums(fold, finish, rule.lacks, rule.learn and learn)
+    return Sums(accumulate, finish, rule.needs_first_pass, rule.absorb_first_pass and absorb_first_pass)
 
 
 def _concluded(

@@ -22,8 +22,9 @@ def summing(
 
     Args:
       init: as of :class:`~fedjax_drag.types.Aggregator`.
-      rule: the sums of the clients that count. ``fold``, ``finish`` and ``learn`` receive ``valid``, which accounts for
-        clients whose message is not usable, as :func:`~fedjax_drag.ops.screening.screened` does for ``apply``.
+      rule: the sums of the clients that count. ``accumulate``, ``finish`` and ``absorb_first_pass`` receive ``valid``,
+        which excludes clients whose message is not usable, as :func:`~fedjax_drag.ops.screening.screened` does for
+        ``apply``.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       split: as of :class:`~fedjax_drag.types.Aggregator`.
       hindsight: metrics ``[S]`` that take both a client's delta and the sum over all of them, each as
@@ -38,14 +39,14 @@ def summing(
         return moved, after._replace(metrics=unknown | after.metrics)
 
     def apply(params, deltas, state, **extras):
-        def learned():
-            assert sums.learn is not None
-            total, seen = sums.fold(params, deltas, state, learning=True, **extras)
-            return sums.learn(total, state, seen, **extras)
+        def absorbed():
+            assert sums.absorb_first_pass is not None
+            total, seen = sums.accumulate(params, deltas, state, first_pass=True, **extras)
+            return sums.absorb_first_pass(total, state, seen, **extras)
 
-        if sums.lacks is not None:
-            state = jax.lax.cond(sums.lacks(state), learned, lambda: state)
-        total, seen = sums.fold(params, deltas, state, **extras)
+        if sums.needs_first_pass is not None:
+            state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)
+        total, seen = sums.accumulate(params, deltas, state, **extras)
         moved, after = sums.finish(params, total, state, seen, **extras)
         known = {name: figure(deltas, total, seen[0].counted) for name, figure in hindsight.items()}
         return moved, after._replace(metrics=after.metrics | known)

@@ -63,16 +63,16 @@ def heard(sums, params, messages, state, extra, size):
             rows = slice(start, start + CHUNK)
             own = per_client.gather(state, extra["client_ids"][rows])
             chunk = jax.tree.map(operator.itemgetter(rows), messages)
-            part, some = sums.fold(params, chunk, own, **select(extra, rows), **learning)
+            part, some = sums.accumulate(params, chunk, own, **select(extra, rows), **learning)
             totals.append(part)
             seen.append(some)
         total = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *totals)
         return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), *seen)
 
-    if sums.lacks is not None:
-        total, seen = pass_over(state, learning=True)
-        learned = sums.learn(total, state, seen, **extra)
-        state = jax.lax.cond(sums.lacks(state), lambda: learned, lambda: state)
+    if sums.needs_first_pass is not None:
+        total, seen = pass_over(state, first_pass=True)
+        learned = sums.absorb_first_pass(total, state, seen, **extra)
+        state = jax.lax.cond(sums.needs_first_pass(state), lambda: learned, lambda: state)
     total, seen = pass_over(state)
     return sums.finish(params, total, state, seen, **extra)
 

@@ -1,18 +1,27 @@
-"""What the paper on ClusterGuardFL (Section V) says about its experiments, Tables II and III."""
+"""Claims of the paper on ClusterGuardFL (Section V, Tables II and III)."""
 
 from typing import NamedTuple
 
-from reproduction.claims_drag import method
-from reproduction.judging import Claim, ahead, every, highest
-from reproduction.targets import CLUSTERGUARD
+from reproduction.claims import Claim, method
+from reproduction.questions import ahead, every, highest
+from reproduction.target import CLUSTERGUARD
 
 OWN = "ClusterGuardFL"
 DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 ATTACKS = {"none": "no attack", "label_flip": "flipped labels", "gaussian": "Gaussian noise"}
+TARGETS = {"Table II": "clusterguard002_table2", "Table III": "clusterguard002_table3"}
 
 
 class Entry(NamedTuple):
-    """Best of a column of a table: who it is, its accuracy in % and that of ClusterGuardFL or of the next."""
+    """The best method in a column of a table.
+
+    Attributes:
+      data: data set.
+      attack: attack.
+      best: the method.
+      accuracy: its accuracy in percent.
+      other: accuracy of ClusterGuardFL in percent, or of the next method if ClusterGuardFL is best.
+    """
 
     data: str
     attack: str
@@ -48,27 +57,26 @@ TABLES = {
 
 
 def _column(table: str, entry: Entry) -> Claim:
-    target = "clusterguard002_table" + ("2" if table == "Table II" else "3")
+    """The best method of a column."""
     where = {"data": entry.data, "attack": entry.attack}
     text = f"{entry.best} is first, {DATA[entry.data]}, {ATTACKS[entry.attack]}"
-    next_best = f"{entry.accuracy:.1f} %, {OWN if entry.best != OWN else 'the next'} {entry.other:.1f} %"
-    return Claim(CLUSTERGUARD, table, text, next_best, target, highest("method", entry.best, where))
+    theirs = f"{entry.accuracy:.1f} %, {OWN if entry.best != OWN else 'the next'} {entry.other:.1f} %"
+    return Claim(CLUSTERGUARD, table, text, theirs, TARGETS[table], highest("method", entry.best, where))
 
 
-def _undisturbed(table: str, target: str) -> Claim:
-    """How little the attacks cost ClusterGuardFL, on MNIST and Fashion-MNIST."""
-    costs = [
+def _undisturbed(table: str, theirs: str) -> Claim:
+    """The accuracy that ClusterGuardFL loses under the attacks, on MNIST and Fashion-MNIST."""
+    losses = [
         ahead(method(OWN, data=data, attack=attack), method(OWN, data=data, attack="none"), by=-0.03)
         for data in ("mnist", "fashion_mnist")
         for attack in ("label_flip", "gaussian")
     ]
-    theirs = "-0.7, -1.2, -1.8, -1.1 points" if table == "Table II" else "-1.2, -1.3, -0.2, -2.7 points"
     text = f"no attack costs {OWN} more than 3 points, MNIST and Fashion-MNIST"
-    return Claim(CLUSTERGUARD, table, text, theirs, target, every(*costs))
+    return Claim(CLUSTERGUARD, table, text, theirs, TARGETS[table], every(*losses))
 
 
 CLAIMS = (
     *(_column(table, entry) for table, entries in TABLES.items() for entry in entries),
-    _undisturbed("Table II", "clusterguard002_table2"),
-    _undisturbed("Table III", "clusterguard002_table3"),
+    _undisturbed("Table II", "-0.7, -1.2, -1.8, -1.1 points"),
+    _undisturbed("Table III", "-1.2, -1.3, -0.2, -2.7 points"),
 )

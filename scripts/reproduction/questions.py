@@ -1,96 +1,35 @@
-"""Claims, and the questions that can be put to a finished sweep; each is a small pure function of its outcome."""
+"""Questions to the outcome of a sweep, from which claims are decided.
 
-import dataclasses
+Each function returns a :data:`~reproduction.claims.Question`. ``subject`` and ``other`` are parts of the sweep;
+``where`` restricts the whole question to a part. Accuracies are shares between 0 and 1.
+"""
+
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedjax_drag.experiment.sweep.grid import METHOD
 from reproduction import timing
+from reproduction.claims import Answer, Question, Where
 from reproduction.names import percent, written
-from reproduction.outcome import MissingError, Outcome
+from reproduction.outcome import DIVERGED, NOT_MEASURED, MissingError, Outcome
 
 GRID = 0.05
-"""Where a paper's target accuracy is not reached by both, the highest multiple of this that is takes its place."""
+"""If not both methods reach a paper's target accuracy, the highest multiple of this that both reach replaces it."""
 
-SHOWN = 4
-"""Answers that are told of a claim about several settings; of more, those that are not as the paper says."""
-
-NOT_MEASURED = "not measured"
-"""The verdict on a claim whose sweep has not run."""
-
-Where = Mapping[str, Any]
-"""The value of some axes: which part of a sweep a claim is about."""
-
-
-class Answer(NamedTuple):
-    """What came out: whether it is as the paper says, and our figures."""
-
-    holds: bool
-    ours: str
-
-
-Question = Callable[[Outcome], Answer]
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """What a paper says about an experiment.
-
-    Attributes:
-      paper: whose it is.
-      place: where it is said.
-      text: what is said, in our words.
-      theirs: the paper's figure, or empty where it gives none.
-      target: the sweep that it is judged by; empty where none can be run.
-      question: put to its outcome.
-      reason: why nothing can be run.
-    """
-
-    paper: str
-    place: str
-    text: str
-    theirs: str
-    target: str = ""
-    question: Question | None = None
-    reason: str = ""
-
-
-class Verdict(NamedTuple):
-    """A claim with what became of it: ``yes``, ``no``, ``diverged``, ``not measured`` or ``cannot be run``."""
-
-    claim: Claim
-    holds: str
-    ours: str
-
-
-def judge(claim: Claim, outcome: Outcome | None) -> Verdict:
-    """Answers a claim; what is missing is a verdict, not an error.
-
-    Args:
-      claim: what is said.
-      outcome: of the sweep that it is judged by, or None if that has not run.
-    """
-    if claim.question is None:
-        return Verdict(claim, "cannot be run", claim.reason)
-    if outcome is None:
-        return Verdict(claim, NOT_MEASURED, "")
-    try:
-        holds, ours = claim.question(outcome)
-    except MissingError as error:
-        return Verdict(claim, str(error), "")
-    return Verdict(claim, "yes" if holds else "no", ours)
+MAX_SHOWN = 4
+"""Number of answers that :func:`every` lists; if there are more, it lists those that contradict the paper."""
 
 
 def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) -> Question:
-    """Does one get to an accuracy in at most so large a part of the other's rounds?"""
+    """Whether ``subject`` reaches an accuracy in at most ``at_most`` times the rounds of ``other``."""
 
     def question(outcome: Outcome) -> Answer:
-        own, theirs = _alive(outcome, subject), outcome.at(other)
-        target = _target(accuracy, [own, theirs])
+        own, theirs = _converged(outcome, subject), outcome.at(other)
+        target = _reachable(accuracy, [own, theirs])
         ratio = own.first(target) / theirs.first(target)
         rounds = f"{own.first(target):.0f} against {theirs.first(target):.0f} rounds to {percent(target, 0)}"
         return Answer(ratio <= at_most, f"{ratio:.2f} ({rounds})")
@@ -99,15 +38,15 @@ def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) 
 
 
 def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Sequence[Any] = ()) -> Question:
-    """Does one of an axis get to an accuracy before all others, those ``beside`` it left out?"""
+    """Whether one value of an axis reaches an accuracy before all others; those in ``beside`` are not compared."""
 
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
-        own = _alive(part, {axis: label})
+        own = _converged(part, {axis: label})
         others = {other: part.at({axis: other}) for other in part.labels(axis) if other not in (label, *beside)}
         best = max(_required(others).values(), key=lambda other: other.best())
-        target = _target(accuracy, [own, best])
-        rounds = {other: found.first(target) for other, found in others.items()}
+        target = _reachable(accuracy, [own, best])
+        rounds = {other: result.first(target) for other, result in others.items()}
         nearest = min(rounds, key=lambda other: rounds[other])
         mine, next_best = own.first(target), f"{written(axis, nearest)} {_rounds(rounds[nearest])}"
         return Answer(mine < rounds[nearest], f"{_rounds(mine)}, {next_best}, to {percent(target, 0)}")
@@ -116,11 +55,11 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
 
 
 def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), within: float = 0.0) -> Question:
-    """Does one of an axis end above all others, or less than so far below, those ``beside`` it left out?"""
+    """Whether one value of an axis ends above all others minus ``within``; those in ``beside`` are not compared."""
 
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
-        own = _alive(part, {axis: label}).level()
+        own = _converged(part, {axis: label}).level()
         levels = {name: part.at({axis: name}).level() for name in part.labels(axis) if name not in (label, *beside)}
         nearest = max(_required(levels), key=lambda name: levels[name])
         ours = f"{percent(own)}, {written(axis, nearest)} {percent(levels[nearest])}"
@@ -130,27 +69,29 @@ def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), wit
 
 
 def ahead(subject: Where, other: Where, by: float = 0.0, at_most: float = math.inf) -> Question:
-    """Does one end above another by at least, and by at most, so much?"""
+    """Whether ``subject`` ends above ``other`` by at least ``by`` and by no more than ``at_most``."""
 
     def question(outcome: Outcome) -> Answer:
-        gap = _alive(outcome, subject).level() - outcome.at(other).level()
+        gap = _converged(outcome, subject).level() - outcome.at(other).level()
         return Answer(by <= gap <= at_most, f"{_points(gap)} points")
 
     return question
 
 
 def wider(subject: Where, other: Where, more: Where, less: Where) -> Question:
-    """Is one further ahead of another in one part of the sweep than in another part?"""
+    """Whether the lead of ``subject`` over ``other`` is larger in the part ``more`` than in the part ``less``."""
 
     def question(outcome: Outcome) -> Answer:
-        gaps = [_alive(outcome.at(part), subject).level() - outcome.at(part).at(other).level() for part in (more, less)]
+        gaps = [
+            _converged(outcome.at(part), subject).level() - outcome.at(part).at(other).level() for part in (more, less)
+        ]
         return Answer(gaps[0] > gaps[1], f"{_points(gaps[0])} against {_points(gaps[1])} points")
 
     return question
 
 
 def rising(axis: str, labels: Sequence[Any], where: Where, within: float = 0.0) -> Question:
-    """Do these end one above the other, in this order, falls of so much aside?"""
+    """Whether the final accuracy rises along these values of an axis, except for falls of at most ``within``."""
 
     def question(outcome: Outcome) -> Answer:
         levels = [outcome.at({**where, axis: label}).level() for label in labels]
@@ -161,7 +102,7 @@ def rising(axis: str, labels: Sequence[Any], where: Where, within: float = 0.0) 
 
 
 def sooner(axis: str, labels: Sequence[Any], where: Where) -> Question:
-    """Do these learn the faster the later they are in this order, by the mean accuracy over the run?"""
+    """Whether learning becomes faster along these values of an axis, by the mean accuracy over the run."""
 
     def question(outcome: Outcome) -> Answer:
         means = [float(np.nan_to_num(outcome.at({**where, axis: label}).curve()[1]).mean()) for label in labels]
@@ -172,7 +113,10 @@ def sooner(axis: str, labels: Sequence[Any], where: Where) -> Question:
 
 
 def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
-    """Does one end within a tenth of its own best, and that at twice the accuracy of guessing or more (or not)?"""
+    """Whether ``subject`` converges, or does not if ``wanted`` is False.
+
+    It converges if it ends at 90 % of its best accuracy or more, and at twice the accuracy of guessing or more.
+    """
 
     def question(outcome: Outcome) -> Answer:
         own = outcome.at(subject)
@@ -183,73 +127,73 @@ def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
 
 
 def steadier(subject: Where, other: Where) -> Question:
-    """Does one swing less from evaluation to evaluation, in the second half of the run?"""
+    """Whether the accuracy of ``subject`` changes less between evaluations, in the second half of the run."""
 
     def question(outcome: Outcome) -> Answer:
-        own, theirs = _alive(outcome, subject).swing(), outcome.at(other).swing()
+        own, theirs = _converged(outcome, subject).swing(), outcome.at(other).swing()
         return Answer(own <= theirs, f"{100 * own:.1f} against {100 * theirs:.1f} points an evaluation")
 
     return question
 
 
-def quicker(method: str, other: str, accuracy: float, at_most: float) -> Question:
-    """Do the clients of one compute for at most so large a part of the other's time to get to an accuracy?"""
+def quicker(label: str, other: str, accuracy: float, at_most: float) -> Question:
+    """Whether a method reaches an accuracy in at most ``at_most`` times the client time of another method."""
 
     def question(outcome: Outcome) -> Answer:
-        own, theirs = _alive(outcome, {METHOD: method}), outcome.at({METHOD: other})
-        target = _target(accuracy, [own, theirs])
+        own, theirs = _converged(outcome, {METHOD: label}), outcome.at({METHOD: other})
+        target = _reachable(accuracy, [own, theirs])
         rounds = own.first(target) / theirs.first(target)
-        part = rounds * timing.ratio(outcome.folder, method, other)
+        part = rounds * timing.ratio(outcome.folder, label, other)
         return Answer(part <= at_most, f"{part:.2f} of its time to {percent(target, 0)}")
 
     return question
 
 
-def costlier(method: str, other: str, at_least: float, at_most: float = math.inf) -> Question:
-    """Is a round of one's clients so many times as long as one of the other's?"""
+def costlier(label: str, other: str, at_least: float, at_most: float = math.inf) -> Question:
+    """Whether the client time a round of a method is this multiple of that of another method."""
 
     def question(outcome: Outcome) -> Answer:
-        times = timing.ratio(outcome.folder, method, other)
+        times = timing.ratio(outcome.folder, label, other)
         return Answer(at_least <= times <= at_most, f"{times:.2f} times")
 
     return question
 
 
 def every(*questions: Question) -> Question:
-    """Do all of these hold?"""
+    """Whether all of these hold."""
 
     def question(outcome: Outcome) -> Answer:
         answers = [own(outcome) for own in questions]
         wrong = [answer.ours for answer in answers if not answer.holds]
-        shown = wrong if len(answers) > SHOWN else [answer.ours for answer in answers]
-        more = ["..."] if len(shown) > SHOWN else []
-        ours = "; ".join([*shown[:SHOWN], *more])
+        shown = wrong if len(answers) > MAX_SHOWN else [answer.ours for answer in answers]
+        more = ["..."] if len(shown) > MAX_SHOWN else []
+        ours = "; ".join([*shown[:MAX_SHOWN], *more])
         count = f"{len(answers) - len(wrong)} of {len(answers)}"
         return Answer(not wrong, f"{count}{', but ' if shown is wrong and wrong else ': ' if ours else ''}{ours}")
 
     return question
 
 
-def _alive(outcome: Outcome, where: Where) -> Outcome:
-    """The part that a claim praises."""
+def _converged(outcome: Outcome, where: Where) -> Outcome:
+    """The part that a claim speaks well of; if it diverged, so did the claim."""
     part = outcome.at(where)
     if part.diverged():
-        raise MissingError("diverged")
+        raise MissingError(DIVERGED)
     return part
 
 
-def _required(found: dict[Any, Any]) -> dict[Any, Any]:
-    if not found:
-        raise MissingError("not measured")
-    return found
+def _required(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    if not values:
+        raise MissingError(NOT_MEASURED)
+    return values
 
 
-def _target(accuracy: float, outcomes: Sequence[Outcome]) -> float:
-    """The paper's, or the highest multiple of :data:`GRID` below it that all reach."""
+def _reachable(accuracy: float, outcomes: Sequence[Outcome]) -> float:
+    """The paper's target accuracy, or the highest multiple of :data:`GRID` below it that all outcomes reach."""
     reached = min(outcome.best() for outcome in outcomes)
     below = GRID * math.floor(reached / GRID + 1e-9)
     if below <= 0:
-        raise MissingError("not measured")
+        raise MissingError(NOT_MEASURED)
     return accuracy if reached >= accuracy else below
 
 

@@ -1,21 +1,25 @@
-"""The plain PyTorch loop over clients that a round is compared with."""
+"""The plain PyTorch loop over clients, the baseline of a round."""
 
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as flax_nn
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
+from fedjax_drag.data import FederatedDataset
 from fedjax_drag.models import cnn
 from fedjax_drag.models.lenet import LeNet
 from fedjax_drag.models.mlp import MLP
 
 
-def torch_round(model: Any, data: Any, cohort_size: int, local_steps: int, batch_size: int) -> Callable[[], None]:
-    """One FedAvg round as it is commonly written.
+def torch_round(
+    model: flax_nn.Module, data: FederatedDataset, cohort_size: int, local_steps: int, batch_size: int
+) -> Callable[[], None]:
+    """A function that runs one FedAvg round as it is commonly written in PyTorch.
 
-    Images are preprocessed once, ahead of the loop, and batches are slices by random index.
+    Images are preprocessed once, before the loop, and a batch is a random index into them.
 
     Args:
       model: the Flax module whose PyTorch counterpart runs.
@@ -24,6 +28,8 @@ def torch_round(model: Any, data: Any, cohort_size: int, local_steps: int, batch
       local_steps: U.
       batch_size: B.
     """
+    assert data.rows is not None
+    assert data.counts is not None
     images = torch.from_numpy(np.array(data.preprocess(data.train.x))).permute(0, 3, 1, 2).contiguous()
     labels = torch.from_numpy(data.train.y.astype(np.int64))
     rows = [torch.from_numpy(row[:count].astype(np.int64)) for row, count in zip(data.rows, data.counts, strict=True)]
@@ -52,8 +58,8 @@ def torch_round(model: Any, data: Any, cohort_size: int, local_steps: int, batch
     return one_round
 
 
-def _counterpart(model: Any) -> Any:
-    """The same network in PyTorch, for the workloads' images and ten classes."""
+def _counterpart(model: flax_nn.Module) -> Any:
+    """The PyTorch form of a workload's network, for its images and ten classes."""
     if isinstance(model, MLP):
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 10))
     if isinstance(model, LeNet):

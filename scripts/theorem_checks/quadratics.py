@@ -1,30 +1,34 @@
-"""Federations of quadratic losses whose constants are known exactly, run by the simulator."""
+"""Federations of quadratic losses, whose constants are known exactly, and their simulation."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import numpy as np
-from theorem_bounds import Rounds, Setting
 
 import fedjax_drag as fd
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Aggregator, Algorithm
+from fedjax_drag.types import Aggregator, Algorithm, Params, State, Uplink
+from theorem_checks.bounds import Rounds, Setting
 
 
 class Displacement(nn.Module):
-    """``theta - z``; half its square, weighted by the curvature, is the loss of an example ``z``."""
+    """``theta - z`` for an example ``z``; half its square, weighted by the curvature, is the loss.
+
+    Attributes:
+      size: d.
+      start: every entry of the initial theta.
+    """
 
     size: int
     start: float
 
     @nn.compact
-    def __call__(self, x):
-        """Of examples ``[B, d]``."""
+    def __call__(self, x: Any) -> Any:
+        """The displacements from examples ``[B, d]``."""
         return self.param("theta", nn.initializers.constant(self.start), (self.size,)) - x
 
 
@@ -32,9 +36,9 @@ class Displacement(nn.Module):
 class Quadratics:
     """Clients with ``F_m(theta) = mean_z (theta - z)' A (theta - z) / 2``, A diagonal and the same for all.
 
-    As the curvature is common, a client's gradient differs from the mean one by the same vector everywhere, which is
-    what a global ``sigma_G`` asks for; and as examples are drawn with replacement, the variance of a mini-batch's
-    gradient is that of an example divided by B. The minimum is at 0.
+    The curvature is common to all clients, so a client's gradient differs from the mean gradient by the same vector
+    everywhere, as a global ``sigma_G`` requires. Examples are drawn with replacement, so the variance of a mini-batch's
+    gradient is that of a single example divided by B. The minimum is at 0.
 
     Attributes:
       curvature: the diagonal of A, ``[d]``.
@@ -50,12 +54,12 @@ class Quadratics:
     def draw(
         cls, clients: int, spread: float, noise: float, start: float, per_client: int = 32, size: int = 4
     ) -> "Quadratics":
-        """Random examples whose means are exact.
+        """Random examples with exact means.
 
         Args:
           clients: M.
-          spread: standard deviation of the clients' minima in every coordinate; client m's grows with m.
-          noise: that of a client's examples around its minimum.
+          spread: standard deviation of the clients' minima in every coordinate; that of client m grows with m.
+          noise: standard deviation of a client's examples around its minimum.
           start: every entry of ``theta_0``.
           per_client: n.
           size: d.
@@ -68,7 +72,7 @@ class Quadratics:
 
     @property
     def data(self) -> FederatedDataset:
-        """The examples as a data set; labels mean nothing."""
+        """The examples as a data set with meaningless labels."""
         clients, each, size = self.examples.shape
         x, labels = self.examples.reshape(-1, size).astype(np.float32), np.zeros(clients * each, np.int32)
         plain = fd.data.from_arrays(x, labels, x[:1], labels[:1], num_classes=size, mean=(0.0,), std=(1.0,))
@@ -76,16 +80,23 @@ class Quadratics:
         return dataclasses.replace(plain, rows=rows, counts=np.full(clients, each, np.int32))
 
     def loss(self, displacement: Any, labels: Any) -> Any:
-        """Of ``theta - z`` ``[B, d]``."""
+        """The loss of each displacement ``theta - z`` ``[B, d]``."""
         del labels
         return (displacement**2 * self.curvature.astype(np.float32)).sum(-1) / 2
 
     def squared_gradient(self, theta: np.ndarray) -> np.ndarray:
-        """``||grad f(theta)||^2`` of ``[..., d]``."""
+        """``||grad f(theta)||^2`` for theta ``[..., d]``."""
         return ((self.curvature * theta) ** 2).sum(-1)
 
     def setting(self, step_size: float, local_steps: int, batch_size: int, root: bool = False) -> Setting:
-        """The constants of the theorems; with ``root``, the noise is the larger one of all examples taken together."""
+        """The constants of the theorems.
+
+        Args:
+          step_size: eta.
+          local_steps: U.
+          batch_size: B.
+          root: take the variance over all examples, as Theorem 2 needs it for the root data; it is larger.
+        """
         means = self.examples.mean(1, keepdims=True)
         noise = self.squared_gradient(self.examples - (0 if root else means)).mean(1)
         worst = noise.mean() if root else noise.max()
@@ -95,73 +106,76 @@ class Quadratics:
 
 
 class Runs(NamedTuple):
-    """Runs of one rule with several numbers and seeds.
+    """Runs of one rule with several hyperparameters and seeds.
 
     Attributes:
       squares: ``||grad f(theta_t)||^2`` before each round, ``[values, seeds, T]``.
-      results: of the simulator, by value and seed.
+      results: by value and seed.
     """
 
     squares: np.ndarray
-    results: list[list[Result]]
+    results: list[list[fd.simulation.Result]]
 
     @property
     def means(self) -> np.ndarray:
-        """The mean over all rounds and seeds, what the theorems bound, ``[values]``."""
+        """The mean over all rounds and seeds ``[values]``, which the theorems bound."""
         return self.squares.mean((1, 2))
 
     @property
     def running(self) -> np.ndarray:
-        """The mean over seeds and the first 1, 2, .. T rounds, ``[values, T]``."""
+        """The mean over the seeds and the first 1, 2, .. T rounds ``[values, T]``."""
         return self.squares.mean(1).cumsum(1) / np.arange(1, self.squares.shape[2] + 1)
 
 
 def simulate(
     problem: Quadratics, rule: Callable[[Any], Aggregator], values: Sequence[float], seeds: int, **settings: Any
 ) -> Runs:
-    """Runs a rule on a problem, as one program.
+    """Runs a rule on a problem with several hyperparameters and seeds, as one program.
 
     Args:
       problem: the losses.
-      rule: from a number to an aggregation rule.
-      values: the numbers.
-      seeds: how many.
-      **settings: of the simulator.
+      rule: builds the aggregation rule from its hyperparameter.
+      values: of the hyperparameter.
+      seeds: number of seeds.
+      **settings: further settings of the simulation.
     """
     data, model = problem.data, Displacement(len(problem.curvature), problem.start)
     fixed = {"clients_axis": "vmap", "eval_every": 1, "time_clients": False, "stop_on_divergence": False}
 
-    def asked(value: Any, seed: int) -> Settings:
+    def configured(value: Any, seed: int) -> Settings:
         method = fd.algorithms.from_aggregator(rule(value))
         return Settings(algorithm=method, model=model, data=data, loss=problem.loss, seed=seed, **fixed, **settings)
 
+    def rebuild(own: Mapping[str, Any]) -> Settings:
+        return configured(own["value"], 0)
+
     cells = [(value, seed) for value in values for seed in range(seeds)]
-    numbers = [{"value": value} for value, _ in cells]
-    rebuild = lambda own: asked(own["value"], 0)
-    simulation = prepare_batch([asked(*cell) for cell in cells], numbers, rebuild, cells_axis="vmap")
+    traced = [{"value": value} for value, _ in cells]
+    batch = prepare_batch([configured(*cell) for cell in cells], traced, rebuild, cells_axis="vmap")
     thetas = [np.full((len(cells), len(problem.curvature)), problem.start)]
-    results = simulation.run(range(len(cells)), [lambda seen: thetas.append(np.asarray(seen.states.params["theta"]))])
+    record = lambda evaluation: thetas.append(np.asarray(evaluation.states.params["theta"]))
+    results = batch.run(range(len(cells)), [record])
     squares = problem.squared_gradient(np.stack(thetas[:-1], 1)).reshape(len(values), seeds, -1)
     return Runs(squares, [results[i * seeds : (i + 1) * seeds] for i in range(len(values))])
 
 
-def rounds_of(results: Sequence[Result]) -> Rounds:
-    """What Theorem 2 is told of BR-DRAG's rounds, from the rule's metrics; rounds of several seeds in a row."""
+def rounds_of(results: Sequence[fd.simulation.Result]) -> Rounds:
+    """The quantities of Theorem 2 from the metrics of BR-DRAG; the rounds of all results are concatenated."""
 
     def column(name: str) -> np.ndarray:
         return np.concatenate([result.history[name] for result in results]).astype(float)
 
-    lies, cosine, divergence, weight = map(column, ("malicious", "cosine", "divergence", "weight"))
-    size, honest = lies.shape[1], lies == 0
+    malicious, cosine, divergence, weight = map(column, ("malicious", "cosine", "divergence", "weight"))
+    size, honest = malicious.shape[1], malicious == 0
     b = weight * size
-    ratios = (b / (1 - divergence))[honest]
+    ratios = (b / (1 - divergence))[honest]  # rho_m
     c = divergence.sum(1) / (1 - cosine).sum(1)
 
-    def over_cohort(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return np.where(rows, values, 0.0).sum(1) / size
+    def over_cohort(values: np.ndarray, clients: np.ndarray) -> np.ndarray:
+        return np.where(clients, values, 0.0).sum(1) / size
 
     return Rounds(
-        w=lies.mean(1),
+        w=malicious.mean(1),
         x=over_cohort(cosine, ~honest),
         y=over_cohort(cosine, honest),
         c=c,
@@ -172,15 +186,18 @@ def rounds_of(results: Sequence[Result]) -> Rounds:
     )
 
 
-def recorded(method: Algorithm) -> Algorithm:
-    """TACO that also keeps what its clients sent, as a metric ``delta`` ``[S, d]``."""
+def keeping_deltas(method: Algorithm) -> Algorithm:
+    """TACO with the clients' deltas ``[S, d]`` as a further metric ``delta``."""
 
-    def kept(state: Any, delta: Any) -> Any:
+    def with_delta(state: Any, delta: Any) -> Any:
         inner = state.aggregator
         return state._replace(aggregator=inner._replace(metrics=inner.metrics | {"delta": delta}))
 
-    def aggregate(params, uplink, state, **extras):
-        params, after = method.aggregate(params, uplink, state, **extras)
-        return params, kept(after, uplink.delta["theta"])
+    def init(params: Params) -> State:
+        return with_delta(method.init(params), np.zeros((0, 1)))
 
-    return method._replace(init=lambda params: kept(method.init(params), np.zeros((0, 1))), aggregate=aggregate)
+    def aggregate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
+        params, after = method.aggregate(params, uplink, state, **extras)
+        return params, with_delta(after, uplink.delta["theta"])
+
+    return method._replace(init=init, aggregate=aggregate)

@@ -1,25 +1,50 @@
-"""Times the local steps of every method; run by ``scripts/benchmark.py --clients``.
+"""Times the local steps of every method.
 
-A contestant is 100 local steps of one client by itself, as the engine runs them; ratios are to those of FedAvg,
-measured in turn.
+A contestant is 100 local steps of one client by itself, as the engine runs them; ratios are to the steps of FedAvg,
+timed in turn.
 """
 
 import statistics
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 
 import fedjax_drag as fd
+from benchmarks.timing import Contestants, Row, in_turn, ratio, warm_up
+from benchmarks.workloads import WORKLOADS
+from fedjax_drag.data import FederatedDataset
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.programs import TIMED_STEPS
+from fedjax_drag.types import Algorithm
 
 STEPS = 100
 COHORT = 4
 
 
-def methods(num_clients: int) -> dict[str, Any]:
-    """With the settings of Liu et al., TACO, where it has them."""
+def run(repeats: int) -> list[Row]:
+    """One row for each method, on the LeNet workload."""
+    work = WORKLOADS["lenet"]
+    functions, costs = contestants(work.model(), work.data(), work.batch_size)
+    warm_up(functions)
+    times = in_turn(functions, repeats)
+    return [
+        {
+            "method": name,
+            "ms_per_100_steps": statistics.median(times[name]),
+            "ratio_to_fedavg": ratio(times, name, "fedavg"),
+            "gradients": str(cost.gradients),
+            "vector_operations": str(cost.vector_operations),
+            "KiB_down": cost.bytes_down / 1024,
+            "KiB_up": cost.bytes_up / 1024,
+        }
+        for name, cost in costs.items()
+    ]
+
+
+def methods(num_clients: int) -> dict[str, Algorithm]:
+    """Every method, with the hyperparameters of Liu et al. (TACO) where they give them."""
     plain, a = fd.algorithms.from_aggregator, fd.algorithms
     fedavg = fd.aggregators.fedavg()
     return {
@@ -38,8 +63,8 @@ def methods(num_clients: int) -> dict[str, Any]:
     }
 
 
-def contestants(model: Any, data: Any, batch_size: int) -> tuple[dict[str, Callable[[], Any]], dict[str, ClientCost]]:
-    """Functions that take :data:`STEPS` local steps, and what they cost by the count, by method.
+def contestants(model: nn.Module, data: FederatedDataset, batch_size: int) -> tuple[Contestants, dict[str, ClientCost]]:
+    """By method, a function that takes :data:`STEPS` local steps, and their counted cost.
 
     Args:
       model: a Flax module.
@@ -67,19 +92,3 @@ def local_steps(simulation: fd.simulation.Simulation) -> Callable[[], Any]:
     inputs = simulation.federation, simulation.key, simulation.initial_state()
     program = jax.jit(simulation.programs.client).lower(*inputs).compile()
     return lambda: jax.block_until_ready([program(*inputs) for _ in range(STEPS // TIMED_STEPS)])
-
-
-def rows(times: dict[str, list[float]], costs: dict[str, ClientCost]) -> list[dict[str, Any]]:
-    """One row for each method, from its milliseconds."""
-    return [
-        {
-            "method": name,
-            "ms_per_100_steps": statistics.median(taken),
-            "ratio_to_fedavg": statistics.median(a / b for a, b in zip(taken, times["fedavg"], strict=True)),
-            "gradients": str(costs[name].gradients),
-            "vector_operations": str(costs[name].vector_operations),
-            "KiB_down": costs[name].bytes_down / 1024,
-            "KiB_up": costs[name].bytes_up / 1024,
-        }
-        for name, taken in times.items()
-    ]

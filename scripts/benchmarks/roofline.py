@@ -1,7 +1,8 @@
-"""How fast local steps could be: their multiplications and additions at the speed of one large matrix product."""
+"""The shortest time that local steps could take: their FLOPs at the speed of one large matrix product."""
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -15,32 +16,32 @@ _REPEATS = 7
 
 
 def peak_flops() -> float:
-    """FLOPs a second of a float32 matrix product on the first device, the best of several."""
+    """FLOPs per second of a float32 matrix product on the first device, the best of several."""
     a = jax.random.normal(jax.random.key(0), (_SIDE, _SIDE))
     product = jax.jit(lambda a: a @ a).lower(a).compile()
-    taken = []
+    seconds = []
     for _ in range(_REPEATS):
         started = time.perf_counter()
         jax.block_until_ready(product(a))
-        taken.append(time.perf_counter() - started)
-    return 2 * _SIDE**3 / min(taken)
+        seconds.append(time.perf_counter() - started)
+    return 2 * _SIDE**3 / min(seconds)
 
 
 def step_flops(model: nn.Module, input_shape: tuple[int, ...], batch_size: int) -> int:
-    """FLOPs of the dense and convolutional layers in a gradient step, however they are computed.
+    """FLOPs of the dense and convolutional layers in a gradient step, whatever algorithm computes them.
 
-    A layer's output, its gradient by the input and its gradient by the kernel cost the same; the first layer
-    needs no gradient by the input.
+    A layer's output, its gradient with respect to the input and its gradient with respect to the kernel cost the
+    same; the first layer needs no gradient with respect to the input.
 
     Args:
       model: a Flax module whose arithmetic is in layers :class:`flax.linen.Dense` and
         :class:`~fedjax_drag.models.conv.Conv`.
-      input_shape: of one example.
+      input_shape: shape of one example.
       batch_size: B.
     """
     forward: list[int] = []
 
-    def count(layer, args, kwargs, context):
+    def count(layer: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
         if context.method_name == "__call__" and isinstance(context.module, nn.Dense | Conv):
             forward.append(_layer_flops(context.module, args[0].shape))
         return layer(*args, **kwargs)
@@ -50,9 +51,10 @@ def step_flops(model: nn.Module, input_shape: tuple[int, ...], batch_size: int) 
     return 3 * sum(forward) - forward[0]
 
 
-def _layer_flops(layer: Any, shape: tuple[int, ...]) -> int:
+def _layer_flops(layer: nn.Dense | Conv, shape: tuple[int, ...]) -> int:
+    """FLOPs of a layer's output for an input of this shape."""
     if isinstance(layer, nn.Dense):
         return 2 * math.prod(shape) * layer.features
-    lost = layer.kernel_size - 1 if layer.padding == "VALID" else 0
-    pixels = shape[0] * (shape[1] - lost) * (shape[2] - lost)
+    border = layer.kernel_size - 1 if layer.padding == "VALID" else 0
+    pixels = shape[0] * (shape[1] - border) * (shape[2] - border)
     return 2 * pixels * layer.kernel_size**2 * shape[3] * layer.features

@@ -1,7 +1,8 @@
-"""The bounds that the papers prove, as functions of what they assume to be known.
+"""The bounds that the papers prove, as functions of the constants that they assume to be known.
 
-Each function says which readings it took. Where statement and proof of a theorem differ, the proof counts:
-``printed=True`` gives the statement instead. A bound whose constant in front is not positive does not exist: infinity.
+Each function names its readings. Where the statement and the proof of a theorem differ, the proof is used, and
+``printed=True`` gives the statement instead. If the leading constant of a bound is not positive, there is no bound and
+the value is infinity.
 """
 
 import math
@@ -11,12 +12,12 @@ import numpy as np
 
 
 class Setting(NamedTuple):
-    """What the theorems assume to be known.
+    """The constants that the theorems assume to be known.
 
     Attributes:
       smoothness: L, of every client's loss.
-      noise: sigma_L^2, variance of a mini-batch's gradient.
-      heterogeneity: sigma_G^2, squared distance of a client's gradient from the mean one.
+      noise: sigma_L^2, the variance of a mini-batch's gradient.
+      heterogeneity: sigma_G^2, the squared distance of a client's gradient from the mean gradient.
       gap: ``f(theta_0) - f*``.
       step_size: eta.
       local_steps: U.
@@ -51,7 +52,7 @@ XIAO, ZHU = Proof(2.0, 3.0), Proof(4.0, 5.0)
 
 
 def drag_rate(setting: Setting, c: float, proof: Proof) -> float:
-    """``gamma``, the share of the squared gradient by which a round of DRAG descends at least; linear in c.
+    """``gamma``, the smallest share of the squared gradient by which a round of DRAG descends; linear in c.
 
     For c = 0 it is positive up to ``eta L U`` = 0.1237, a little less than the theorems' 1/8.
     """
@@ -60,18 +61,25 @@ def drag_rate(setting: Setting, c: float, proof: Proof) -> float:
 
 
 def largest_c(setting: Setting, proof: Proof) -> float:
-    """From which c on there is no bound on DRAG: below 1/21 (Xiao et al.) and 1/33 (Zhu et al.) for any step size."""
+    """The c from which on DRAG has no bound; below 1/21 (Xiao et al.) and 1/33 (Zhu et al.) at any step size."""
     at_zero = drag_rate(setting, 0.0, proof)
     return max(0.0, at_zero / (at_zero - drag_rate(setting, 1.0, proof)))
 
 
 def drag_bound(setting: Setting, c: float, rounds: Any, proof: Proof, printed: bool = False) -> Any:
-    """Bound on DRAG's mean squared gradient norm over ``rounds`` (a number or an array).
+    """Bound on DRAG's mean squared gradient norm.
+
+    Args:
+      setting: the constants.
+      c: strength of DRAG.
+      rounds: T, a number or an array.
+      proof: :data:`XIAO` or :data:`ZHU`.
+      printed: take the statement of the theorem instead of its proof.
 
     References:
-      Xiao et al., Theorem 1 and equations 33 to 35: the statement lacks a factor U before ``9 sigma_G^2`` and has one
-      too many in ``eta^2 U^2 L / 2``. Zhu et al., Theorem 1 and equations 27 and 28: the statement lacks a factor U in
-      its last term. The latter's ``sigma_L^2`` is a single example's, and ``sigma_L^2 / B`` here.
+      Xiao et al., Theorem 1 and equations 33 to 35: the statement lacks a factor U before ``9 sigma_G^2`` and has an
+      extra one in ``eta^2 U^2 L / 2``. Zhu et al., Theorem 1 and equations 27 and 28: the statement lacks a factor U in
+      its last term; their ``sigma_L^2`` is that of a single example, which is ``sigma_L^2 / B`` here.
     """
     gamma = drag_rate(setting, c, proof)
     if gamma <= 0:
@@ -91,15 +99,15 @@ def drag_bound(setting: Setting, c: float, rounds: Any, proof: Proof, printed: b
 
 
 class Rounds(NamedTuple):
-    """What Theorem 2 is told of rounds of BR-DRAG; each ``[T]``.
+    """The quantities of each round of BR-DRAG that Theorem 2 uses; arrays ``[T]`` unless noted.
 
     Attributes:
       w: share of malicious clients in the cohort.
-      x: sum of their cosines to the reference, over S.
-      y: the same of the benign ones.
+      x: sum of the cosines of malicious clients to the reference, divided by S.
+      y: the same for benign clients.
       c: strength.
-      b: sum over the benign of ``b_m = (1 - lambda_m) rho_m``, over S.
-      b_squares: the same of ``b_m^2``.
+      b: sum of ``b_m = (1 - lambda_m) rho_m`` over benign clients, divided by S.
+      b_squares: the same for ``b_m^2``.
       p: smallest ``rho_m = ||r|| / ||g_m||`` of a benign client in any round; a number.
       q: the largest; a number.
     """
@@ -115,7 +123,7 @@ class Rounds(NamedTuple):
 
     @property
     def unmet(self) -> np.ndarray:
-        """``(1/S) sum (1 - h_m)`` over the malicious: what the drag leaves of them, 0 for ``c = w / (w - x)``."""
+        """``(1/S) sum (1 - h_m)`` over malicious clients, their influence after the drag; 0 for ``c = w / (w - x)``."""
         return self.w * (1 - self.c) + self.c * self.x
 
 
@@ -135,23 +143,29 @@ def oracle_rate(setting: Setting, rounds: Rounds) -> float:
 
 
 def byzantine_rate(setting: Setting, rounds: Rounds) -> float:
-    """The smallest ``D_1`` of equation 47, where the second case of Theorem 2 only says that some ``chi`` exists."""
+    """The smallest ``D_1`` of equation 47, taken for the ``chi`` that the second case of Theorem 2 leaves open."""
     smooth, moved = setting.smoothness, setting.step_size * setting.local_steps
     w, x, y, c, b = rounds[:5]
-    towards, benign = c * (w - x), c * (1 - w - y)  # delta and kappa over eta U
-    falls = benign / 2 + b / 2 - 8 * moved - 4 * (towards + benign) * (moved * smooth) ** 2
-    return float((falls - 4 * (moved * smooth) ** 2 / b * rounds.b_squares - 4 * rounds.unmet**2 / towards).min())
+    delta, kappa = c * (w - x), c * (1 - w - y)  # both divided by eta U
+    descent = kappa / 2 + b / 2 - 8 * moved - 4 * (delta + kappa) * (moved * smooth) ** 2
+    return float((descent - 4 * (moved * smooth) ** 2 / b * rounds.b_squares - 4 * rounds.unmet**2 / delta).min())
 
 
 def byzantine_bound(setting: Setting, rounds: Rounds, count: Any, rate: float) -> Any:
-    """Bound on BR-DRAG's mean squared gradient norm over ``count`` rounds (a number or an array).
+    """Bound on BR-DRAG's mean squared gradient norm.
+
+    Args:
+      setting: the constants.
+      rounds: the quantities of each round.
+      count: T, a number or an array.
+      rate: ``chi``, from :func:`oracle_rate` or :func:`byzantine_rate`.
 
     References:
-      Xiao et al., Theorem 2 and equations 45 to 52. Readings: ``||unmet||`` in H is squared, as in the proof. The step
-      sizes, ``D_1`` and ``D_2`` lack the factor L/2 of the last term of equation 36, which makes them right for
-      ``L <= 2`` only. ``sigma_L^2`` must hold for the root data as well, whose noise is all there is in W; the clients'
-      heterogeneity does not occur: equation 43 takes their gradients for the global one, and 46 their drift for that
-      of the root pass.
+      Xiao et al., Theorem 2 and equations 45 to 52. [reading] ``||unmet||`` in H is squared, as in the proof.
+      [reading] The step sizes, ``D_1`` and ``D_2`` lack the factor L/2 of the last term of equation 36, so they are
+      right for ``L <= 2`` only. [reading] ``sigma_L^2`` must hold for the root data too, because W contains no other
+      noise. The clients' heterogeneity does not occur: equation 43 replaces their gradients by the global one, and
+      equation 46 replaces their drift by that of the root pass.
     """
     if rate <= 0:
         return np.full_like(np.asarray(count, float), math.inf)[()]
@@ -166,9 +180,13 @@ def byzantine_bound(setting: Setting, rounds: Rounds, count: Any, rate: float) -
 def over_correction(alpha: np.ndarray, ratios: np.ndarray) -> float:
     """TACO's ``Y_t`` without its constants, ``(sum (1 - alpha_i) sum mu_i / c_i)^2``.
 
+    Args:
+      alpha: coefficients, ``[M]``.
+      ratios: ``mu_i / c_i``, ``[M]``.
+
     References:
-      Liu et al., Theorem 1. Corollary 2 says that ``1 - alpha_i`` in proportion to ``mu_i / c_i`` makes it smallest,
-      but it depends on the sum of the ``alpha_i`` only: who has which does not matter.
+      Liu et al., Theorem 1. Corollary 2 says that ``1 - alpha_i`` in proportion to ``mu_i / c_i`` minimizes it, but
+      it depends on the sum of the ``alpha_i`` only, not on which client has which coefficient.
     """
     return float(((1 - alpha).sum() * ratios.sum()) ** 2)
 
@@ -176,6 +194,6 @@ def over_correction(alpha: np.ndarray, ratios: np.ndarray) -> float:
 def paired_correction(alpha: np.ndarray, ratios: np.ndarray) -> float:
     """``(sum (1 - alpha_i) mu_i / c_i)^2``, the product of sums in ``Y_t`` read as a sum of products.
 
-    It is what Cauchy's inequality in the proof of Corollary 2 is about; proportional terms make it largest.
+    Cauchy's inequality in the proof of Corollary 2 is about this form; proportional terms maximize it.
     """
     return float(((1 - alpha) * ratios).sum() ** 2)

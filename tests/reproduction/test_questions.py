@@ -1,15 +1,14 @@
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduction import figures, freeloaders, judging, timing, verdicts
-from reproduction.judging import Claim, Verdict, judge
-from reproduction.outcome import Outcome
-from reproduction.targets import TARGETS
 
 from fedjax_drag.experiment.config.config import read
 from fedjax_drag.experiment.sweep.outcome_table import Cell
+from reproduction import figures, freeloaders, questions, timing, verdicts
+from reproduction.claims import Claim, Verdict, judge
+from reproduction.outcome import Outcome
+from reproduction.targets import TARGETS
 
 ROUNDS = np.arange(10.0, 110.0, 10.0)
 
@@ -39,14 +38,14 @@ SLOW = [0.1, 0.2, 0.3, 0.7, 0.7, 0.75, 0.75, 0.75, 0.75, 0.76]
 
 @pytest.mark.parametrize(("at_most", "holds"), [(0.5, "yes"), (0.4, "no")])
 def test_rounds_to_the_papers_accuracy(at_most, holds):
-    found = answer(judging.faster(m("DRAG"), m("FedAvg"), 0.7, at_most), cell("DRAG", FAST), cell("FedAvg", SLOW))
-    assert (found.holds, found.ours) == (holds, "0.50 (20 against 40 rounds to 70 %)")
+    verdict = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7, at_most), cell("DRAG", FAST), cell("FedAvg", SLOW))
+    assert (verdict.holds, verdict.ours) == (holds, "0.50 (20 against 40 rounds to 70 %)")
 
 
 def test_an_accuracy_that_both_reach_takes_the_place_of_one_that_they_do_not():
-    found = answer(judging.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", SLOW))
-    assert found.ours == "0.50 (30 against 60 rounds to 75 %)"
-    nothing = answer(judging.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", [0.01] * 10))
+    verdict = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", SLOW))
+    assert verdict.ours == "0.50 (30 against 60 rounds to 75 %)"
+    nothing = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.9), cell("DRAG", FAST), cell("FedAvg", [0.01] * 10))
     assert nothing.holds == "not measured"
 
 
@@ -59,12 +58,12 @@ def test_seeds_are_averaged_before_anything_is_read_off():
 def test_who_is_first_among_the_methods_of_a_panel():
     cells = [cell("DRAG", FAST, beta=0.1), cell("other DRAG", [0.99] * 10, beta=0.1), cell("FedAvg", SLOW, beta=0.1)]
     cells.append(cell("FedAvg", 0.95, beta=0.5))
-    question = judging.highest("method", "DRAG", {"beta": 0.1}, beside=["other DRAG"])
+    question = questions.highest("method", "DRAG", {"beta": 0.1}, beside=["other DRAG"])
     assert answer(question, *cells)[1:] == ("yes", "80.0 %, FedAvg 75.2 %")
-    assert answer(judging.highest("method", "DRAG", {"beta": 0.1}), *cells).holds == "no"
+    assert answer(questions.highest("method", "DRAG", {"beta": 0.1}), *cells).holds == "no"
     level = cell("FedAvg", FAST, beta=0.1)
     assert answer(question, *cells[:2], level)[1:] == ("no", "80.0 %, FedAvg 80.0 %")
-    soonest = judging.first_to("method", "DRAG", 0.7, {"beta": 0.1}, beside=["other DRAG"])
+    soonest = questions.first_to("method", "DRAG", 0.7, {"beta": 0.1}, beside=["other DRAG"])
     assert answer(soonest, *cells)[1:] == ("yes", "round 20, FedAvg round 40, to 70 %")
     as_soon = answer(soonest, *cells[:2], level)
     assert as_soon[1:] == ("no", "round 20, FedAvg round 20, to 70 %")
@@ -73,42 +72,42 @@ def test_who_is_first_among_the_methods_of_a_panel():
 def test_leads_orders_and_swings():
     cells = [cell("DRAG", 0.8, beta=0.1), cell("FedAvg", 0.5, beta=0.1)]
     cells += [cell("DRAG", 0.8, beta=0.5), cell("FedAvg", 0.75, beta=0.5)]
-    wider = judging.wider(m("DRAG"), m("FedAvg"), {"beta": 0.1}, {"beta": 0.5})
+    wider = questions.wider(m("DRAG"), m("FedAvg"), {"beta": 0.1}, {"beta": 0.5})
     assert answer(wider, *cells)[1:] == ("yes", "+23.3 against +3.9 points")
-    assert answer(judging.wider(m("DRAG"), m("FedAvg"), {"beta": 0.5}, {"beta": 0.1}), *cells).holds == "no"
-    ahead = judging.ahead(m("DRAG", beta=0.1), m("FedAvg", beta=0.1), by=0.25)
+    assert answer(questions.wider(m("DRAG"), m("FedAvg"), {"beta": 0.5}, {"beta": 0.1}), *cells).holds == "no"
+    ahead = questions.ahead(m("DRAG", beta=0.1), m("FedAvg", beta=0.1), by=0.25)
     assert answer(ahead, *cells)[1:] == ("no", "+23.3 points")
-    rising = judging.rising("method", ("FedAvg", "DRAG"), {"beta": 0.5})
+    rising = questions.rising("method", ("FedAvg", "DRAG"), {"beta": 0.5})
     assert answer(rising, *cells)[1:] == ("yes", "FedAvg 60.6 %, DRAG 64.4 %")
     restless = cell("FedAvg", [0.5, 0.7] * 5)
-    steadier = judging.steadier(m("DRAG"), m("FedAvg"))
+    steadier = questions.steadier(m("DRAG"), m("FedAvg"))
     assert answer(steadier, cell("DRAG", 0.9), restless)[1:] == ("yes", "8.9 against 20.0 points an evaluation")
 
 
 def test_convergence_is_to_end_near_the_best_and_well_above_guessing():
-    question = judging.converges(m("DRAG"), guessing=0.1)
+    question = questions.converges(m("DRAG"), guessing=0.1)
     assert answer(question, cell("DRAG", FAST)).holds == "yes"
     assert answer(question, cell("DRAG", [0.1, 0.8, *[0.3] * 8])).holds == "no"
     assert answer(question, cell("DRAG", [0.12] * 10)).holds == "no"
     assert answer(question, cell("DRAG", FAST, status="diverged")).holds == "no"
-    assert answer(judging.converges(m("DRAG"), 0.1, wanted=False), cell("DRAG", [0.12] * 10)).holds == "yes"
+    assert answer(questions.converges(m("DRAG"), 0.1, wanted=False), cell("DRAG", [0.12] * 10)).holds == "yes"
 
 
 def test_time_of_the_clients(tmp_path):
     cells = [cell("TACO", FAST), cell("FedAvg", SLOW)]
-    quicker, costlier = judging.quicker("TACO", "FedAvg", 0.7, 0.744), judging.costlier("TACO", "FedAvg", 1.03)
+    quicker, costlier = questions.quicker("TACO", "FedAvg", 0.7, 0.744), questions.costlier("TACO", "FedAvg", 1.03)
     assert answer(quicker, *cells).holds == answer(costlier, *cells).holds == "not measured"
     times = {"TACO": [1.2, 6.0, 2.6], "FedAvg": [1.0, 5.0, 1.0]}  # the second turn was disturbed, and half of the third
     (tmp_path / timing.FILE).write_text(json.dumps(times))
     assert answer(quicker, *cells, folder=tmp_path)[1:] == ("yes", "0.60 of its time to 70 %")
     assert answer(costlier, folder=tmp_path)[1:] == ("yes", "1.20 times")
-    assert answer(judging.costlier("TACO", "FedAvg", 0.0, 1.07), folder=tmp_path).holds == "no"
+    assert answer(questions.costlier("TACO", "FedAvg", 0.0, 1.07), folder=tmp_path).holds == "no"
     (tmp_path / timing.FILE).write_text("[]")
     assert answer(costlier, folder=tmp_path).holds == "not measured"
 
 
 def test_what_is_missing_or_diverged_is_a_verdict():
-    question = judging.highest("method", "DRAG", {})
+    question = questions.highest("method", "DRAG", {})
     claim = Claim("a paper", "Fig. 1", "a claim", "", "x", question)
     assert judge(claim, None).holds == "not measured"
     assert answer(question, cell("FedAvg", 0.5)).holds == "not measured"
@@ -234,16 +233,15 @@ def test_a_record_keeps_what_is_not_measured_here(tmp_path):
 
 
 def test_the_published_record_is_of_all_claims_and_its_page_is_made_from_it(tmp_path):
-    docs = Path(__file__).parents[2] / "docs"
     unmeasured = [Verdict(claim, "not measured", "") for claim in verdicts.CLAIMS]
-    verdicts.write(tmp_path, verdicts.recorded(docs / verdicts.JSON, unmeasured), "medium")
+    verdicts.write(tmp_path, verdicts.recorded(verdicts.PUBLISHED / verdicts.JSON, unmeasured), "medium")
     for name in (verdicts.JSON, verdicts.MARKDOWN):
-        assert (docs / name).read_text() == (tmp_path / name).read_text(), name
+        assert (verdicts.PUBLISHED / name).read_text() == (tmp_path / name).read_text(), name
 
 
 def test_of_many_settings_those_are_told_that_are_not_as_said():
     cells = [cell("DRAG", 0.8), cell("FedAvg", 0.7)]
-    first, second = judging.ahead(m("DRAG"), m("FedAvg")), judging.ahead(m("FedAvg"), m("DRAG"))
-    assert answer(judging.every(first, second), *cells)[1:] == ("no", "1 of 2: +7.8 points; -7.8 points")
-    assert answer(judging.every(*[first] * 5), *cells)[1:] == ("yes", "5 of 5")
-    assert answer(judging.every(*[first] * 5, second), *cells)[1:] == ("no", "5 of 6, but -7.8 points")
+    first, second = questions.ahead(m("DRAG"), m("FedAvg")), questions.ahead(m("FedAvg"), m("DRAG"))
+    assert answer(questions.every(first, second), *cells)[1:] == ("no", "1 of 2: +7.8 points; -7.8 points")
+    assert answer(questions.every(*[first] * 5), *cells)[1:] == ("yes", "5 of 5")
+    assert answer(questions.every(*[first] * 5, second), *cells)[1:] == ("no", "5 of 6, but -7.8 points")
