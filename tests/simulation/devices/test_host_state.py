@@ -26,8 +26,9 @@ METHODS = {
 assert_same_bits = functools.partial(chex.assert_trees_all_equal, strict=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.thorough if m == "scaffold" else pytest.mark.slow) for m in METHODS]
+)
 def test_on_the_host_every_bit_is_the_same(settings, method):
     device = fd.simulate(METHODS[method](), **settings())
     host = fd.simulate(METHODS[method](), client_state="host", **settings())

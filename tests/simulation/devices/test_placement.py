@@ -49,8 +49,9 @@ SHARDED = {
 """With an attack on the data; with root data and passes over all examples; with predictions of all examples."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.thorough if n in OFTEN else pytest.mark.slow) for n in SHARDED]
+)
 def test_examples_divided_among_devices_are_the_same_examples(settings, name):
     changes, algorithm = SHARDED[name]
     asked = settings(cohort_size=6, mesh="cores", num_rounds=3) | changes
