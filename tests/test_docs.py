@@ -76,6 +76,7 @@ def test_the_index_of_results_agrees_with_the_recorded_claims():
     assert f"{counts['cannot be run']} cannot be run" in text
 
 
+@pytest.mark.thorough
 def test_the_recipes_run(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "recipes.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 8

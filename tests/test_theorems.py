@@ -39,6 +39,7 @@ def test_where_no_bound_on_drag_exists():
     assert np.isinf(bounds.drag_bound(tiny, 0.05, np.array([10, 20]), bounds.XIAO)).all()
 
 
+@pytest.mark.thorough
 def test_drag_stays_below_its_bounds():
     theorem = measurements.drag_theorem((0.0, 0.02), rounds=20, seeds=1)
     assert theorem.setting.reach <= 1 / 8
@@ -66,6 +67,7 @@ def test_the_oracle_leaves_nothing_of_the_malicious():
     assert rounds.unmet == pytest.approx(np.zeros(5), abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_taco_orders_its_clients_as_corollary_2_asks():
     taco = measurements.taco_corollary()
     assert taco.smallest_cosine > 0, "Assumption 2"

@@ -89,6 +89,7 @@ def test_a_job_that_died_is_recorded_and_run_again_on_resume(tmp_path):
     assert (tmp_path / "cells" / "fedavg-seed-1" / "metrics.jsonl").stat().st_mtime_ns == written
 
 
+@pytest.mark.thorough
 def test_ctrl_c_cancels_the_jobs_and_leaves_what_can_be_resumed(tmp_path):
     executor = Executor({1: KeyboardInterrupt()})
     with sweep.plan(SMALL, out=tmp_path) as planned, pytest.raises(KeyboardInterrupt):
