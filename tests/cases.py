@@ -51,17 +51,27 @@ class Case:
         return self.builder(**{**self.settings, **changes})
 
 
-def parametrize(cases: list[Case], slow: Callable[[Case], bool] = lambda case: False) -> pytest.MarkDecorator:
+def parametrize(
+    cases: list[Case],
+    slow: Callable[[Case], bool] = lambda case: False,
+    fast: Callable[[Case], bool] = lambda case: True,
+) -> pytest.MarkDecorator:
     """Runs a test with an argument ``case`` once for each.
 
-    Those that are ``slow`` are among the slow tests, and so is every builder's case but its first.
+    Args:
+      cases: what to run it with.
+      slow: those among the slow tests; so is every builder's case but its first.
+      fast: those of the others that are in the fast tier: some, where each case compiles a program for this test alone.
     """
     first = {case.builder: case.label for case in reversed(cases)}
 
     def entry(case: Case) -> Any:
         # Programs are compiled once for all tests of a case, so these stay in one process.
-        late = slow(case) or first[case.builder] != case.label
-        marks = [pytest.mark.xdist_group(case.label)] + late * [pytest.mark.slow]
+        marks = [pytest.mark.xdist_group(case.label)]
+        if slow(case) or first[case.builder] != case.label:
+            marks.append(pytest.mark.slow)
+        elif not fast(case):
+            marks.append(pytest.mark.thorough)
         return pytest.param(case, id=case.label, marks=marks)
 
     return pytest.mark.parametrize("case", [entry(case) for case in cases])

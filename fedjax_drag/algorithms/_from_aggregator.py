@@ -38,7 +38,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
 def _of_uplinks(sums: Sums, aggregate: Callable[..., tuple[Params, State]]) -> Sums:
     """The same sums for uplinks instead of deltas."""
 
-    def fold(params, uplink, state, **extras):
-        return sums.fold(params, uplink.delta, state, **extras)
+    def accumulate(params, uplink, state, **extras):
+        return sums.accumulate(params, uplink.delta, state, **extras)
 
-    return sums._replace(fold=fold, whole=aggregate)
+    return sums._replace(accumulate=accumulate, whole=aggregate)

@@ -201,6 +201,7 @@ class TestClusterGuard:
         np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-6)
         np.testing.assert_allclose(update, metrics["weight"] @ G, rtol=1e-4)
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize(("sized", "scaled"), [(False, False), (False, True), (True, True)])
     def test_scores_are_those_of_the_paper(self, sized, scaled):
         """Computed again from the clusters found."""
@@ -216,6 +217,7 @@ class TestClusterGuard:
             score[members] = members.sum() / (1 + distance)
         np.testing.assert_allclose(metrics["weight"], np.exp(score) / np.exp(score).sum(), rtol=1e-4)
 
+    @pytest.mark.thorough
     def test_raw_dissimilarity_spares_the_ordinary_and_standardised_picks_few(self):
         """In one and the same cluster the highest weight is twice the lowest, or thirty times."""
         moved = (0.1, 0.13, 0.16, 0.19, 0.22, 0.25, 0.28, 0.31)
@@ -226,6 +228,7 @@ class TestClusterGuard:
         assert raw["weight"].max() < 2.5 * raw["weight"].min()
         assert scaled["weight"].max() > 20 * scaled["weight"].min()
 
+    @pytest.mark.thorough
     def test_the_reading_of_text_and_flattened_distance_is_as_it_was(self):
         """The weights of the first version, whose only reading it was."""
         _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(self.MOVED, self.SIZES), **STANDARDISED)
@@ -247,6 +250,7 @@ class TestClusterGuard:
             _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded([0.3] * 10, [50] * 10), **settings)
             np.testing.assert_allclose(metrics["weight"], 0.1, rtol=1e-6)
 
+    @pytest.mark.thorough
     def test_what_differs_by_rounding_is_not_parted(self):
         """The sums over examples that make up a dissimilarity end in noise; clusters do not hang on it."""
         moved = np.float32(0.3) + np.float32(3e-8) * np.arange(10, dtype=np.float32)
@@ -335,6 +339,7 @@ class TestFoolsGoldTaco:
         np.testing.assert_allclose(update, trust @ G / trust.sum(), rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("builder", "settings"),
     [(clustering, {}), (clusterguard, {}), (foolsgold, {"num_clients": 8}), (foolsgold_taco, {})],

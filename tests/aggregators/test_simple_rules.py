@@ -53,6 +53,7 @@ def test_fedexp_counts_those_who_are_there():
     assert state.metrics["server_step_size"] == pytest.approx(2.02 / (4 * (0.01 + 1e-3)), rel=1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("length", [1e-30, 1e12, 1e30, 1e31])
 def test_fedexp_stays_finite_where_squares_do_not(length):
     opposed = length * np.array([[1, 0.5, 0], [1, -0.5, 0], [1, 0, 0.5], [1, 0, -0.5]])
@@ -146,6 +147,7 @@ def test_center_is_kept_in_float32():
     assert state.center["w"].dtype == rule.init(params).center["w"].dtype == jnp.float32
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "rule",
     [fedexp(), norm_clipping(2.0), centered_clipping(2.0, 2), root_only()],

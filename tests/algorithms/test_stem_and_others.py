@@ -92,6 +92,7 @@ def plain():
 # STEM
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("carry_momentum", [False, True])
 def test_stem_that_forgets_at_once_lengthens_sgd_by_its_last_step(plain, carry_momentum):
     method = stem(a=1.0, carry_momentum=carry_momentum)
@@ -122,6 +123,7 @@ def recursion(m, theta, a, v=None, previous=None):
     return w - theta, v
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("a", "carry_momentum"), [(0.2, False), (0.2, True), (0.0, True)])
 def test_stem_follows_its_recursion(a, carry_momentum):
     method = stem(a, carry_momentum)
@@ -168,6 +170,7 @@ def test_the_aggregator_of_stem_sees_both_halves_of_the_message():
 RAGGED = [POSITIONS[0][:1], POSITIONS[1], POSITIONS[2][:2], POSITIONS[3][:1]]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", [{}, {"rho": 0.9}, {"rho": 0.5, "mu": 2.0, "weighting": "examples"}], ids=str)
 def test_fednova_of_equal_work_is_fedavg(plain, settings):
     method = fednova(**settings)
@@ -185,6 +188,7 @@ def begin_rule():
     return begin(from_aggregator(fedavg()))[1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("rho", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 3.0), (0.6, 2.0)])
 def test_fednova_measures_work_by_what_a_constant_gradient_would_do(rho, mu):
     """Clients whose gradient is the same everywhere agree, however much each of them did."""
@@ -238,6 +242,7 @@ def test_a_client_that_claims_negative_work_is_idle_in_fednova():
 # MimeLite
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("gradient", ["average", "first"])
 def test_mime_without_momentum_is_fedavg(plain, gradient):
     params, state = play(mime(b=0.0, gradient=gradient))
@@ -245,6 +250,7 @@ def test_mime_without_momentum_is_fedavg(plain, gradient):
     assert state.metrics["momentum_norm"] > 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("which", ["average", "first"])
 def test_mime_averages_gradients_at_the_start_of_the_round(which):
     method, b = mime(b=0.6, gradient=which), 0.6
@@ -304,6 +310,7 @@ METHODS = {"stem": stem(), "stem-carry": stem(carry_momentum=True), "fednova": f
 everyone = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
+@pytest.mark.sample(1)
 @everyone
 def test_a_broken_half_loses_the_client(method):
     """Whichever half it is, the others move parameters and memory as without it."""
@@ -323,6 +330,7 @@ def test_a_broken_half_loses_the_client(method):
             assert all(np.array_equal(x, y) for x, y in zip(got, like, strict=True))
 
 
+@pytest.mark.sample(1)
 @everyone
 def test_a_round_of_nobody_changes_nothing(method):
     params, state = play(method, rounds=1)
@@ -336,6 +344,7 @@ def test_a_round_of_nobody_changes_nothing(method):
             assert all(np.array_equal(x, y) for x, y in zip(got, like, strict=True))
 
 
+@pytest.mark.sample(1)
 @everyone
 def test_bfloat16_parameters_stay_so_in_the_local_scan(method):
     params = {"w": jnp.asarray(START, jnp.bfloat16)}

@@ -89,6 +89,7 @@ def test_the_server_step_size_scales_the_step_and_not_the_gradient():
     np.testing.assert_allclose(output_of(half, halved, other)["w"], halved["w"] + ahead, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", [{"gamma": 0.0}, {"tailored_correction": False}], ids=str)
 def test_neither_part_is_fedavg(settings):
     """No correction and no weights leave the gradient and the mean."""
@@ -143,6 +144,7 @@ def test_a_lone_client_has_no_coefficient():
     assert state.alpha[IDS[0]] == 0
 
 
+@pytest.mark.thorough
 def test_a_freeloader_is_expelled_and_nobody_else():
     """Whoever sends back the last update agrees with it: a strike a round, then out, its count frozen."""
     method = built(max_strikes=3)
@@ -224,6 +226,7 @@ def direction_of(method, downlink, w):
     return method.client.direction(lambda w, _: jax.tree.map(jnp.zeros_like, w), w, (), one, None)[0]["w"]
 
 
+@pytest.mark.thorough
 def test_tailored_coefficients_in_fedprox_and_scaffold():
     """``mu`` and ``a`` times 1 - alpha: 0.9 at first, then by the last participation; the server's step is plain."""
     sent, w = deltas(9), {"w": PARAMS["w"] + 1.0}
@@ -241,6 +244,7 @@ def test_tailored_coefficients_in_fedprox_and_scaffold():
             )
 
 
+@pytest.mark.thorough
 def test_scaffold_is_the_same_without_coefficients():
     """``tailored`` adds nothing to the state where it is off, and off is ``alpha = 0``."""
     plain, tailored = scaffold(M, a=0.5), scaffold(M, a=0.5, tailored=True)

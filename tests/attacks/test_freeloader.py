@@ -89,17 +89,20 @@ def test_the_others_send_what_they_would_have_sent():
     assert np.abs(after[1] - unharmed[1]).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_without_malicious_clients_it_is_the_run_without_attack():
     (lazy, after), (plain, expected) = run(attack=ATTACK), run()
     assert after.tobytes() == expected.tobytes()
     assert lazy.history["sent"].tobytes() == plain.history["sent"].tobytes()
 
 
+@pytest.mark.thorough
 def test_nobody_remembers_the_last_update_but_for_an_attacker():
     assert run()[0].state.last_update == ()
     assert jax.tree.leaves(run(**LAZY)[0].state.last_update)
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_what_it_remembers():
     whole, _ = run(**LAZY)
     rest, _ = run(resumed=2, **LAZY)

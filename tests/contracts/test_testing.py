@@ -19,7 +19,7 @@ class Remembered(NamedTuple):
     metrics: dict[str, Any]
 
 
-@parametrize(AGGREGATORS, slow=lambda case: case.label not in QUICK)
+@parametrize(AGGREGATORS, slow=lambda case: case.label not in QUICK, fast=lambda case: False)
 def test_every_rule_of_the_package_passes(case):
     check_aggregator(case.build(), keyed=case.keyed)
 

@@ -289,6 +289,7 @@ QUICK = settings(
 )
 
 
+@pytest.mark.thorough
 @given(calls)
 @QUICK
 def test_any_configuration_ends_in_settings_or_one_line(harness, call):

@@ -111,6 +111,7 @@ def test_what_is_not_finite_is_rejected_by_the_rule():
     assert all(np.isfinite(moved[name]).all() for name in FLOATS)
 
 
+@pytest.mark.thorough
 def test_rules_that_remember_clients_know_them_again():
     server = RuleServer(rules.foolsgold(num_clients=4))
     server.round(1, SENT, COHORT, UPDATES)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import fedjax_drag as fd
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.settings import Settings
+
+pytestmark = pytest.mark.optimised
 
 GRID = [(0.1, 0, 0.1), (0.5, 1, 0.1), (0.5, 2, 3.0)]
 """The correction c, the seed and the heterogeneity of each cell."""
@@ -34,15 +37,15 @@ def cells(settings, algorithm=drag, **changes):
 
 
 def assert_same(alone, together, exact=True):
-    assert alone.history.keys() == together.history.keys()
-    same = np.testing.assert_array_equal if exact else lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-5)
-    for name, column in alone.history.items():
-        assert column.dtype == together.history[name].dtype
-        same(column, together.history[name])
-    for a, b in zip(jax.tree.leaves(alone.state), jax.tree.leaves(together.state), strict=True):
-        same(np.asarray(a), np.asarray(b))
+    one, other = ((run.history, jax.tree.map(np.asarray, run.state)) for run in (alone, together))
+    chex.assert_trees_all_equal_dtypes(one, other)
+    if exact:
+        chex.assert_trees_all_equal(one, other)
+    else:
+        chex.assert_trees_all_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
     made, numbers, rebuild = cells(settings, attack=fd.attacks.sign_flip(), byzantine_fraction=0.25)
     lengths = {one.data.rows.shape[1] for one in made}

@@ -39,6 +39,7 @@ def products(jaxpr):
                 yield from products(inner)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", [pytest.param(n, marks=(n == "resnet18") * [pytest.mark.slow]) for n in MODELS])
 def test_every_product_is_in_the_dtype_and_every_result_in_float32(name, compute_dtype):
@@ -47,6 +48,7 @@ def test_every_product_is_in_the_dtype_and_every_result_in_float32(name, compute
     assert {leaf.dtype for leaf in jax.tree.leaves(results)} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.thorough
 def test_it_trains_as_well_and_the_state_stays_float32(settings, fedavg):
     whole, half = (
         fd.simulate(fedavg, compute_dtype=dtype, **settings(num_rounds=30, eval_every=30, local_steps=5))

@@ -36,6 +36,7 @@ def test_wrong_smoothing():
         cross_entropy(1.5)
 
 
+@pytest.mark.thorough
 def test_the_loss_is_what_is_minimised_and_reported(settings, fedavg):
     common = settings(num_rounds=1, eval_every=1)
     given = fd.simulate(fedavg, loss=cross_entropy(), **common)
@@ -113,6 +114,7 @@ class Bag(nn.Module):
         return nn.Dense(self.num_classes)(nn.Embed(4, 8)(tokens).mean(1))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [np.int8, np.int32])
 def test_tokens_reach_the_model_as_integers(settings, fedavg, dtype):
     rng = np.random.default_rng(0)

@@ -5,6 +5,9 @@ on the backend (one client at a time on a CPU; elsewhere all at once, though no 
 as long as each is much faster than the one before. Nothing is measured for a run that is too short to win what it
 costs, and nothing more once that has taken a twentieth of the run; what is left then is the usual way.
 
+With the environment variable ``FEDJAX_DRAG_CALIBRATE=0`` nothing is measured nor remembered, and every run takes the
+usual way: the same bits on every machine of one kind.
+
 A calibration as a rule compiles two small programs: on two CPU cores 1.5 s for a perceptron, 4 to 5 s for
 a small convolutional network. It is kept in the process and, one small file for each question, in the cache folder of
 :mod:`fedjax_drag.data.formats.cache`.
@@ -33,6 +36,9 @@ from fedjax_drag.simulation.program.client_cost import measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.local import local_pass
 from fedjax_drag.types import Batch, Downlink, Params
+
+ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_CALIBRATE"
+"""``0`` turns calibration off."""
 
 WORTHWHILE_SECONDS = 30.0
 """A shorter run is not worth a calibration."""
@@ -88,7 +94,7 @@ def choose(usual: Walk, passes: Passes) -> Walk:
       usual: what is taken if it is not worth while to ask.
       passes: what the clients do.
     """
-    if passes.at_once == 1 or passes.total_steps < FEWEST_STEPS:
+    if os.environ.get(ENVIRONMENT_VARIABLE) == "0" or passes.at_once == 1 or passes.total_steps < FEWEST_STEPS:
         return usual
     lowered = jax.jit(jax.value_and_grad(passes.loss_fn)).lower(passes.params, passes.batch)
     flops = (lowered.cost_analysis() or {}).get("flops", 0.0)

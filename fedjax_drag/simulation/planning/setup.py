@@ -21,7 +21,7 @@ from fedjax_drag.simulation.planning.arguments import (
     resolve_axis,
 )
 from fedjax_drag.simulation.planning.calibration import Passes, choose
-from fedjax_drag.simulation.program.clients_axis import Walk, make_folder, make_mapper
+from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_malicious, choose_root
 from fedjax_drag.simulation.program.programs import Programs, make_programs
 from fedjax_drag.simulation.program.round import FULL, Work
@@ -91,7 +91,7 @@ def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
         local_optimizer=settings.local_optimizer,
         augmentation=settings.augmentation,
         walk=walk,
-        fold_clients=make_folder(*walk, mesh) if streams else None,
+        accumulate_clients=make_accumulator(*walk, mesh) if streams else None,
         shard_data=settings.shard_data and mesh is not None,
     )
     return make_programs(settings.algorithm, attack, work, init_params, settings.diagnostics), work

@@ -15,10 +15,10 @@ Mapper = Callable[..., Any]
 ``inputs``. ``into`` is a pytree like the outputs whose memory may be overwritten with them: a loop that carries the
 outputs of its last turn back in saves filling fresh memory with zeros, which costs as much as a pass over it."""
 
-Folder = Callable[..., tuple[Any, Any]]
-"""``(fn, fold, shared, inputs) -> (total, kept)``: ``fn(shared, entry)`` for every entry, but of its outputs only what
-``fold(shared, entries, outputs) -> (total, kept)`` makes of a chunk of them: the sum of all totals, and what is kept of
-each entry, a leading axis as long as that of ``inputs``."""
+Accumulator = Callable[..., tuple[Any, Any]]
+"""``(fn, accumulate, shared, inputs) -> (total, kept)``: calls ``fn(shared, entry)`` for every entry and
+``accumulate(shared, entries, outputs) -> (total, kept)`` for every chunk of them. Returns the sum of all totals, and
+what is kept of each entry, with a leading axis as long as that of ``inputs``."""
 
 
 class Walk(NamedTuple):
@@ -60,26 +60,29 @@ def make_mapper(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | N
     return on_all_devices
 
 
-def make_folder(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | None) -> Folder:
+def make_accumulator(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | None) -> Accumulator:
     """How the clients' results are added up as they come: no more than a chunk of them lies in memory at a time.
 
     Arguments as for :func:`make_mapper`. Each device adds up its share, and the devices' totals are added in one
     all-reduce.
     """
 
-    def on_one_device(fn, fold, shared, inputs):
-        one, folded = lambda entry: fn(shared, entry), lambda entries, outputs: fold(shared, entries, outputs)
+    def on_one_device(fn, accumulate, shared, inputs):
+        one, accumulated = (
+            lambda entry: fn(shared, entry),
+            lambda entries, outputs: accumulate(shared, entries, outputs),
+        )
         if clients_axis == "vmap":
-            return folded(inputs, jax.vmap(one)(inputs))
-        return _walk(one, folded, inputs, clients_per_chunk or 1, None)
+            return accumulated(inputs, jax.vmap(one)(inputs))
+        return _walk(one, accumulated, inputs, clients_per_chunk or 1, None)
 
     if mesh is None:
         return on_one_device
     split = PartitionSpec(mesh.axis_names)
 
-    def on_all_devices(fn, fold, shared, inputs):
+    def on_all_devices(fn, accumulate, shared, inputs):
         def share(shared, rows):
-            total, kept = on_one_device(fn, fold, shared, rows)
+            total, kept = on_one_device(fn, accumulate, shared, rows)
             return jax.lax.psum(total, mesh.axis_names), kept
 
         specs = (PartitionSpec(), split)
@@ -89,21 +92,21 @@ def make_folder(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | N
 
 
 def _walk(
-    one: Callable[[Any], Any], fold: Callable[[Any, Any], tuple[Any, Any]], inputs: Any, chunk: int, into: Any
+    one: Callable[[Any], Any], accumulate: Callable[[Any, Any], tuple[Any, Any]], inputs: Any, chunk: int, into: Any
 ) -> tuple[Any, Any]:
     """``one`` for every entry, ``chunk`` of them at once.
 
     Returns:
-      The sum of the first and the rows of the second of what ``fold`` makes of each chunk of entries and their outputs;
-      the rows in the memory of ``into`` if that is given.
+      ``(total, rows)``: the sum and the rows of what ``accumulate`` returns for the chunks; the rows in the memory of
+      ``into`` if that is given.
     """
     size = jax.tree.leaves(inputs)[0].shape[0]
 
     def block(start, length):
         entries = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, length), inputs)
         if length == 1:  # not a batch of one: a convolution over a batch of filters is another program
-            return fold(entries, jax.tree.map(lambda y: y[None], one(jax.tree.map(lambda x: x[0], entries))))
-        return fold(entries, jax.vmap(one)(entries))
+            return accumulate(entries, jax.tree.map(lambda y: y[None], one(jax.tree.map(lambda x: x[0], entries))))
+        return accumulate(entries, jax.vmap(one)(entries))
 
     def advance(start, length, carry):
         total, out = carry

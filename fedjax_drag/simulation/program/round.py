@@ -17,7 +17,7 @@ from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.devices.placement import bring, placed, split_coordinates
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import harm, sum_of_benign
-from fedjax_drag.simulation.program.clients_axis import Folder, Mapper, Walk
+from fedjax_drag.simulation.program.clients_axis import Accumulator, Mapper, Walk
 from fedjax_drag.simulation.program.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import LocalResult, local_pass
@@ -65,7 +65,7 @@ class Work:
       reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
       root_client: what the server runs on its root data.
       walk: the way that ``over_clients`` takes.
-      fold_clients: adds up the clients' messages as they come, by the method's ``sums``; None to stack them.
+      accumulate_clients: adds up the clients' messages as they come, by the method's ``sums``; None to stack them.
       local_epochs: passes over the client's own data.
       local_optimizer: what transforms the directions of a local pass, or None.
       augmentation: what changes training inputs at random, or None.
@@ -88,7 +88,7 @@ class Work:
     local_epochs: float | None = None
     local_optimizer: optax.GradientTransformation | None = None
     augmentation: Augmentation | None = None
-    fold_clients: Folder | None = None
+    accumulate_clients: Accumulator | None = None
     shard_data: bool = False
 
     def within_reach(self, federation: Federation, rows: jax.Array) -> tuple[Federation, Any]:
@@ -184,10 +184,10 @@ def make_round(
         return client_pass(work.root_client, (federation, key, round_index, Downlink(start)), inputs).uplink.delta
 
     stream = None
-    if work.fold_clients is not None:
+    if work.accumulate_clients is not None:
         assert algorithm.streamed is not None
         own_pass = functools.partial(client_pass, algorithm.client)
-        stream = make_stream(algorithm.streamed, work.fold_clients, own_pass, wants_benign=attack is not None)
+        stream = make_stream(algorithm.streamed, work.accumulate_clients, own_pass, wants_benign=attack is not None)
 
     def concluded(state, params, after, known, malicious, local, benign):
         """The state after a round and its metrics; entries of length 0 are those that nobody knows."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_drag import per_client
 from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
-from fedjax_drag.simulation.program.clients_axis import Folder
+from fedjax_drag.simulation.program.clients_axis import Accumulator
 from fedjax_drag.simulation.program.local import LocalResult
 from fedjax_drag.types import Params, State, Sums
 
@@ -23,18 +23,18 @@ class Heard(NamedTuple):
     Attributes:
       total: the sum that the method asked for.
       benign: the sum of the benign clients' deltas; ``()`` unless wanted.
-      seen: what the method kept of each client, leading axis ``[S]``.
+      kept: what the method kept of each client, leading axis ``[S]``.
       local: the clients' results without their messages.
     """
 
     total: Any
     benign: Any
-    seen: Any
+    kept: Any
     local: LocalResult
 
 
 def make_stream(
-    sums: Sums, over_clients: Folder, client_pass: Callable[..., LocalResult], wants_benign: bool
+    sums: Sums, over_clients: Accumulator, client_pass: Callable[..., LocalResult], wants_benign: bool
 ) -> Callable[..., tuple[Params, State, Heard]]:
     """Builds ``(params, memory, shared, inputs, malicious, **extras) -> (params, state, heard)``.
 
@@ -53,48 +53,48 @@ def make_stream(
         of_all = {name: value for name, value in extras.items() if name not in OF_CLIENTS}
         entries = inputs, malicious, of_clients, _rows_alone(memory)
 
-        def fold(shared, entries, results):
-            params, small, of_all, learning = shared[1]
+        def accumulate(shared, entries, results):
+            params, small, of_all, first_pass = shared[1]
             _, malicious, of_clients, rows = entries
             told = of_all | of_clients | {"reject_nonfinite": reject_nonfinite}
-            if sums.lacks is not None:
-                told |= {"learning": learning}
+            if sums.needs_first_pass is not None:
+                told |= {"first_pass": first_pass}
             state = per_client.convert(lambda _, mine: mine, small, rows)
-            total, seen = sums.fold(params, results.uplink, state, **told)
+            total, kept = sums.accumulate(params, results.uplink, state, **told)
             benign = ()
             if wants_benign:
                 benign = sum_of_benign(results.uplink.delta, malicious, of_clients.get("valid"))
-            return (total, benign), (seen, results._replace(uplink=()))
+            return (total, benign), (kept, results._replace(uplink=()))
 
-        def hear(small, learning):
-            given = shared, (params, small, of_all, learning)
-            (total, benign), (seen, local) = over_clients(one, fold, given, entries)
-            return Heard(total, benign, seen, local)
+        def hear(small, first_pass):
+            given = shared, (params, small, of_all, first_pass)
+            (total, benign), (kept, local) = over_clients(one, accumulate, given, entries)
+            return Heard(total, benign, kept, local)
 
         told = extras | {"reject_nonfinite": reject_nonfinite}
         small, heard = _prepared(sums, hear, without_rows(memory), told)
         state = per_client.convert(lambda _, mine: mine, small, _rows_alone(memory))
-        return *sums.finish(params, heard.total, state, heard.seen, **told), heard
+        return *sums.finish(params, heard.total, state, heard.kept, **told), heard
 
     return stream
 
 
 def _prepared(sums: Sums, hear: Callable[..., Heard], state: State, extras: dict[str, Any]) -> tuple[State, Heard]:
     """The state that the clients were heard with, and what they said; heard twice if they taught it something."""
-    if sums.lacks is None:
+    if sums.needs_first_pass is None:
         return state, hear(state, jnp.zeros((), bool))
-    twice = sums.lacks(state)
+    twice = sums.needs_first_pass(state)
 
     def turn(index, carry):
         state, _ = carry
-        learning = twice & (index == 0)
-        heard = hear(state, learning)
+        first_pass = twice & (index == 0)
+        heard = hear(state, first_pass)
 
-        def learned():
-            assert sums.learn is not None
-            return sums.learn(heard.total, state, heard.seen, **extras)
+        def absorbed():
+            assert sums.absorb_first_pass is not None
+            return sums.absorb_first_pass(heard.total, state, heard.kept, **extras)
 
-        return jax.lax.cond(learning, learned, lambda: state), heard
+        return jax.lax.cond(first_pass, absorbed, lambda: state), heard
 
     # One loop of one or two turns, so that the local pass is compiled once.
     blank = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(hear, state, twice))

@@ -88,6 +88,7 @@ def cut_short(cache):
         path.write_bytes(path.read_bytes()[:-7])
 
 
+@pytest.mark.thorough
 def test_what_is_not_as_it_was_written_is_compiled_again(cache):
     assert call(cache) == (0, "")
     assert call(cache) == (2, "")
@@ -120,6 +121,7 @@ def keep(cache, monkeypatch, chosen=None):
         jax.config.update("jax_compilation_cache_dir", before)
 
 
+@pytest.mark.thorough
 def test_programs_are_kept_where_the_user_says(tmp_path, monkeypatch):
     folder = keep(tmp_path, monkeypatch)
     assert folder is not None

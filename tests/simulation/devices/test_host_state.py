@@ -1,11 +1,16 @@
 """State that a method keeps for every client: on the device, divided among devices, or on the host."""
 
+import functools
+
+import chex
 import jax
 import numpy as np
 import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import per_client
+
+pytestmark = pytest.mark.optimised
 
 METHODS = {
     "scaffold": lambda: fd.algorithms.scaffold(12),
@@ -18,13 +23,12 @@ METHODS = {
 }
 
 
-def assert_same_bits(one, other):
-    for (path, a), b in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path), strict=True)
+assert_same_bits = functools.partial(chex.assert_trees_all_equal, strict=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.thorough if m == "scaffold" else pytest.mark.slow) for m in METHODS]
+)
 def test_on_the_host_every_bit_is_the_same(settings, method):
     device = fd.simulate(METHODS[method](), **settings())
     host = fd.simulate(METHODS[method](), client_state="host", **settings())
@@ -74,6 +78,7 @@ def test_the_place_must_exist(settings):
         fd.simulation.prepare(METHODS["fedavg"](), client_state="disk", **settings())
 
 
+@pytest.mark.thorough
 def test_sums_over_rounds_do_not_depend_on_the_stretches(settings):
     """The mean loss since the last evaluation has the same bits however often the host looked in."""
     method = METHODS["fedavg"]()

@@ -8,6 +8,8 @@ from jax.sharding import Mesh
 import fedjax_drag as fd
 from fedjax_drag.simulation.devices.placement import resolve_mesh
 
+pytestmark = pytest.mark.optimised
+
 ALGORITHMS = {
     "drag": fd.algorithms.from_aggregator(fd.aggregators.drag()),
     "median": fd.algorithms.from_aggregator(fd.aggregators.median()),
@@ -47,8 +49,9 @@ SHARDED = {
 """With an attack on the data; with root data and passes over all examples; with predictions of all examples."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.thorough if n in OFTEN else pytest.mark.slow) for n in SHARDED]
+)
 def test_examples_divided_among_devices_are_the_same_examples(settings, name):
     changes, algorithm = SHARDED[name]
     asked = settings(cohort_size=6, mesh="cores", num_rounds=3) | changes
@@ -62,6 +65,7 @@ def test_examples_divided_among_devices_are_the_same_examples(settings, name):
     np.testing.assert_array_equal(one.history["train_loss"], other.history["train_loss"])
 
 
+@pytest.mark.thorough
 def test_no_device_is_sent_all_examples(settings):
     asked = settings(cohort_size=6, mesh="cores", shard_data=True)
     program = fd.simulation.prepare(ALGORITHMS["drag"], **asked).lowered.advance.compile().as_text()

@@ -28,6 +28,7 @@ def passes(at_once=20, number=10**6, steps=(5,) * 40):
 def worthwhile(monkeypatch, tmp_path):
     monkeypatch.setattr(calibration, "WORTHWHILE_SECONDS", 0.0)
     monkeypatch.setattr(calibration, "FEWEST_STEPS", 0)
+    monkeypatch.delenv("FEDJAX_DRAG_CALIBRATE")
     monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(tmp_path / "cache"))
     calibration._remembered.cache_clear()
     yield
@@ -95,6 +96,14 @@ def test_a_short_run_is_walked_the_usual_way(timed, monkeypatch, limit):
     assert asked == []
 
 
+def test_it_can_be_turned_off(timed, monkeypatch):
+    asked = timed({})
+    monkeypatch.setenv("FEDJAX_DRAG_CALIBRATE", "0")
+    assert choose(VMAP, passes()) == VMAP
+    assert choose(MAP, passes()) == MAP
+    assert asked == []
+
+
 def test_one_client_at_a_time_is_no_question(timed):
     assert choose(MAP, passes(at_once=1)) == MAP
     assert timed({}) == []
@@ -153,6 +162,7 @@ def test_what_is_measured(monkeypatch):
     assert calibration._timer(passes(), 3)() == np.inf
 
 
+@pytest.mark.thorough
 def test_a_run_takes_what_was_measured(settings, fedavg, timed):
     timed({1: 1.0, 2: 0.5, 5: 1.0})
     simulation = fd.simulation.prepare(fedavg, **settings(clients_axis="auto"))

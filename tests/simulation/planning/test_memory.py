@@ -49,6 +49,7 @@ def test_the_tightest_control_group_counts(tmp_path, monkeypatch):
     assert memory._left_in_cgroup() == 2000
 
 
+@pytest.mark.thorough
 def test_a_run_that_will_not_fit_is_refused_before_its_first_round(settings, fedavg, monkeypatch):
     rounds = []
     monkeypatch.setattr(memory, "available", lambda *_: 1000.0)
@@ -67,6 +68,7 @@ def test_ways_out_are_those_that_are_left():
     assert memory.ways_out("map", 1, False, True) == [smaller]
 
 
+@pytest.mark.thorough
 def test_the_estimate_is_logged_and_does_not_count_what_is_there(settings, fedavg, caplog):
     simulation = fd.simulation.prepare(fedavg, **settings())
     with caplog.at_level(logging.INFO, memory.__name__):

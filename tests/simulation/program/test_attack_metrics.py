@@ -66,6 +66,7 @@ def test_a_run_under_attack_tells_what_the_rule_made_of_it(settings):
     np.testing.assert_array_equal(mean["detection_fpr"], 0)
 
 
+@pytest.mark.thorough
 def test_malicious_clients_of_each_cohort(settings, fedavg):
     """As many in every round, not the same clients, and others than by another seed."""
     attacked = settings(
@@ -98,6 +99,7 @@ def observer(needs, seen):
     return Attack(forge=forge, needs=frozenset(needs))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "needs",
     [
@@ -114,6 +116,7 @@ def test_an_attack_is_told_what_it_needs_and_no_more(settings, needs):
     assert np.isfinite(history["test_loss"]).all()
 
 
+@pytest.mark.thorough
 def test_the_foreseen_update_is_the_one_that_is_made(settings):
     """An attacker that sends nothing but what the server would do without its attack: sent by all, the mean."""
     method = fd.algorithms.from_aggregator(fd.aggregators.fedavg())

@@ -40,12 +40,14 @@ def cost(algorithm):
     return client_cost(algorithm.client, one, BATCH, jax.eval_shape(message, one))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_counts_are_those_of_the_equations(name):
     algorithm, gradients, operations, down, up = EXPECTED[name]
     assert cost(algorithm) == ClientCost(gradients, operations, 4 * SIZE * down, 4 * SIZE * up)
 
 
+@pytest.mark.thorough
 def test_taco_adds_two_operations_and_a_few_numbers():
     found = cost(fd.algorithms.taco(8))
     assert (found.gradients, found.vector_operations) == (1, 2)
@@ -77,6 +79,7 @@ def test_work_of_a_round():
     assert np.isnan(what_clients_did(local, jnp.ones(4, bool))["train_loss"])
 
 
+@pytest.mark.thorough
 def test_the_history_counts_what_ragged_clients_did(settings, digits):
     epochs = settings(local_steps=None, local_epochs=2.0, cohort_size=12, eval_every=2)
     result = fd.simulate(fd.algorithms.scaffold(12), **epochs)

@@ -85,6 +85,7 @@ def compiled(kind, axis="map", chunk=None, on_two=False):
     return jax.jit(make_dissimilarity(kind, logits, lambda x: 2 * x, make_mapper(axis, chunk, mesh)))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["flattened", "class_histogram"])
 def test_every_client_is_compared_on_all_its_own_examples(kind):
     train, start, deltas, rows = inputs()
@@ -145,6 +146,7 @@ def recorder(kind):
     return fd.algorithms.from_aggregator(Aggregator(init, apply, frozenset({kind})))
 
 
+@pytest.mark.thorough
 def test_the_uploaded_model_is_compared_and_not_the_trained_one(settings):
     def forge(key, uplink, malicious, **knowledge):
         zero = lambda g: jnp.where(malicious.reshape(-1, *[1] * (g.ndim - 1)), 0, g)

@@ -49,6 +49,7 @@ def check_round(settings, digits, steps, **changes):
     return result
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "walk",
     [{"clients_axis": "map"}, {"clients_axis": "vmap"}, {"clients_axis": "map", "clients_per_chunk": 5}],
@@ -64,6 +65,7 @@ def test_one_step_of_each_client_is_a_step_on_all_data(settings, digits, walk):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "work", [{"local_steps": 3}, {"local_steps": None, "local_epochs": 3}], ids=["steps", "epochs"]
 )
@@ -73,6 +75,7 @@ def test_an_epoch_is_one_step(settings, digits, work):
     assert history["slowest_steps"][-1] == 3
 
 
+@pytest.mark.thorough
 def test_the_root_data_are_one_batch(settings, digits):
     algorithm = algorithms.from_aggregator(aggregators.root_only())
     asked = settings(batch_size="full", local_steps=2, num_rounds=1, root_size=37)
@@ -83,6 +86,7 @@ def test_the_root_data_are_one_batch(settings, digits):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_it_goes_with_everything_else(settings):
     algorithm = algorithms.from_aggregator(aggregators.fltrust())
     changes = {

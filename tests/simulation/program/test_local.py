@@ -63,6 +63,7 @@ def alone(client, downlink, batches):
     return message, jnp.stack(losses).mean()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "method",
     [
@@ -167,6 +168,7 @@ def test_epochs_schedule_momentum_and_weight_decay_equal_a_numpy_twin(digits, se
     assert result.history["train_loss"][-1] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_server_goes_over_its_root_data_as_often(digits, settings):
     algorithm = algorithms.from_aggregator(aggregators.root_only())
     work = {"local_steps": None, "local_epochs": 1.5, "batch_size": 16, "num_rounds": 1, "root_size": 37}
@@ -179,6 +181,7 @@ def test_the_server_goes_over_its_root_data_as_often(digits, settings):
     np.testing.assert_allclose(params["bias"], b, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.thorough
 def test_a_schedule_is_traced_once_and_told_to_the_method_exactly(settings):
     asked = []
 

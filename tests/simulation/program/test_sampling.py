@@ -35,6 +35,7 @@ def test_mask_of_everybody_changes_nothing(num_clients, cohort_size):
     np.testing.assert_array_equal(draws(num_clients, cohort_size, 500, everybody), plain)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("num_clients", "cohort_size"), SIZES)
 @pytest.mark.parametrize("number_eligible", [1, 2, 6])
 def test_others_fill_up_only_what_is_missing(num_clients, cohort_size, number_eligible):

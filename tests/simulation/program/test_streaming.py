@@ -54,6 +54,7 @@ def test_scaffold_with_drag_inside_streamed_equals_stacked(settings):
     assert_same_run(stacked, streamed)
 
 
+@pytest.mark.thorough
 def test_expelled_clients_add_nothing(settings, fedavg):
     few = fedavg._replace(eligible=lambda state: jnp.arange(12) < 3)
     stacked, streamed = (fd.simulate(few, aggregation=how, **settings()) for how in ("stack", "stream"))
@@ -74,6 +75,7 @@ def compiled(settings, method, cohort_size, **changes):
     return fd.simulation.prepare(method, **wide).lowered.advance.compile()
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_cohort(settings, fedavg):
     few, many = (compiled(settings, fedavg, size) for size in (2, 12))
     stack = compiled(settings, fedavg, 12, aggregation="stack")
