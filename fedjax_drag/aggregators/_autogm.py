@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._geometric_median import GeometricMedianState, median_metrics
+from fedjax_drag.aggregators._geometric_median import median_metrics
 from fedjax_drag.ops.geometric_median import Median, converge, distances_to, in_accuracy_of, pull, root
-from fedjax_drag.ops.screening import empty_metrics, screened
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params
 
 _MEDIAN_ITERATIONS = 100
@@ -82,10 +82,6 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
     checks.in_range("tolerance", tolerance, 0.0)
     checks.count("max_iterations", max_iterations, 1)
 
-    def init(params):
-        del params
-        return GeometricMedianState(empty_metrics("alpha", iterations=jnp.zeros((), int), residual=jnp.zeros(())))
-
     @screened
     def apply(params, deltas, state, *, valid, **_):
         del state
@@ -108,6 +104,6 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
         point = root(_equation, last.median.point, deltas, present, strength, nu)
         found = Median(point, last.median.weight, last.iterations, last.changed)
         metrics = {**median_metrics(found, deltas), "alpha": last.mass}
-        return tree.move(params, point), GeometricMedianState(metrics)
+        return tree.move(params, point), MetricsOnly(metrics)
 
-    return Aggregator(init, apply, split="clients")
+    return Aggregator(stateless("alpha", iterations=0, residual=0.0), apply, split="clients")

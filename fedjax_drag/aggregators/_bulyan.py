@@ -1,6 +1,6 @@
 """Bulyan: repeated Krum, then a mean around the median of every coordinate."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +8,8 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._krum import distances_to_others
 from fedjax_drag.ops.order_statistics import middle, to_keys
-from fedjax_drag.ops.screening import empty_metrics, screened
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params
-
-
-class BulyanState(NamedTuple):
-    """State of :func:`bulyan`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
 
 
 def bulyan(num_byzantine: int = 0) -> Aggregator:
@@ -52,10 +46,6 @@ def bulyan(num_byzantine: int = 0) -> Aggregator:
     """
     checks.count("num_byzantine", num_byzantine)
 
-    def init(params):
-        del params
-        return BulyanState(empty_metrics("selected"))
-
     @screened
     def apply(params, deltas, state, *, valid, **_):
         del state
@@ -76,9 +66,9 @@ def bulyan(num_byzantine: int = 0) -> Aggregator:
             "cosine": tree.cosines(deltas, update),
             "selected": counted,
         }
-        return tree.move(params, update), BulyanState(metrics)
+        return tree.move(params, update), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless("selected"), apply)
 
 
 def _repeated_krum(apart: jax.Array, valid: jax.Array, num_byzantine: int) -> jax.Array:

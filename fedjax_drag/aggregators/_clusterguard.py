@@ -1,21 +1,14 @@
 """ClusterGuardFL: weights from how ordinary a client's change of predictions is."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.kmeans import kmeans
-from fedjax_drag.ops.screening import empty_metrics, screened
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator
-
-
-class ClusterGuardState(NamedTuple):
-    """State of :func:`clusterguard`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
 
 
 def clusterguard(
@@ -75,10 +68,6 @@ def clusterguard(
             "or the sizes alone decide the clusters"
         )
 
-    def init(params):
-        del params
-        return ClusterGuardState(empty_metrics("cluster", "dissimilarity"))
-
     def with_size(dissimilarity, *, num_examples, **_):
         return [dissimilarity, num_examples]
 
@@ -107,11 +96,11 @@ def clusterguard(
             "cluster": cluster.astype(jnp.float32),
             "dissimilarity": jnp.where(present, tree.accurate(dissimilarity), 0.0),
         }
-        return tree.move(params, update), ClusterGuardState(metrics)
+        return tree.move(params, update), MetricsOnly(metrics)
 
     # Whoever calls apply gives one extra, dissimilarity; the suffix only tells the engine which distance to compute.
     needs = frozenset({"dissimilarity" if emd == "flattened" else "dissimilarity:class_histogram"})
-    return Aggregator(init, apply, needs, split="clients")
+    return Aggregator(stateless("cluster", "dissimilarity"), apply, needs, split="clients")
 
 
 def _centred(x: jax.Array, present: jax.Array, unit_variance: bool) -> jax.Array:

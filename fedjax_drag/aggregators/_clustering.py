@@ -1,21 +1,13 @@
 """Clustering: the deltas fall into two groups by direction, and the larger one counts."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.linkage import two_groups
-from fedjax_drag.ops.screening import empty_metrics, screened
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas
-
-
-class ClusteringState(NamedTuple):
-    """State of :func:`clustering`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
 
 
 def cosine_distances(deltas: Deltas) -> jax.Array:
@@ -59,10 +51,6 @@ def clustering() -> Aggregator:
       here; the exact minimiser, which is single linkage, tends to split off one client.
     """
 
-    def init(params):
-        del params
-        return ClusteringState(empty_metrics("selected"))
-
     @screened
     def apply(params, deltas, state, *, valid, **_):
         del state
@@ -79,6 +67,6 @@ def clustering() -> Aggregator:
             "cosine": tree.cosines(deltas, update),
             "selected": selected.astype(jnp.float32),
         }
-        return tree.move(params, update), ClusteringState(metrics)
+        return tree.move(params, update), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless("selected"), apply)

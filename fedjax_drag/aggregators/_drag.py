@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import average, summing
-from fedjax_drag.types import Aggregator, Params, Sums
+from fedjax_drag.ops.weighted import Clients, FirstPass, Step, Weights, weighted_rule
+from fedjax_drag.types import Aggregator, Params
 
 
 class DragState(NamedTuple):
@@ -63,29 +63,27 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
     checks.in_range("alpha", alpha, 0.0, 1.0)
     checks.one_of("divergence", divergence, ("cosine", "angle"))
 
-    def init(params):
+    def init(params: Params) -> DragState:
         return DragState(tree.zeros_like(params), jnp.zeros((), int), empty_metrics("divergence"))
 
-    def accumulate(params, deltas, state, *, valid, first_pass=False, **_):
-        del params
-        cosine = tree.cosines(deltas, state.reference)
-        lam = c * (1 - cosine if divergence == "cosine" else 2 / jnp.pi * tree.angles(deltas, state.reference))
-        lam = jnp.where(first_pass, 0.0, lam)  # the first pass finds the mean, r_0
-        return tree.weighted_sum(valid * (1 - lam), deltas), (cosine, lam, tree.norms(deltas))
+    def weigh(clients: Clients, state: DragState, **_: Any) -> Weights:
+        del state
+        gap = 1 - clients.cosine if divergence == "cosine" else 2 / jnp.pi * clients.angle
+        lam = c * gap  # lambda_m
+        return Weights(own=1 - lam, along=lam, metrics={"divergence": lam})  # v_m
 
-    def absorb_first_pass(total, state, seen, *, valid, **_):
-        del seen
-        first = jax.tree.map(lambda m, r: m.astype(r.dtype), average(total, valid), state.reference)
-        return state._replace(reference=first)
+    def follow(step: Step, state: DragState, **_: Any) -> tuple[Step, DragState]:
+        past, delta = state.reference, step.update
+        following = jax.tree.map(lambda r, d: ((1 - alpha) * r + alpha * d).astype(r.dtype), past, delta)  # r_{t+1}
+        return step, state._replace(reference=following, round=state.round + 1)
 
-    def finish(params, total, state, seen, *, valid, **_):
-        cosine, lam, norms = seen
-        share, reference = tree.uniform_weights(valid), state.reference
-        pull, unit = (share * lam * norms).sum(), tree.inverse(tree.norm(reference))
-        dragged = average(total, valid)
-        delta = jax.tree.map(lambda d, r: d + pull * (unit * tree.accurate(r)), dragged, reference)
-        following = jax.tree.map(lambda r, d: ((1 - alpha) * r + alpha * d).astype(r.dtype), reference, delta)
-        metrics = {"weight": share * (1 - lam), "cosine": cosine, "divergence": lam}
-        return tree.move(params, delta), DragState(following, state.round + 1, metrics)
+    def start(mean: Params, state: DragState, **_: Any) -> DragState:
+        return state._replace(reference=jax.tree.map(lambda m, r: m.astype(r.dtype), mean, state.reference))  # r_0
 
-    return summing(init, Sums(accumulate, finish, lambda state: state.round == 0, absorb_first_pass))
+    return weighted_rule(
+        weigh,
+        init,
+        reference=lambda state, **_: state.reference,
+        before=FirstPass(lambda state: state.round == 0, start),
+        after=follow,
+    )

@@ -1,19 +1,10 @@
 """FoolsGold as the TACO paper describes it: weights from the agreement with the mean."""
 
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import empty_metrics, screened
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator
-
-
-class FoolsGoldTacoState(NamedTuple):
-    """State of :func:`foolsgold_taco`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
 
 
 def foolsgold_taco() -> Aggregator:
@@ -42,10 +33,6 @@ def foolsgold_taco() -> Aggregator:
       Reading: the extra factor 1/N is dropped; a negative cosine counts as 0.
     """
 
-    def init(params):
-        del params
-        return FoolsGoldTacoState(empty_metrics("trust"))
-
     @screened
     def apply(params, deltas, state, *, valid, **_):
         del state
@@ -53,6 +40,6 @@ def foolsgold_taco() -> Aggregator:
         trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)
         weight = trust * tree.inverse(trust.sum())
         metrics = {"weight": weight, "cosine": cosine, "trust": trust}
-        return tree.move(params, tree.weighted_sum(weight, deltas)), FoolsGoldTacoState(metrics)
+        return tree.move(params, tree.weighted_sum(weight, deltas)), MetricsOnly(metrics)
 
-    return Aggregator(init, apply, split="clients")
+    return Aggregator(stateless("trust"), apply, split="clients")

@@ -7,13 +7,11 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import (
-    GeometricMedianState,
     check_solver,
     median_metrics,
-    median_state,
 )
 from fedjax_drag.ops.geometric_median import geometric_median_of
-from fedjax_drag.ops.screening import screened
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator
 
 
@@ -81,6 +79,6 @@ def geomed(
             tree.mix(share, deltas), tree.uniform_weights(member.any(1)), smoothing, tolerance, max_iterations
         )
         metrics = median_metrics(found._replace(weight=found.weight @ share), deltas)
-        return tree.move(params, found.point), GeometricMedianState(metrics)
+        return tree.move(params, found.point), MetricsOnly(metrics)
 
-    return Aggregator(median_state, apply, frozenset(), split="clients")
+    return Aggregator(stateless(iterations=0, residual=0.0), apply, split="clients")

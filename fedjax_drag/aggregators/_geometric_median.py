@@ -1,21 +1,15 @@
 """The geometric median of the deltas."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.geometric_median import Median, geometric_median_of
-from fedjax_drag.ops.screening import empty_metrics, screened
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas
-
-
-class GeometricMedianState(NamedTuple):
-    """State of the rules that take a geometric median: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
 
 
 def geometric_median(smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iterations: int = 100) -> Aggregator:
@@ -51,12 +45,6 @@ def geometric_median(smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iteration
       fixed three steps from zero; this runs to convergence.
     """
     return median_rule("uniform", smoothing, tolerance, max_iterations, geometric_median_of)
-
-
-def median_state(params: Any) -> GeometricMedianState:
-    """State before the first round."""
-    del params
-    return GeometricMedianState(empty_metrics(iterations=jnp.zeros((), int), residual=jnp.zeros(())))
 
 
 def median_metrics(found: Median, deltas: Deltas) -> dict[str, jax.Array]:
@@ -102,6 +90,6 @@ def median_rule(
     def apply(params, deltas, state, *, valid, **extras):
         del state
         found = solver(deltas, weigh(valid, **extras), smoothing, tolerance, max_iterations)
-        return tree.move(params, found.point), GeometricMedianState(median_metrics(found, deltas))
+        return tree.move(params, found.point), MetricsOnly(median_metrics(found, deltas))
 
-    return Aggregator(median_state, apply, needs, split="clients")
+    return Aggregator(stateless(iterations=0, residual=0.0), apply, needs, split="clients")

@@ -1,20 +1,12 @@
 """Krum: the one client that lies closest to its neighbours."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.distances import distances
-from fedjax_drag.ops.screening import empty_metrics, screened
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator
-
-
-class KrumState(NamedTuple):
-    """State of :func:`krum`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
 
 
 def krum_scores(deltas, valid: jax.Array, num_byzantine: int) -> jax.Array:
@@ -72,10 +64,6 @@ def krum(num_byzantine: int = 0) -> Aggregator:
     """
     checks.count("num_byzantine", num_byzantine)
 
-    def init(params):
-        del params
-        return KrumState(empty_metrics("score"))
-
     @screened
     def apply(params, deltas, state, *, valid, **_):
         del state
@@ -83,6 +71,6 @@ def krum(num_byzantine: int = 0) -> Aggregator:
         weight = valid * jax.nn.one_hot(jnp.argmin(score), score.shape[0])
         chosen = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, chosen), "score": score}
-        return tree.move(params, chosen), KrumState(metrics)
+        return tree.move(params, chosen), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless("score"), apply)

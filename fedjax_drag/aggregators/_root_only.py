@@ -1,20 +1,14 @@
 """Training on the server's own root data alone."""
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import summing
-from fedjax_drag.types import Aggregator, Sums
-
-
-class RootOnlyState(NamedTuple):
-    """State of :func:`root_only`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, stateless
+from fedjax_drag.ops.sums import summed_rule
+from fedjax_drag.types import Aggregator, Deltas, Params, State, Sums
 
 
 def root_only() -> Aggregator:
@@ -38,17 +32,17 @@ def root_only() -> Aggregator:
       of that rule, alone.
     """
 
-    def init(params):
-        del params
-        return RootOnlyState(empty_metrics())
-
-    def accumulate(params, deltas, state, *, root_delta, **_):
+    def accumulate(
+        params: Params, deltas: Deltas, state: State, *, root_delta: Params, **_: Any
+    ) -> tuple[tuple[()], jax.Array]:
         del params, state
         return (), tree.cosines(deltas, root_delta)
 
-    def finish(params, total, state, cosine, *, root_delta, **_):
+    def finish(
+        params: Params, total: tuple[()], state: State, cosine: jax.Array, *, root_delta: Params, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del total, state
         metrics = {"weight": jnp.zeros(cosine.shape), "cosine": cosine}
-        return tree.move(params, root_delta), RootOnlyState(metrics)
+        return tree.move(params, root_delta), MetricsOnly(metrics)
 
-    return summing(init, Sums(accumulate, finish), frozenset({"root_delta"}))
+    return summed_rule(stateless(), Sums(accumulate, finish), frozenset({"root_delta"}))

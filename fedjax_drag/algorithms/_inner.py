@@ -47,7 +47,7 @@ def with_metrics(inner: State, **metrics: jax.Array) -> State:
 
 
 class Outcome(NamedTuple):
-    """A round in a method with a server side of its own, when its clients have been heard.
+    """A round in a method with a server side of its own, when the messages of its clients have been added up.
 
     Attributes:
       moved: where the aggregation rule leads.
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
     counted: jax.Array
 
 
-class _Seen(NamedTuple):
+class _Kept(NamedTuple):
     """What stays of each client when its message has been added to the sums."""
 
     inner: Any
@@ -105,23 +105,23 @@ def server_side(
     def accumulate(params, uplink, state, *, valid=None, reject_nonfinite=True, **extras):
         who = screen(uplink, valid, reject_nonfinite)
         told = extras | {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
-        of_rule, seen = sums.accumulate(start(params, state), uplink.delta, state.aggregator, **told)
+        of_rule, kept = sums.accumulate(start(params, state), uplink.delta, state.aggregator, **told)
         total, rows = own(uplink, state, who.counted, **extras)
-        return (of_rule, total), _Seen(seen, rows, who)
+        return (of_rule, total), _Kept(kept, rows, who)
 
-    def finish(params, totals, state, seen, **extras):
+    def finish(params, totals, state, kept, **extras):
         of_rule, total = totals
-        moved, inner = sums.finish(start(params, state), of_rule, state.aggregator, seen.inner, **extras)
-        inner = with_metrics(inner, num_rejected=seen.who.num_rejected)
-        return close(params, state, Outcome(moved, inner, total, seen.rows, seen.who.counted), **extras)
+        moved, inner = sums.finish(start(params, state), of_rule, state.aggregator, kept.inner, **extras)
+        inner = with_metrics(inner, num_rejected=kept.who.num_rejected)
+        return close(params, state, Outcome(moved, inner, total, kept.rows, kept.who.counted), **extras)
 
     def needs_first_pass(state):
         assert sums.needs_first_pass is not None
         return sums.needs_first_pass(state.aggregator)
 
-    def absorb_first_pass(totals, state, seen, **extras):
+    def absorb_first_pass(totals, state, kept, **extras):
         assert sums.absorb_first_pass is not None
-        return state._replace(aggregator=sums.absorb_first_pass(totals[0], state.aggregator, seen.inner, **extras))
+        return state._replace(aggregator=sums.absorb_first_pass(totals[0], state.aggregator, kept.inner, **extras))
 
     return aggregate, Sums(
         accumulate,

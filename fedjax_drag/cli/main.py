@@ -128,24 +128,24 @@ def run(
     """
     with reported(debug), watched(debug_nans):
         with misuse():
-            from fedjax_drag.experiment.config import config as configuration
+            from fedjax_drag.experiment.build.experiment import load_experiment
             from fedjax_drag.experiment.run.run import divergences, execute, plan
             from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
             from fedjax_drag.simulation.devices.processes import initialize, is_first, one_device_per_core
 
             keep_compiled()
-            loaded = configuration.load(config, overrides or ())
-            folder = out or _default_folder(loaded.name, overrides or (), resume)
+            experiment = load_experiment(config, overrides or ())
+            folder = out or _default_folder(experiment.config.name, overrides or (), resume)
             if distributed:
-                if loaded.mesh == "cores":
+                if experiment.config.mesh == "cores":
                     raise ValueError("mesh='cores': the devices of one process; must be all with --distributed")
-                loaded = configuration.load(loaded, ["mesh=all"])
+                experiment = experiment.with_mesh("all")
                 initialize(coordinator, num_processes, process_id)
             elif (coordinator, num_processes, process_id) != (None, None, None):
                 raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
-            elif loaded.mesh in ("auto", "cores"):
+            elif experiment.config.mesh in ("auto", "cores"):
                 one_device_per_core()
-            planned = plan(loaded, out=folder, resume=resume, overwrite=overwrite, log=log or ())
+            planned = plan(experiment, out=folder, resume=resume, overwrite=overwrite, log=log or ())
         with planned:
             try:
                 finished = execute(planned, quiet=quiet or None)
@@ -332,7 +332,7 @@ def _default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
 
     The run to resume may have been started without what is only now asked for, such as more rounds.
     """
-    from fedjax_drag.experiment.config.config import folder_name
+    from fedjax_drag.experiment.config.names import folder_name
     from fedjax_drag.experiment.run import results
 
     folder = Path("runs") / folder_name(name, overrides)

@@ -11,6 +11,12 @@ from fedjax_drag import tree
 from fedjax_drag.types import Params, State, Sums
 
 
+class MetricsOnly(NamedTuple):
+    """State of a rule that carries nothing from round to round: the metrics of the last one."""
+
+    metrics: dict[str, jax.Array]
+
+
 class Screening(NamedTuple):
     """Who counts in a round, or in a chunk of its cohort.
 
@@ -68,28 +74,38 @@ def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
     return screened_apply
 
 
+class ScreenedKept(NamedTuple):
+    """What is kept of each client in :func:`screened_sums`, leading axis ``[S]``.
+
+    Attributes:
+      who: which clients count.
+      of_rule: what the rule keeps.
+    """
+
+    who: Screening
+    of_rule: Any
+
+
 def screened_sums(rule: Sums) -> Sums:
-    """The same for a rule in the form of sums: ``seen`` gains the :class:`Screening`."""
+    """The same for a rule in the form of sums; what is kept of each client becomes a :class:`ScreenedKept`."""
 
     def accumulate(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
         tree.check_cohort(params, deltas)
         who = screen(deltas, valid, reject_nonfinite)
-        total, seen = rule.accumulate(params, deltas, state, valid=who.counted, **extras)
-        return total, (who, seen)
+        total, kept = rule.accumulate(params, deltas, state, valid=who.counted, **extras)
+        return total, ScreenedKept(who, kept)
 
-    def finish(params, total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+    def finish(params, total, state, kept, *, valid=None, reject_nonfinite=True, **extras):
         del valid  # was taken into account by accumulate
-        who, seen = seen
-        after = rule.finish(params, total, state, seen, valid=who.counted, **extras)
-        return _concluded((params, state), after, who, reject_nonfinite)
+        after = rule.finish(params, total, state, kept.of_rule, valid=kept.who.counted, **extras)
+        return _concluded((params, state), after, kept.who, reject_nonfinite)
 
-    def absorb_first_pass(total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+    def absorb_first_pass(total, state, kept, *, valid=None, reject_nonfinite=True, **extras):
         del valid, reject_nonfinite
-        who, seen = seen
         assert rule.absorb_first_pass is not None
-        return tree.where(
-            who.counted.any(), rule.absorb_first_pass(total, state, seen, valid=who.counted, **extras), state
-        )
+        counted = kept.who.counted
+        ready = rule.absorb_first_pass(total, state, kept.of_rule, valid=counted, **extras)
+        return tree.where(counted.any(), ready, state)
 
     return Sums(accumulate, finish, rule.needs_first_pass, rule.absorb_first_pass and absorb_first_pass)
 
@@ -117,3 +133,19 @@ def empty_metrics(*per_client: str, **scalars: Any) -> dict[str, Any]:
     """
     names = ("weight", "cosine", *per_client)
     return {name: jnp.zeros(0) for name in names} | {"num_rejected": jnp.zeros((), int)} | scalars
+
+
+def stateless(*per_client: str, **scalars: float) -> Callable[[Params], MetricsOnly]:
+    """``init`` of a rule that carries nothing from round to round.
+
+    Args:
+      *per_client: names of metrics ``[S]`` beside ``weight`` and ``cosine``.
+      **scalars: scalar metrics and the numbers they start from, whose type gives theirs: int32 or float32.
+    """
+
+    def init(params: Params) -> MetricsOnly:
+        del params
+        first = {name: jnp.asarray(value, type(value)) for name, value in scalars.items()}
+        return MetricsOnly(empty_metrics(*per_client, **first))
+
+    return init

@@ -1,4 +1,4 @@
-"""Rules that need nothing but sums over the clients: written once, for a whole stack and for chunks of it."""
+"""Rules that are sums over the clients: written once, for a whole stack of deltas and for chunks of it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -11,44 +11,44 @@ from fedjax_drag.ops.screening import screened_sums
 from fedjax_drag.types import Aggregator, State, Sums
 
 
-def summing(
+def summed_rule(
     init: Callable[..., State],
     rule: Sums,
     needs: frozenset[str] = frozenset(),
     split: Literal["clients", "coordinates"] = "clients",
     hindsight: Mapping[str, Callable[..., jax.Array]] | None = None,
 ) -> Aggregator:
-    """The rule that the sums make; over a stack it is the same arithmetic in a single chunk.
+    """The rule that a pair of sums describes: for a whole stack of deltas, which is one chunk, and for many chunks.
 
     Args:
       init: as of :class:`~fedjax_drag.types.Aggregator`.
-      rule: the sums of the clients that count. ``accumulate``, ``finish`` and ``absorb_first_pass`` receive ``valid``,
-        which excludes clients whose message is not usable, as :func:`~fedjax_drag.ops.screening.screened` does for
-        ``apply``.
+      rule: the sums of the clients that count. ``accumulate``, ``finish`` and ``absorb_first_pass`` receive ``valid``
+        ``[B]`` or ``[S]``, in which clients whose delta is not usable are left out, as
+        :func:`~fedjax_drag.ops.screening.screened` does for ``apply``.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       split: as of :class:`~fedjax_drag.types.Aggregator`.
-      hindsight: metrics ``[S]`` that take both a client's delta and the sum over all of them, each as
-        ``(deltas, total, valid) -> [S]``: only the stack has them.
+      hindsight: metrics ``[S]`` that compare a client's delta with the sum over all of them, each as
+        ``(deltas, total, valid) -> [S]``. They have length 0 where deltas come in chunks and are not kept.
     """
     sums = screened_sums(rule)
     hindsight = hindsight or {}
 
-    def finish(params, total, state, seen, **extras):
-        moved, after = sums.finish(params, total, state, seen, **extras)
+    def finish(params, total, state, kept, **extras):
+        moved, after = sums.finish(params, total, state, kept, **extras)
         unknown = {name: jnp.zeros(0) for name in hindsight}
         return moved, after._replace(metrics=unknown | after.metrics)
 
     def apply(params, deltas, state, **extras):
         def absorbed():
             assert sums.absorb_first_pass is not None
-            total, seen = sums.accumulate(params, deltas, state, first_pass=True, **extras)
-            return sums.absorb_first_pass(total, state, seen, **extras)
+            total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
+            return sums.absorb_first_pass(total, state, kept, **extras)
 
         if sums.needs_first_pass is not None:
             state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)
-        total, seen = sums.accumulate(params, deltas, state, **extras)
-        moved, after = sums.finish(params, total, state, seen, **extras)
-        known = {name: figure(deltas, total, seen[0].counted) for name, figure in hindsight.items()}
+        total, kept = sums.accumulate(params, deltas, state, **extras)
+        moved, after = sums.finish(params, total, state, kept, **extras)
+        known = {name: figure(deltas, total, kept.who.counted) for name, figure in hindsight.items()}
         return moved, after._replace(metrics=after.metrics | known)
 
     return Aggregator(init, apply, needs, split, sums._replace(finish=finish, whole=apply))

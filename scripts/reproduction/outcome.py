@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pyarrow import parquet
 
-from fedjax_drag.experiment.config.config import slug
+from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep import sweep

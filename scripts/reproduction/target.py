@@ -8,7 +8,7 @@ import dataclasses
 import enum
 from pathlib import Path
 
-from fedjax_drag.experiment.config.config import read
+from fedjax_drag.experiment.config.loading import read
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

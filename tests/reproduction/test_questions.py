@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.config.config import read
+from fedjax_drag.experiment.config.loading import read
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from reproduction import figures, freeloaders, questions, timing, verdicts
 from reproduction.claims import Claim, Verdict, judge

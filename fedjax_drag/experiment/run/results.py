@@ -18,8 +18,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.config.config import Config, flatten, load, slug
+from fedjax_drag.experiment.build.resolve import resolve
+from fedjax_drag.experiment.config.config import Config, flatten
+from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
@@ -107,7 +109,7 @@ def check_same(folder: Path, config: Config) -> None:
     try:
         if not (folder / CONFIG).read_text(encoding="utf-8", errors="replace").strip():
             raise ValueError(f"{CONFIG} is empty")
-        stored, wanted = flatten(build.resolve(load(folder / CONFIG))), flatten(config)
+        stored, wanted = flatten(resolve(load(folder / CONFIG))), flatten(config)
     except ValueError as error:
         remedy = f"to go on under the configuration that is given, remove that {CONFIG}"
         raise FolderError(f"the run to resume in {str(folder)!r}: {error}; {remedy}") from None

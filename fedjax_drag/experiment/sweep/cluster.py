@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.yaml_text import parse
-from fedjax_drag.experiment.run import run
+from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import Grid, Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
@@ -46,7 +46,7 @@ class Share:
         """Runs the cells; those that are finished are read."""
         one_device_per_core()
         keep_compiled()
-        planned = sweep.Plan(self.grid, self.folder, resume=True, federations=run.Federations())
+        planned = sweep.Plan(self.grid, self.folder, resume=True, federations=Federations())
         return sweep.execute(planned, quiet=True).cells
 
     def checkpoint(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build, registry
 from fedjax_drag.experiment.build.traced_numbers import numbers
-from fedjax_drag.experiment.config.components import Component, split
+from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
 
 _DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias", "root_source")
@@ -52,10 +52,10 @@ def _signature(config: Config, fed: FederatedDataset, start: int) -> str:
     traced = numbers(config)
     mapping = {key: value for key, value in config.to_mapping().items() if key not in _DATA}
     program = {key: _without(key, value, traced) for key, value in mapping.items()}
-    lying, _ = build.malicious_in_cohort(config, fed.num_clients)
-    counted = any(_counts_malicious(key, getattr(config, key)) for key in ("algorithm", "aggregator"))
+    malicious, _ = build.malicious_in_cohort(config, fed.num_clients)
+    counted = any(map(_counts_malicious, (config.algorithm, config.aggregator)))
     data = [id(fed.train.x), fed.num_clients, fed.users is not None]
-    return json.dumps([program, data, lying > 0, lying if counted else None, start], sort_keys=True)
+    return json.dumps([program, data, malicious > 0, malicious if counted else None, start], sort_keys=True)
 
 
 def _without(key: str, value: Any, traced: Mapping[str, float]) -> Any:
@@ -64,10 +64,9 @@ def _without(key: str, value: Any, traced: Mapping[str, float]) -> Any:
     return "a number" if key in traced else value
 
 
-def _counts_malicious(key: str, component: Component) -> bool:
+def _counts_malicious(component: Component) -> bool:
     """Whether the program is built for a number of malicious clients, which rules take as a constant."""
-    builder = registry.TABLES[key][component.name]
-    inner = [split(key, value) for value in component.arguments.values() if isinstance(value, Mapping)]
-    nested = [one for one in inner if one.name in registry.AGGREGATORS]
+    builder = registry.TABLES[component.table][component.name]
+    inner = [value for value in component.arguments.values() if isinstance(value, Component)]
     own = "num_byzantine" in inspect.signature(builder).parameters
-    return own or any(_counts_malicious("aggregator", one) for one in nested)
+    return own or any(_counts_malicious(part) for part in inner if part.table == "aggregator")

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_drag.experiment.build.assemble import assemble, traced
+from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.run.lock import FolderLock
 from fedjax_drag.experiment.run.progress import Progress
 from fedjax_drag.experiment.run.recorder import Recorder
@@ -63,7 +63,7 @@ def run_together(
     first = members[0]
 
     def rebuild(values: Mapping[str, Any]) -> Settings:
-        return assemble(first.point.config, first.settings.data, numbers=values)
+        return build.settings(first.point.config, first.settings.data, numbers=values)
 
     devices = jax.local_devices()[: len(members)]
     mesh = Mesh(devices, ("cells",)) if len(devices) > 1 else None
@@ -77,7 +77,7 @@ def run_together(
 def _fitting(*cells: Any, width: int, mesh: Mesh | None) -> BatchSimulation:
     """The program for so many cells at a time, or for as many as fit the memory, compiled."""
     while True:
-        batch = traced(prepare_batch, *cells, width=width, mesh=mesh)
+        batch = build.traced(prepare_batch, *cells, width=width, mesh=mesh)
         try:
             return batch.compile()
         except MemoryError:

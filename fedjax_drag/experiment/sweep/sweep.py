@@ -15,10 +15,11 @@ from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from fedjax_drag import checks
-from fedjax_drag.experiment.build.assemble import assemble
-from fedjax_drag.experiment.run import metrics_file, results, run
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.experiment import Experiment
+from fedjax_drag.experiment.run import metrics_file, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
-from fedjax_drag.experiment.run.lock import FolderLock
+from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import grouping, outcome_table
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
@@ -56,31 +57,20 @@ class Sweep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(HoldsLock):
     """A checked sweep, none of whose cells has started.
-
-    It holds the lock of its folder until the end of its ``with`` block.
 
     Attributes:
       grid: its cells.
       folder: where the results go, or None.
       resume: whether cells found there are skipped or continued.
       federations: data that the cells share.
-      lock: of the folder; None without one.
     """
 
     grid: Grid
     folder: Path | None
     resume: bool
-    federations: run.Federations
-    lock: FolderLock | None = None
-
-    def __enter__(self) -> "Plan":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.lock is not None:
-            self.lock.release()
+    federations: planning.Federations
 
 
 def sweep(
@@ -144,22 +134,18 @@ def plan(
     folder = None if out is None else Path(out)
     if folder is None and (resume or overwrite):
         raise ValueError("out=None: resume and overwrite need the results folder")
-    lock = None if folder is None else run.locked(folder, partial(_check_folder, resume=resume, overwrite=overwrite))
-    try:
+    lock = None if folder is None else locked(folder, partial(_check_folder, resume=resume, overwrite=overwrite))
+    with released_on_error(lock):
         if folder is not None and resume:
             for point in grid.points:
                 if (folder / CELLS / point.folder / results.CONFIG).is_file():
                     results.check_same(folder / CELLS / point.folder, point.config)
-        federations = run.Federations()
+        federations = planning.Federations()
         for point in grid.points:
-            federations.dataset(point.config)  # data that are not there are no fault of a single cell
+            federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
         if folder is not None and overwrite:
             _clear(folder)
-    except BaseException:
-        if lock is not None:
-            lock.release()
-        raise
-    return Plan(grid, folder, resume, federations, lock)
+    return Plan(grid, folder, resume, federations, lock=lock)
 
 
 def begin(planned: Plan) -> None:
@@ -236,7 +222,7 @@ def _outcomes(
 def _member(planned: Plan, place: int, point: Point, folder: Path | None) -> Member:
     begun = folder is not None and (folder / results.CONFIG).is_file()
     walk = results.read_walk(folder) if folder and begun else None
-    settings = assemble(point.config, planned.federations.split(point.config), walk)
+    settings = build.settings(point.config, planned.federations.split(point.config), walk)
     federate(settings)  # what is wrong with a cell's own data is not to stop those that it would have run with
     return Member(place, point, folder, settings, begun)
 
@@ -283,9 +269,9 @@ def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
     point, folder = member.point, member.folder
     begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, together with others
     try:
-        with run.plan(point.config, out=folder, resume=begun, federations=planned.federations) as one:
-            jobs = tuple(dataclasses.replace(job, label=point.label) for job in one.jobs)
-            (result,) = run.execute(dataclasses.replace(one, jobs=jobs), quiet).values()
+        cell = Experiment(point.config, {point.label: point.config})
+        with run.plan(cell, out=folder, resume=begun, federations=planned.federations) as one:
+            (result,) = run.execute(one, quiet).values()
         return _judged(point, result.history, result.diverged_at)
     except Exception as error:
         return _failed(point, error)

@@ -39,7 +39,6 @@ def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> No
 
 def resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
     """The way to walk over clients, ``"vmap"`` or ``"map"``, that is asked for or the backend's better one."""
-    checks.one_of("clients_axis", clients_axis, ("auto", "vmap", "map"))
     if clients_axis == "vmap" and clients_per_chunk is not None:
         raise ValueError(f"clients_per_chunk={clients_per_chunk}: goes with clients_axis='map', not 'vmap'")
     if clients_axis != "auto":
@@ -49,7 +48,6 @@ def resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
 
 def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack | None) -> bool:
     """Whether messages are added up as they come; ``"auto"`` does so where nothing speaks against it."""
-    checks.one_of("aggregation", aggregation, ("auto", "stack", "stream"))
     obstacle = None
     if algorithm.streamed is None:
         obstacle = "the method's rule compares the clients with each other"

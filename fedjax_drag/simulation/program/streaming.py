@@ -23,13 +23,13 @@ class Heard(NamedTuple):
     Attributes:
       total: the sum that the method asked for.
       benign: the sum of the benign clients' deltas; ``()`` unless wanted.
-      seen: what the method kept of each client, leading axis ``[S]``.
+      kept: what the method kept of each client, leading axis ``[S]``.
       local: the clients' results without their messages.
     """
 
     total: Any
     benign: Any
-    seen: Any
+    kept: Any
     local: LocalResult
 
 
@@ -60,21 +60,21 @@ def make_stream(
             if sums.needs_first_pass is not None:
                 told |= {"first_pass": first_pass}
             state = per_client.convert(lambda _, mine: mine, small, rows)
-            total, seen = sums.accumulate(params, results.uplink, state, **told)
+            total, kept = sums.accumulate(params, results.uplink, state, **told)
             benign = ()
             if wants_benign:
                 benign = sum_of_benign(results.uplink.delta, malicious, of_clients.get("valid"))
-            return (total, benign), (seen, results._replace(uplink=()))
+            return (total, benign), (kept, results._replace(uplink=()))
 
         def hear(small, first_pass):
             given = shared, (params, small, of_all, first_pass)
-            (total, benign), (seen, local) = over_clients(one, accumulate, given, entries)
-            return Heard(total, benign, seen, local)
+            (total, benign), (kept, local) = over_clients(one, accumulate, given, entries)
+            return Heard(total, benign, kept, local)
 
         told = extras | {"reject_nonfinite": reject_nonfinite}
         small, heard = _prepared(sums, hear, without_rows(memory), told)
         state = per_client.convert(lambda _, mine: mine, small, _rows_alone(memory))
-        return *sums.finish(params, heard.total, state, heard.seen, **told), heard
+        return *sums.finish(params, heard.total, state, heard.kept, **told), heard
 
     return stream
 
@@ -92,7 +92,7 @@ def _prepared(sums: Sums, hear: Callable[..., Heard], state: State, extras: dict
 
         def absorbed():
             assert sums.absorb_first_pass is not None
-            return sums.absorb_first_pass(heard.total, state, heard.seen, **extras)
+            return sums.absorb_first_pass(heard.total, state, heard.kept, **extras)
 
         return jax.lax.cond(first_pass, absorbed, lambda: state), heard
 

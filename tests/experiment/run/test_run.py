@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
-from fedjax_drag.experiment.config.config import load
-from fedjax_drag.experiment.run import lock, results
-from fedjax_drag.experiment.run import run as running
+from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.run import lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.simulation.planning import setup
@@ -230,9 +229,9 @@ def test_comparison_has_a_folder_for_each_label_and_can_be_resumed(tiny, tmp_pat
 def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
     loads = []
     splits = []
-    load_data, split_data = running.build.dataset, running.build.federation
-    monkeypatch.setattr(running.build, "dataset", lambda config: loads.append(1) or load_data(config))
-    monkeypatch.setattr(running.build, "federation", lambda *given: splits.append(1) or split_data(*given))
+    load_data, split_data = planning.build.dataset, planning.build.federation
+    monkeypatch.setattr(planning.build, "dataset", lambda config: loads.append(1) or load_data(config))
+    monkeypatch.setattr(planning.build, "federation", lambda *given: splits.append(1) or split_data(*given))
     plan(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}})
     assert (len(loads), len(splits)) == (1, 2)
 

@@ -115,7 +115,6 @@ def test_what_cannot_be_launched(tmp_path, monkeypatch):
 
 
 def test_options_go_to_submitit(tmp_path):
-    pytest.importorskip("submitit")
     local = cluster.executor("local", tmp_path, ["timeout_min=5", "name=mine"])
     assert local.parameters["timeout_min"] == 5
     assert cluster.executor("local", tmp_path).parameters["timeout_min"] == 24 * 60
@@ -126,7 +125,6 @@ def test_options_go_to_submitit(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_with_local_jobs(command, tmp_path):
-    pytest.importorskip("submitit")
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
     result = command("sweep", "small.yaml", "--launcher", "local", "--jobs", "2", "--out", "out", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
