@@ -7,7 +7,6 @@ the others are marked ``thorough`` here or there. ``pytest -m "not slow"`` runs 
 
 import atexit
 import collections
-import itertools
 import os
 import shutil
 import sys
@@ -35,14 +34,24 @@ os.environ["FEDJAX_DRAG_CALIBRATE"] = "0"
 # Two devices, so that sharding is tested everywhere; a program without a mesh runs on the first.
 jax.config.update("jax_num_cpu_devices", 2)
 
-TESTS = itertools.count(1)
+tests_since = 0  # the compiled programs were last let go
+
+
+def group(item):
+    """Tests that stay in one process."""
+    return item.get_closest_marker("xdist_group").args[0]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks as thorough what goes beyond a test's sample, before the tier is selected."""
+    """Marks as thorough what goes beyond a test's sample, before the tier is selected.
+
+    The tests of a file share programs and fixtures, so they stay in one process unless a test says otherwise.
+    """
     kept = collections.Counter()
     for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         sample = item.get_closest_marker("sample")
         if sample is None or item.get_closest_marker("slow") or item.get_closest_marker("thorough"):
             continue
@@ -62,7 +71,10 @@ def pytest_runtest_setup(item):
     jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)
 
 
-def pytest_runtest_teardown():
-    """A program holds some ten memory maps, of which Linux grants a process 65,530."""
-    if next(TESTS) % 100 == 0:
+def pytest_runtest_teardown(item, nextitem):
+    """A program holds some ten memory maps, of which Linux grants a process 65,530; a group's are kept to its end."""
+    global tests_since
+    tests_since += 1
+    if tests_since > 100 and group(item) != (nextitem and group(nextitem)):
         jax.clear_caches()
+        tests_since = 0

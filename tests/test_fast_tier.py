@@ -7,6 +7,8 @@ there is such a test, not how much it checks.
 import importlib
 import pkgutil
 import types
+from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 import typer
@@ -15,14 +17,15 @@ from fedjax_drag.cli.main import app
 from fedjax_drag.data import formats, sets
 from fedjax_drag.experiment.build import registry
 
+TESTS = Path(__file__).parent
 PLACES = {
     "data": ("data",),
     "partition": ("data",),
     "model": ("models",),
     "algorithm": ("contracts",),
     "aggregator": ("contracts",),
-    "client": ("contracts", "clients", "reference"),
-    "root_client": ("contracts", "clients", "reference"),
+    "client": ("contracts", "clients", "algorithms"),
+    "root_client": ("contracts", "clients", "algorithms"),
     "local_optimizer": ("simulation",),
     "loss": ("simulation",),
     "augmentation": ("simulation",),
@@ -93,6 +96,13 @@ def test_every_reader_and_file_format(fast, package):
     modules = {module for item, _ in fast for module in origins(item.module) if "data" in item.path.parts}
     for entry in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         assert importlib.import_module(entry.name).__name__ in modules
+
+
+def test_no_folder_of_tests_is_passed_over(request):
+    """As pytest's own list of folders to leave out would do with ``build``."""
+    folders = {folder for file in TESTS.rglob("test_*.py") for folder in file.relative_to(TESTS).parts}
+    patterns = request.config.getini("norecursedirs")
+    assert [folder for folder in folders if any(fnmatch(folder, pattern) for pattern in patterns)] == []
 
 
 def origins(module):

@@ -110,6 +110,7 @@ def assert_same_bits(a, b):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "plainer"),
     [
@@ -139,6 +140,7 @@ def test_feddyn_starts_with_fedprox_and_repeats_its_step():
     np.testing.assert_allclose(state.metrics["correction_norm"], np.linalg.norm(state.correction["w"]), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_server_knows_the_mean_over_all_clients():
     _, _, dyn, _ = built("feddyn")
     _, _, dc, _ = built("feddc")
@@ -314,6 +316,7 @@ def test_heterogeneous_clients_do_not_move_the_optimum(name):
     np.testing.assert_allclose(end(method_of(name)), optimum(), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_fedavg_stalls_where_they_do_not():
     assert np.abs(end(PLAIN) - optimum()).max() > 1e-3
 

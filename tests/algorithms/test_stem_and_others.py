@@ -139,12 +139,14 @@ def test_stem_follows_its_recursion(a, carry_momentum):
         np.testing.assert_allclose(flat(state.memory.momentum), v, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_stem_without_noise_is_sgd_whatever_it_remembers():
     """If all mini-batches are one, the correction of the last direction is exact."""
     sent = uplink_of(stem(0.2), *begin(stem(0.2)), SAME)
     np.testing.assert_allclose(flat(sent.delta), deltas(from_aggregator(fedavg()), SAME), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_stem_with_momentum_of_one_step_tracks_the_global_gradient():
     method = stem(a=0.0, carry_momentum=True)
     params, state = begin(method)
@@ -155,6 +157,7 @@ def test_stem_with_momentum_of_one_step_tracks_the_global_gradient():
         np.testing.assert_allclose(flat(state.memory.momentum), expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_aggregator_of_stem_sees_both_halves_of_the_message():
     for rule, moved in ((median(), False), (fedavg(), True)):
         method = stem(0.2, aggregator=rule)
@@ -217,6 +220,7 @@ def test_fednova_measures_work_by_what_a_constant_gradient_would_do(rho, mu):
     np.testing.assert_allclose(flat(moved), START - ETA * np.mean(work) * np.arange(1, 4), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_fednova_does_not_favour_the_client_with_more_steps():
     method = fednova()
     params, state = begin(method)
@@ -229,6 +233,7 @@ def test_fednova_does_not_favour_the_client_with_more_steps():
     np.testing.assert_allclose(flat(moved) - START, steps.mean() * per_step.mean(0), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_client_that_claims_negative_work_is_idle_in_fednova():
     method = fednova()
     params, state = begin(method)
@@ -271,6 +276,7 @@ def test_mime_averages_gradients_at_the_start_of_the_round(which):
         np.testing.assert_allclose(flat(state.momentum), momentum, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_mime_of_one_step_is_centralised_momentum():
     theta, momentum = START.astype(np.float64), np.zeros(SIZE)
     for _ in range(4):
@@ -298,6 +304,7 @@ def test_fedsam_takes_the_gradient_uphill():
         np.testing.assert_allclose(sent[m], w - START, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_fedsam_rests_where_the_gradient_is_zero():
     rule, w = fedsam(rho=0.3), {"w": jnp.zeros(SIZE)}
     sent = work(rule, Downlink(w), jnp.asarray(POSITIONS[0]), CURVATURE[0], np.zeros_like(CENTRE[0]))

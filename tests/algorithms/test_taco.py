@@ -78,6 +78,7 @@ def test_a_round_follows_the_equations():
     np.testing.assert_allclose(downlink.own, 1 - np.array([0.1, alpha[0]]), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_server_step_size_scales_the_step_and_not_the_gradient():
     method, half = built(), built(server_step_size=0.5)
     sent = uplink(deltas(1))
@@ -104,6 +105,7 @@ def test_neither_part_is_fedavg(settings):
     assert steps == 1
 
 
+@pytest.mark.thorough
 def test_equal_coefficients_are_the_mean():
     """Deltas of one length at one angle to their mean."""
     sent = np.zeros((S, SIZE), np.float32)
@@ -134,6 +136,7 @@ def test_coefficients_are_in_range_whatever_is_sent():
     np.testing.assert_allclose(coefficients_of(plain * 1e30), coefficients_of(plain), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_lone_client_has_no_coefficient():
     """Nothing to agree with: the round moves nothing."""
     method = built()
@@ -169,6 +172,7 @@ def test_a_freeloader_is_expelled_and_nobody_else():
     np.testing.assert_allclose(np.delete(rounds[-1]["alpha"], freeloader), formula(own), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_without_a_limit_nobody_is_expelled():
     method = built(kappa=0.0)
     assert method.eligible is None
@@ -179,6 +183,7 @@ def test_without_a_limit_nobody_is_expelled():
     assert int(state.metrics["num_expelled"]) == 0
 
 
+@pytest.mark.thorough
 def test_who_does_not_count_leaves_no_trace():
     """A rejected client keeps its row, and a round without messages changes nothing at all."""
     method = built(kappa=0.0)
@@ -197,6 +202,7 @@ def test_who_does_not_count_leaves_no_trace():
     assert int(nothing.metrics["num_rejected"]) == S
 
 
+@pytest.mark.thorough
 def test_a_minority_cannot_misreport_the_work():
     """Step counts far off in either direction, negative or not."""
     method, honest = built(), uplink(deltas(7))
@@ -209,6 +215,7 @@ def test_a_minority_cannot_misreport_the_work():
         assert other.work == state.work == (STEPS, pytest.approx(STEPS * ETA))
 
 
+@pytest.mark.thorough
 def test_the_rule_that_takes_the_place_of_the_mean():
     """Krum returns one of the deltas that it is given: weighted with tailored aggregation, else as sent."""
     sent = deltas(8)

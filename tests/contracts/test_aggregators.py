@@ -228,7 +228,7 @@ def test_order_of_clients_does_not_matter(case):
         assert_close(permuted.metrics[name], state.metrics[name][order], rtol=1e-4, atol=1e-5)
 
 
-@parametrize(AGGREGATORS)
+@parametrize(AGGREGATORS, fast=in_fast_tier)
 def test_unknown_extras_are_ignored(case):
     rule, _ = compiled(case)
     arguments = nested_params(), unflatten(matrix()), settled(case)

@@ -56,11 +56,13 @@ def unguarded():
     return Aggregator(lambda params: Remembered(empty_metrics()), apply)
 
 
+@pytest.mark.thorough
 def test_a_rule_that_a_long_delta_gets_past_is_found_out():
     with pytest.raises(AssertionError, match=r"largest numbers.*num_rejected=0: must be 1"):
         check_aggregator(unguarded())
 
 
+@pytest.mark.thorough
 def test_parameters_of_ones_own_are_used():
     with pytest.raises(AssertionError, match="no kernel"):
         check_aggregator(_with(inverse_norm(), lambda params: _refuse(params)), params={"bias": jnp.zeros(2)})
@@ -109,6 +111,7 @@ def place_matters(rule):
     return rule._replace(apply=apply)
 
 
+@pytest.mark.thorough
 def test_a_rule_that_prefers_the_first_client_is_found_out_unless_it_says_so():
     with pytest.raises(AssertionError, match="order of the clients"):
         check_aggregator(place_matters(fedavg()))

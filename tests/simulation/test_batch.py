@@ -111,6 +111,7 @@ def test_continued_equals_uninterrupted(settings):
         assert all(jax.tree.leaves(jax.tree.map(np.array_equal, one.state, other.state)))
 
 
+@pytest.mark.thorough
 def test_callbacks_see_every_cell(settings):
     made, numbers, rebuild = cells(settings)
     seen = []

@@ -66,6 +66,7 @@ def test_over_two_devices_the_rows_are_divided(settings):
     assert_same_bits(jax.tree.map(np.asarray, result.state), jax.tree.map(np.asarray, host.state))
 
 
+@pytest.mark.thorough
 def test_its_memory_is_known_before_the_run(settings):
     simulation = fd.simulation.prepare(METHODS["feddc"](), **settings())
     model = sum(leaf.nbytes for leaf in jax.tree.leaves(simulation.initial_state().params))

@@ -97,6 +97,7 @@ def test_the_history_counts_what_ragged_clients_did(settings, digits):
         assert result.history[name].tolist() == [2 * per_round] * 3, name
 
 
+@pytest.mark.thorough
 def test_client_seconds_and_time_to(settings, fedavg):
     timed = fd.simulate(fedavg, **settings(time_clients=True))
     assert timed.seconds_per_step > 0

@@ -87,6 +87,7 @@ def test_memory_does_not_grow_with_the_cohort(settings, fedavg):
     assert stack - many > 9 * of_a_model
 
 
+@pytest.mark.thorough
 def test_devices_exchange_one_sum(settings, fedavg):
     text = compiled(settings, fedavg, 12, mesh="cores").as_text()
     assert "all-reduce" in text
