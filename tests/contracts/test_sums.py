@@ -185,7 +185,7 @@ def test_methods_in_chunks_equal_the_whole(case):
     @jax.jit
     def both(params, state, extra, broken):
         uplink = uplink_of(method, params, state, extra["client_ids"], batches())
-        lost = lambda x: jnp.where(broken.reshape(-1, *[1] * (x.ndim - 1)), jnp.nan, x)
+        lost = lambda x: jnp.where(tree.expand(broken, x), jnp.nan, x)
         uplink = uplink._replace(delta=jax.tree.map(lost, uplink.delta))
         whole = method.aggregate(params, uplink, state, **extra)
         return whole, heard(method.sums, params, uplink, state, extra, cohort)
