@@ -94,10 +94,10 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
     )
 
 
-def _schedule(c: Callable[[jax.Array], jax.Array]) -> Callable[..., jax.Array]:
+def _schedule(c: Callable[..., Any]) -> Callable[..., Any]:
     """``c_t`` from the extras of the round."""
 
-    def strength(*, round: jax.Array, **_: Any) -> jax.Array:
+    def strength(*, round: jax.Array, **_: Any) -> Any:
         return c(round)
 
     return strength
