@@ -160,7 +160,8 @@ def weighted_rule(
 
     Args:
       weigh: ``(clients, state, **extras) -> weights`` of a chunk; see :class:`WeighFn`.
-      init: as of :class:`~fedjax_drag.types.Aggregator`; default :func:`~fedjax_drag.ops.screening.stateless`.
+      init: as of :class:`~fedjax_drag.types.Aggregator`, a NamedTuple with a field ``metrics``; default
+        :func:`~fedjax_drag.ops.screening.stateless`.
       reference: ``(state, **extras) -> r``, like the parameters.
       length: ``"client"`` takes ``||g_m|| r / ||r||`` for ``r``; ``"reference"`` takes ``||r|| g_m / ||g_m||`` for
         ``g_m``. Without a reference: ``"client"``.
@@ -221,19 +222,20 @@ def _counted(weights: Weights, valid: jax.Array) -> Weights:
 def _step(total: Params, kept: Kept, reference: Params | None, matched: bool) -> Step:
     """The mean of ``v_m``. No product of two lengths is formed, which might not be representable."""
     own, along, mass, metrics = kept.weights
-    unit = tree.inverse(mass.sum())
+    per_mass = tree.inverse(mass.sum())
     length = jnp.ones(()) if reference is None else tree.norm(reference)
     if along is None:
-        factor = unit * length if matched else unit
+        factor = per_mass * length if matched else per_mass
         update, weight = tree.scale(factor, total), factor * own
     else:
-        distance = (unit * along).sum() if matched else (unit * along * kept.norm).sum()
-        per_length = 1.0 if matched else tree.inverse(length)
+        # How far the mean reaches along the reference, in units of it or, for the clients' lengths, of its direction.
+        distance = (per_mass * along).sum() if matched else (per_mass * along * kept.norm).sum()
+        per_length = jnp.ones(()) if matched else tree.inverse(length)
         update = jax.tree.map(lambda r: distance * (per_length * tree.accurate(r)), reference)
         weight = jnp.zeros(kept.norm.shape)
         if own is not None:
-            scale = length if matched else jnp.ones(())
-            update = jax.tree.map(lambda d, u: scale * (unit * d) + u, total, update)
-            weight = scale * (unit * own)
+            factor = length if matched else jnp.ones(())
+            update = jax.tree.map(lambda g, r: factor * (per_mass * g) + r, total, update)
+            weight = factor * (per_mass * own)
     cosine = {} if reference is None else {"cosine": kept.cosine}
     return Step(update, {"weight": weight, **cosine, **(metrics or {})})
