@@ -8,7 +8,7 @@ Sign convention: a **delta** is what a client's local pass added to its start po
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -124,6 +124,7 @@ class Uplink(NamedTuple):
     aux: Any = ()
 
 
+@runtime_checkable
 class GradFn(Protocol):
     """The gradient of the client's mean loss on a mini-batch."""
 
@@ -140,6 +141,7 @@ class GradFn(Protocol):
         ...
 
 
+@runtime_checkable
 class BeginFn(Protocol):
     """Starts the local pass of one client."""
 
@@ -155,6 +157,7 @@ class BeginFn(Protocol):
         ...
 
 
+@runtime_checkable
 class DirectionFn(Protocol):
     """Computes one local step of one client."""
 
@@ -177,6 +180,7 @@ class DirectionFn(Protocol):
         ...
 
 
+@runtime_checkable
 class ReportFn(Protocol):
     """Ends the local pass of one client."""
 
@@ -211,6 +215,7 @@ class ClientRule(NamedTuple):
     report: ReportFn
 
 
+@runtime_checkable
 class BroadcastFn(Protocol):
     """Prepares what the server sends to the clients of a round."""
 
@@ -229,6 +234,7 @@ class BroadcastFn(Protocol):
         ...
 
 
+@runtime_checkable
 class AggregateFn(Protocol):
     """Ends a round: moves the global parameters by what the clients sent."""
 
@@ -248,6 +254,7 @@ class AggregateFn(Protocol):
         ...
 
 
+@runtime_checkable
 class EligibleFn(Protocol):
     """Names the clients that may take part."""
 
@@ -256,6 +263,7 @@ class EligibleFn(Protocol):
         ...
 
 
+@runtime_checkable
 class OutputFn(Protocol):
     """Computes the model that a method hands out where this is not the global model."""
 
@@ -298,6 +306,7 @@ class Algorithm(NamedTuple):
         return self.sums if self.sums is not None and self.sums.whole is self.aggregate else None
 
 
+@runtime_checkable
 class PoisonFn(Protocol):
     """Changes the examples that a malicious client trains on."""
 
@@ -320,6 +329,7 @@ class PoisonFn(Protocol):
         ...
 
 
+@runtime_checkable
 class ForgeFn(Protocol):
     """Changes the messages of the malicious clients."""
 
@@ -341,6 +351,7 @@ class ForgeFn(Protocol):
         ...
 
 
+@runtime_checkable
 class GoalFn(Protocol):
     """Defines the success of a targeted attack."""
 
