@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +19,9 @@ from fedjax_drag.simulation.program.client_cost import ClientCost, measure_secon
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, cost_of, no_totals
-from fedjax_drag.simulation.program.round import RunState, choose_cohort
-from fedjax_drag.simulation.result import Result, client_seconds, stack_history
+from fedjax_drag.simulation.program.round import choose_cohort
+from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Algorithm, Batch
 
@@ -135,7 +136,7 @@ class Simulation:
                 evaluated = compiled.evaluate(per_client.without_rows(state), self.test)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
-            done, diverged_at = target, diverged_at or int(totals["diverged_at"]) or None
+            done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
             for callback in callbacks:
                 callback(Evaluation(done, self.num_rounds, history[-1], state, diverged_at))
         jax.block_until_ready(state)
@@ -144,7 +145,16 @@ class Simulation:
             columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
         seconds = time.perf_counter() - started
         params = state.params if self.key.is_fully_addressable else own_copy(state.params)
-        return Result(params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step, diverged_at)
+        return Result(
+            params=params,
+            history=columns,
+            state=state,
+            seconds=seconds,
+            compile_seconds=compile_seconds,
+            cost=self.cost,
+            seconds_per_step=seconds_per_step,
+            diverged_at=diverged_at,
+        )
 
     def _check_memory(self, compiled: Lowered) -> None:
         rows, on_host = self.client_state_bytes, self.lowered.draw is not None
@@ -194,36 +204,13 @@ class Simulation:
                 raise ValueError(f"initial{name} with shape {np.shape(leaf)}: must be {expected.shape}")
 
         # A copy, because the compiled rounds reuse the buffers they are given.
-        def copied(state, like):
+        def copied(state: Any, like: Any) -> Any:
             return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), state, like)
 
         if self.lowered.draw is None:
             return place(copied(initial, like), self.shardings or self.key.sharding)
         small = copied(per_client.without_rows(initial), per_client.without_rows(like))
         return host_state.with_rows_of(initial, place(small, self.key.sharding))
-
-
-def history_row(
-    done: int,
-    rounds: int,
-    metrics: Mapping[str, Any],
-    totals: Mapping[str, Any],
-    evaluated: Mapping[str, Any],
-    cost: ClientCost,
-) -> dict[str, Any]:
-    """One evaluation's row of the history.
-
-    Args:
-      done: rounds done.
-      rounds: how many of them since the row before.
-      metrics: of the last of them.
-      totals: sums over them, also of metrics that the method does not have.
-      evaluated: on the test set.
-      cost: what the method asks of one client.
-    """
-    totals = {name: total for name, total in totals.items() if name in metrics}
-    means = {"train_loss": totals["train_loss"] / np.float32(rounds)}
-    return {"round": done, **metrics, **totals, **means, **cost.of(totals), **evaluated}
 
 
 def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
@@ -272,27 +259,29 @@ def trace(asked: Settings) -> Simulation:
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     return Simulation(
-        federation,
-        test,
-        key,
-        asked.cohort_size,
-        asked.num_rounds,
-        asked.eval_every,
-        asked.rounds_per_compile or asked.eval_every,
-        programs,
-        Lowered(advance.lower(federation, key, seen, no_totals(), np.int32(1)), evaluate.lower(small, test), draw),
-        shardings,
-        cost_of(asked.algorithm, work, programs, federation, key, seen),
-        asked.time_clients,
-        work.walk,
-        asked.stop_on_divergence,
+        federation=federation,
+        test=test,
+        key=key,
+        cohort_size=asked.cohort_size,
+        num_rounds=asked.num_rounds,
+        eval_every=asked.eval_every,
+        rounds_per_compile=asked.rounds_per_compile or asked.eval_every,
+        programs=programs,
+        lowered=Lowered(
+            advance.lower(federation, key, seen, no_totals(), np.int32(1)), evaluate.lower(small, test), draw
+        ),
+        shardings=shardings,
+        cost=cost_of(asked.algorithm, work, programs, federation, key, seen),
+        time_clients=asked.time_clients,
+        walk=work.execution.walk,
+        stop_on_divergence=asked.stop_on_divergence,
     )
 
 
 def _shapes(state: Any, shardings: Any) -> Any:
     """Shapes, dtypes and places of a state; ``shardings`` is one for all, one for each, or None."""
 
-    def leaf(x, sharding):
+    def leaf(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     if isinstance(shardings, RunState):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.planning.setup import _functions_of
+from fedjax_drag.simulation.program.work import model_functions
 
 MODELS = {
     "mlp": (fd.models.mlp(10), (8, 8, 1), jnp.float32),
@@ -21,7 +21,7 @@ MODELS = {
 def traced_gradient(model, shape, dtype, compute_dtype):
     """The gradient's program and the shapes of logits and gradient, from shapes alone."""
     example = jnp.zeros((2, *shape), dtype)
-    apply, init_params = _functions_of(model, example, compute_dtype)
+    init_params, apply = model_functions(model, example, compute_dtype)
     params = jax.eval_shape(init_params, jax.random.key(0))
     gradient = jax.grad(lambda p, x: (apply(p, x) ** 2).sum())
     shapes = jax.eval_shape(apply, params, example), jax.eval_shape(gradient, params, example)

@@ -21,7 +21,7 @@ def first_row(state: Any) -> Any:
 def repeated(state: Any, num_clients: int) -> Any:
     """``state`` from :func:`first_row` with ``num_clients`` rows, in host memory."""
 
-    def leaf(x):
+    def leaf(x: Any) -> np.ndarray:
         return np.repeat(np.asarray(x), num_clients, axis=0)
 
     return per_client.convert(lambda node: PerClient(jax.tree.map(leaf, node.rows)), state)

@@ -64,7 +64,7 @@ def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:
     if mesh is None:
         return stacked
 
-    def leaf(x):
+    def leaf(x: jax.Array) -> jax.Array:
         axes = [None] * x.ndim
         divisible = [axis for axis in range(1, x.ndim) if x.shape[axis] % mesh.size == 0]
         if divisible:
@@ -87,24 +87,33 @@ def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
     """
     axis, of_clients = mesh.axis_names[0], index.ndim == 2
 
-    def share(own, index):
-        def leaf(x):
-            place = index - jax.lax.axis_index(axis) * x.shape[0]
-            mine = ((place >= 0) & (place < x.shape[0])).reshape(*index.shape, *[1] * (x.ndim - 1))
-            found = jnp.where(mine, x[jnp.clip(place, 0, x.shape[0] - 1)], jnp.zeros((), x.dtype))
-            return jax.lax.psum_scatter(found, axis, tiled=True) if of_clients else jax.lax.psum(found, axis)
-
-        return jax.tree.map(leaf, own)
+    def share(own: Any, index: jax.Array) -> Any:
+        return jax.tree.map(lambda x: _taken_of_all(x, index, axis, of_clients), own)
 
     split = PartitionSpec(axis)
     out = split if of_clients else PartitionSpec()
     return jax.shard_map(share, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=out)(examples, index)
 
 
+def _taken_of_all(own: jax.Array, index: jax.Array, axis: str, of_clients: bool) -> jax.Array:
+    """``whole[index]``, ``own`` being this device's part of ``whole``; every device adds what it has, the rest being 0.
+
+    Args:
+      own: leading axis ``[N / devices]``.
+      index: ``[S, L]`` or ``[L]`` into ``[0, N)``, the same on all devices.
+      axis: name of the devices' axis.
+      of_clients: whether a device receives its share of the leading axis of ``index``, or everything.
+    """
+    place = index - jax.lax.axis_index(axis) * own.shape[0]
+    is_own = ((place >= 0) & (place < own.shape[0])).reshape(*index.shape, *[1] * (own.ndim - 1))
+    part = jnp.where(is_own, own[jnp.clip(place, 0, own.shape[0] - 1)], jnp.zeros((), own.dtype))
+    return jax.lax.psum_scatter(part, axis, tiled=True) if of_clients else jax.lax.psum(part, axis)
+
+
 def divided(examples: Any, mesh: Mesh) -> Any:
     """``examples`` from the host, their leading axis divided among the devices and filled up to what these divide."""
 
-    def leaf(x):
+    def leaf(x: np.ndarray) -> np.ndarray:
         return np.pad(x, [(0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)])
 
     return place(jax.tree.map(leaf, examples), NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])))
@@ -123,10 +132,10 @@ def placement(state: Any, mesh: Mesh | None) -> Any:
     if mesh is None:
         return None
 
-    def of_rows(x):
+    def of_rows(x: Any) -> NamedSharding:
         return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0] if x.shape[0] % mesh.size == 0 else None))
 
-    def node(part):
+    def node(part: Any) -> Any:
         return jax.tree.map(of_rows, part) if per_client.is_per_client(part) else everywhere(mesh)
 
     return jax.tree.map(node, state, is_leaf=per_client.is_per_client)
@@ -147,7 +156,7 @@ def place(values: Any, shardings: Any) -> Any:
     if shardings is None or jax.process_count() == 1:
         return jax.device_put(values, shardings)
 
-    def leaf(x, sharding):
+    def leaf(x: Any, sharding: Any) -> jax.Array:
         if sharding.is_fully_addressable or not getattr(x, "is_fully_addressable", True):
             return jax.device_put(x, sharding)
         return jax.make_array_from_callback(np.shape(x), sharding, lambda index: x[index])
@@ -158,7 +167,7 @@ def place(values: Any, shardings: Any) -> Any:
 def fetch(arrays: Any) -> Any:
     """``arrays`` in host memory, also those of which other processes have parts; these must all fetch them."""
 
-    def whole(x):
+    def whole(x: Any) -> Any:
         everywhere = x.is_fully_addressable or x.is_fully_replicated if isinstance(x, jax.Array) else True
         return x if everywhere else multihost_utils.process_allgather(x, tiled=True)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.program.attack_metrics import harm, sum_of_benign
+from fedjax_drag.simulation.program.attack_metrics import attack_metrics, sum_of_benign
 from fedjax_drag.types import Attack
 
 MALICIOUS = np.array([True, False, False, True, False])
@@ -16,7 +16,7 @@ WEIGHT = np.array([0.0, 0.5, 0.25, -0.25, 0.0])
 def told(honest, update, malicious=MALICIOUS, **others):
     malicious = jnp.asarray(malicious)
     benign = sum_of_benign({"w": jnp.asarray(honest)}, malicious, others.get("valid"))
-    metrics = jax.jit(harm)(benign, {"w": jnp.asarray(update)}, malicious, **others)
+    metrics = jax.jit(attack_metrics)(benign, {"w": jnp.asarray(update)}, malicious, **others)
     return {name: float(value) for name, value in metrics.items()}
 
 

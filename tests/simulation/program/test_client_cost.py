@@ -8,7 +8,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
 from fedjax_drag.simulation.program.local import LocalResult
-from fedjax_drag.simulation.program.round import what_clients_did
+from fedjax_drag.simulation.program.round import work_metrics
 from fedjax_drag.types import Batch, ClientRule, Uplink
 
 SIZE = 20 * 30 + 30
@@ -68,15 +68,15 @@ def test_a_loop_counts_as_often_as_it_turns():
 def test_work_of_a_round():
     local = LocalResult(Uplink(()), jnp.array([0.5, 2.0, 1.0, 8.0]), jnp.array([3, 7, 5, 4]))
     malicious, valid = jnp.array([False, False, True, False]), jnp.array([True, False, True, True])
-    done = what_clients_did(local, malicious, valid)
+    done = work_metrics(local, malicious, valid)
     assert {name: float(value) for name, value in done.items()} == {
         "train_loss": 4.25,
         "participants": 3,
         "local_steps": 12,
         "slowest_steps": 5,
     }
-    assert float(what_clients_did(local, malicious)["train_loss"]) == 3.5
-    assert np.isnan(what_clients_did(local, jnp.ones(4, bool))["train_loss"])
+    assert float(work_metrics(local, malicious)["train_loss"]) == 3.5
+    assert np.isnan(work_metrics(local, jnp.ones(4, bool))["train_loss"])
 
 
 @pytest.mark.thorough

@@ -11,7 +11,7 @@ from scipy.stats import wasserstein_distance
 
 import fedjax_drag as fd
 from fedjax_drag.aggregators._clusterguard import clusterguard
-from fedjax_drag.simulation.program.clients_axis import make_mapper
+from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
 from fedjax_drag.simulation.program.dissimilarity import class_histogram, flattened, make_dissimilarity, requested
 from fedjax_drag.types import Aggregator, Attack, Batch
 
@@ -80,7 +80,7 @@ def softmax(x):
 @functools.cache
 def compiled(kind, axis="map", chunk=None, on_two=False):
     mesh = Mesh(np.array(jax.devices()), ("clients",)) if on_two else None
-    return jax.jit(make_dissimilarity(kind, logits, lambda x: 2 * x, make_mapper(axis, chunk, mesh)))
+    return jax.jit(make_dissimilarity(kind, logits, lambda x: 2 * x, make_mapper(Walk(axis, chunk), mesh)))
 
 
 @pytest.mark.sample(1)

@@ -88,7 +88,7 @@ def test_a_client_among_larger_ones_does_what_it_does_alone(method):
     def one(data, downlink, key, count):
         positions, real = draw_epochs(key, count, 1.5, 4, most=11)
         fetch = lambda at: Batch(data[0][at], data[1][at])
-        return local_pass(method.client, loss_fn, downlink, fetch, positions, ETA, real), positions, real
+        return local_pass(method.client, loss_fn, downlink, fetch, positions, ETA, real=real), positions, real
 
     keys, axes = jax.random.split(jax.random.key(0), 3), Downlink(None, None, 0)
     together = jax.jit(jax.vmap(one, in_axes=(0, axes, 0, 0)))
