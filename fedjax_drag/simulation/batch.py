@@ -1,7 +1,7 @@
 """Many runs as one program: cells that differ in numbers, seeds and the split of the data share one compilation.
 
-A cell's numbers (a rule's ``c``, a step size, the strength of an attack) enter the program as inputs, and so do its
-random key, its clients' index lists and its malicious clients. The examples are there once for all.
+A cell's numbers (a rule's ``c``, a step size, the strength of an attack) are inputs of the program, as are its random
+key, its clients' index lists and its malicious clients. All cells share one copy of the examples.
 """
 
 import dataclasses
@@ -31,11 +31,11 @@ from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
 
 Numbers = Mapping[str, Any]
-"""By name, what one cell has where others have something else: scalars."""
+"""Scalars by name in which one cell differs from others."""
 
 
 class Cells(NamedTuple):
-    """What tells cells apart; every leaf has a leading axis ``[C]``.
+    """The inputs in which cells differ; every leaf has a leading axis ``[C]``.
 
     Attributes:
       numbers: by name.
@@ -49,12 +49,12 @@ class Cells(NamedTuple):
 
 
 class BatchEvaluation(NamedTuple):
-    """What a callback receives after each evaluation, which all cells have at once.
+    """What a callback receives after each evaluation, which is of all cells at once.
 
     Attributes:
       round: rounds done.
       num_rounds: rounds of every run.
-      rows: by place, the rows of the histories; of a cell that has diverged and stopped there is none.
+      rows: of the histories, by place of the cell; none of a cell that has diverged and stopped.
       states: of the runs, leading axis ``[C]``; their buffers are given to the next rounds.
       diverged_at: by place, the first round after which a parameter of a cell was not finite.
     """
@@ -66,7 +66,7 @@ class BatchEvaluation(NamedTuple):
     diverged_at: dict[int, int]
 
     def of(self, cell: int, with_state: bool = True) -> Evaluation:
-        """The evaluation of one cell, its state on the host if it is asked for."""
+        """The evaluation of one cell, with its state on the host or without a state."""
         state: Any = _of(cell, self.states) if with_state else None
         return Evaluation(self.round, self.num_rounds, self.rows[cell], state, self.diverged_at.get(cell))
 
@@ -189,7 +189,7 @@ class BatchSimulation:
         return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)
 
     def compile(self) -> "BatchSimulation":
-        """This, ready to run.
+        """Compiles the programs and returns the batch itself.
 
         Raises:
           MemoryError: :attr:`width` cells do not fit the memory.
@@ -199,10 +199,10 @@ class BatchSimulation:
 
     @functools.cached_property
     def seconds_per_step(self) -> float | None:
-        """Measured time of a client's local step, of the first cell by itself; None if it is not asked for."""
+        """Measured time of a client's local step in the first cell, run alone; None without ``time_clients``."""
         if not self.first.time_clients:
             return None
-        cell = self._taken([0])
+        cell = self._cells_at([0])
         federation, key = jax.tree.map(lambda x: x[0], (cell.federation, cell.key))
         federation = federation._replace(train=self.train)
         state = jax.jit(self.programs.init)(key)
@@ -215,7 +215,7 @@ class BatchSimulation:
         callbacks: Sequence[Callable[[BatchEvaluation], Any]] = (),
         initial: Sequence[RunState] | None = None,
     ) -> list[Result]:
-        """Runs cells to the last round, or each to the evaluation that finds parameters that are not finite.
+        """Runs cells to the last round, or each to the first evaluation after its parameters diverged.
 
         Args:
           which: their places, up to :attr:`width` of them.
@@ -223,12 +223,13 @@ class BatchSimulation:
           initial: states to continue from, all after the same round; default a fresh start.
 
         Returns:
-          A result for each; running time and compilation are shared out evenly. Histories start after ``initial``.
+          A result for each cell, with an equal share of running and compilation time. Histories start after
+          ``initial``.
         """
         checks.count("cells", len(which), 1, self.width)
         # The program has one width: what is missing is filled up with copies of the last cell, which are not reported.
         padded = [*which, *[which[-1]] * (self.width - len(which))]
-        cells, compiled, seconds_per_step = self._taken(padded), self.compiled, self.seconds_per_step
+        cells, compiled, seconds_per_step = self._cells_at(padded), self.compiled, self.seconds_per_step
         states = compiled.init(cells) if initial is None else self._stacked(initial)
 
         started = time.perf_counter()
@@ -285,9 +286,9 @@ class BatchSimulation:
             diverged_at=diverged_at,
         )
 
-    def _taken(self, places: Sequence[int]) -> Cells:
-        taken = jax.tree.map(lambda x: x[np.asarray(places)], self.cells)
-        return jax.device_put(taken, _share_of(self.mesh) if len(places) == self.width else None)
+    def _cells_at(self, places: Sequence[int]) -> Cells:
+        chosen = jax.tree.map(lambda x: x[np.asarray(places)], self.cells)
+        return jax.device_put(chosen, _share_of(self.mesh) if len(places) == self.width else None)
 
     def _stacked(self, initial: Sequence[RunState]) -> RunState:
         rounds = sorted({int(state.round) for state in initial})
@@ -313,11 +314,11 @@ def prepare_batch(
       settings: of each cell. They may differ in ``seed``, in the split of ``data`` (of one data set, among equally many
         clients), in who is malicious (but not in whether anybody is), and in ``numbers``.
       numbers: of each cell, those in which they differ; the same names everywhere.
-      rebuild: the settings of a cell with these numbers, which are traced; the rest as in the first cell.
+      rebuild: ``(numbers) -> settings`` of a cell with these numbers, which are traced; the rest as in the first cell.
       width: cells in one call of the program; default all.
       cells_axis: ``"map"`` (one after another), ``"vmap"`` (all at once) or ``"auto"``: one after another on a CPU,
-        whose cores a single cell keeps busy.
-      mesh: devices that share the cells, which need not be a multiple of them; the clients of a cell stay together.
+        all of whose cores a single cell occupies.
+      mesh: devices that share the cells, whose number need not be a multiple of the devices'; a cell is on one device.
 
     Raises:
       ValueError: if the settings cannot be run.

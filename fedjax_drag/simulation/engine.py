@@ -1,4 +1,4 @@
-"""The run: a compiled loop over rounds between evaluations, driven from the host."""
+"""A run: compiled rounds between evaluations, driven from the host."""
 
 import dataclasses
 import functools
@@ -73,7 +73,7 @@ class Simulation:
       rounds_per_compile: most rounds between two visits to the host.
       programs: the run as pure functions.
       lowered: the same, traced.
-      shardings: where the parts of the state lie that a round's program sees; None without a mesh.
+      shardings: devices of the state that a round's program receives; None without a mesh.
       cost: what the method asks of one client.
       time_clients: whether :meth:`run` measures how long a local step takes.
       walk: how a device goes through its clients of a round.
@@ -102,11 +102,11 @@ class Simulation:
 
     @property
     def client_state_bytes(self) -> int:
-        """Memory of what the method keeps for every client of the federation."""
+        """Bytes of what the method keeps for every client of the federation."""
         return per_client.num_bytes(self.shapes)
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
-        """Compiles, then runs to the last round, or to the evaluation that finds parameters that are not finite.
+        """Compiles, then runs to the last round, or to the first evaluation after the parameters diverged.
 
         Args:
           callbacks: each is called on the host after every evaluation.
@@ -123,7 +123,7 @@ class Simulation:
         compiled = Lowered(*(program and program.compile() for program in self.lowered))
         self._check_memory(compiled)
         state = self.initial_state() if initial is None else self._checked(initial)
-        seconds_per_step = self._measured(state) if self.time_clients else None
+        seconds_per_step = self._seconds_per_step(state) if self.time_clients else None
         compile_seconds = time.perf_counter() - started
 
         started = time.perf_counter()
@@ -162,12 +162,12 @@ class Simulation:
         programs = [(compiled.advance, (self.federation, self.key)), (compiled.evaluate, self.test)]
         memory.check(programs, rows if on_host else 0, ways_out)
 
-    def _measured(self, state: RunState) -> float:
+    def _seconds_per_step(self, state: RunState) -> float:
         """Seconds that one client needs for a local step, by itself on this device."""
-        # By itself also of several processes, each of which runs it as often as its own clock says.
+        # On a copy of its own: of several processes, each repeats the pass as often as its own clock requires.
         federation, key, state = own_copy((self.federation, self.key, state))
         if self.lowered.draw is not None:
-            state = host_state.taken(state, np.arange(self.cohort_size), None)
+            state = host_state.take(state, np.arange(self.cohort_size), None)
         program = jax.jit(self.programs.client).lower(federation, key, state).compile()
         return measure_seconds(program, federation, key, state) / TIMED_STEPS
 
@@ -181,18 +181,18 @@ class Simulation:
                 continue
             done += 1
             client_ids = np.asarray(compiled.draw(self.federation, self.key, per_client.without_rows(state)))
-            cohort = host_state.taken(state, client_ids, self.shardings)
+            cohort = host_state.take(state, client_ids, self.shardings)
             after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
-            state = host_state.stored(state, after, client_ids)
+            state = host_state.store(state, after, client_ids)
         return state, metrics, totals
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
         if self.lowered.draw is None:
             return jax.jit(self.programs.init, out_shardings=self.shardings)(self.key)
-        # Every client starts from the same row: the device need not hold one for each.
+        # Every client starts from the same row: one on the device is enough.
         first = jax.jit(lambda key: host_state.first_row(self.programs.init(key)), out_shardings=self.key.sharding)
-        return host_state.repeated(first(self.key), self.federation.rows.shape[0])
+        return host_state.repeat(first(self.key), self.federation.rows.shape[0])
 
     def _checked(self, initial: RunState) -> RunState:
         like = self.shapes
@@ -209,8 +209,8 @@ class Simulation:
 
         if self.lowered.draw is None:
             return place(copied(initial, like), self.shardings or self.key.sharding)
-        small = copied(per_client.without_rows(initial), per_client.without_rows(like))
-        return host_state.with_rows_of(initial, place(small, self.key.sharding))
+        on_device = copied(per_client.without_rows(initial), per_client.without_rows(like))
+        return host_state.with_rows_of(initial, place(on_device, self.key.sharding))
 
 
 def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
@@ -229,57 +229,57 @@ def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
     return trace(Settings(algorithm=algorithm, **settings))
 
 
-def trace(asked: Settings) -> Simulation:
+def trace(settings: Settings) -> Simulation:
     """:func:`prepare` of settings that are already checked one by one.
 
     Raises:
       ValueError: if the settings do not fit together.
     """
-    mesh = resolve_mesh(asked.mesh, asked.cohort_size)
-    hosted = federate(asked)
-    programs, work = programs_of(asked, mesh)
+    mesh = resolve_mesh(settings.mesh, settings.cohort_size)
+    on_host = federate(settings)
+    programs, work = programs_of(settings, mesh)
     shared = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
-        processes.check_same("data", (hosted, asked.data.test, asked.seed))
-    if asked.shard_data and mesh is None:
-        raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
-    train = divided(hosted.train, mesh) if mesh is not None and asked.shard_data else place(hosted.train, shared)
-    federation, test, key = place((hosted._replace(train=()), asked.data.test, jax.random.key(asked.seed)), shared)
+        processes.check_same("data", (on_host, settings.data.test, settings.seed))
+    if settings.shard_data and mesh is None:
+        raise ValueError(f"shard_data=True with mesh={settings.mesh!r}: needs a mesh of several devices")
+    train = divided(on_host.train, mesh) if mesh is not None and settings.shard_data else place(on_host.train, shared)
+    federation, test, key = place((on_host._replace(train=()), settings.data.test, jax.random.key(settings.seed)), shared)
     federation = federation._replace(train=train)
 
     state = jax.eval_shape(programs.init, key)
-    small = _shapes(per_client.without_rows(state), shared)
+    without_rows = _shapes(per_client.without_rows(state), shared)
     draw = None
-    if asked.client_state == "host" and per_client.found_in(state):
-        cohort = functools.partial(choose_cohort, asked.algorithm, asked.cohort_size)
-        draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, small)
-        state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
+    if settings.client_state == "host" and per_client.found_in(state):
+        cohort = functools.partial(choose_cohort, settings.algorithm, settings.cohort_size)
+        draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, without_rows)
+        state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((settings.cohort_size,), jnp.int32))
     shardings = placement(state, mesh)
-    seen = _shapes(state, shardings)
+    state = _shapes(state, shardings)
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     return Simulation(
         federation=federation,
         test=test,
         key=key,
-        cohort_size=asked.cohort_size,
-        num_rounds=asked.num_rounds,
-        eval_every=asked.eval_every,
-        rounds_per_compile=asked.rounds_per_compile or asked.eval_every,
+        cohort_size=settings.cohort_size,
+        num_rounds=settings.num_rounds,
+        eval_every=settings.eval_every,
+        rounds_per_compile=settings.rounds_per_compile or settings.eval_every,
         programs=programs,
         lowered=Lowered(
-            advance.lower(federation, key, seen, no_totals(), np.int32(1)), evaluate.lower(small, test), draw
+            advance.lower(federation, key, state, no_totals(), np.int32(1)), evaluate.lower(without_rows, test), draw
         ),
         shardings=shardings,
-        cost=cost_of(asked.algorithm, work, programs, federation, key, seen),
-        time_clients=asked.time_clients,
+        cost=cost_of(settings.algorithm, work, programs, federation, key, state),
+        time_clients=settings.time_clients,
         walk=work.execution.walk,
-        stop_on_divergence=asked.stop_on_divergence,
+        stop_on_divergence=settings.stop_on_divergence,
     )
 
 
 def _shapes(state: Any, shardings: Any) -> Any:
-    """Shapes, dtypes and places of a state; ``shardings`` is one for all, one for each, or None."""
+    """Shapes, dtypes and shardings of a state; ``shardings`` is one for all, one for each, or None."""
 
     def leaf(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)

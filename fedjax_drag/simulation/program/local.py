@@ -68,7 +68,7 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
             shared.downlink._replace(own=own.downlink),
             fetch=functools.partial(_fetch, work, attack, shared, own),
             drawn=Drawn(places, keys),
-            step_size=training.step_size_in(shared.round),
+            step_size=training.step_size(shared.round) if callable(training.step_size) else training.step_size,
             real=real,
             optimizer=training.optimizer,
         )
@@ -92,10 +92,15 @@ def draw_batches(
     """
     if training.local_steps is None:
         assert training.local_epochs is not None
-        return draw_epochs(key, num_examples, training.local_epochs, training.batch_length(longest), longest)
+        return draw_epochs(key, num_examples, training.local_epochs, batch_length(training, longest), longest)
     if training.batch_size == FULL:
         return whole_batches(num_examples, training.local_steps, longest)
-    return draw_positions(key, num_examples, training.local_steps, training.batch_length(longest)), None
+    return draw_positions(key, num_examples, training.local_steps, batch_length(training, longest)), None
+
+
+def batch_length(training: LocalTraining, longest: int) -> int:
+    """Examples in a mini-batch, padding included, where lists of examples have ``longest`` entries."""
+    return longest if isinstance(training.batch_size, str) else training.batch_size
 
 
 def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
@@ -142,7 +147,8 @@ def local_pass(
         if counts is not None:
             batch = batch._replace(real=counts)
         loss, gradient = jax.value_and_grad(loss_fn)(w, batch)
-        direction, carry = client.direction(_grad_fn(loss_fn, w, batch, gradient), w, carry, downlink, batch)
+        grad_fn = functools.partial(_gradient, loss_fn, w, batch, gradient)
+        direction, carry = client.direction(grad_fn, w, carry, downlink, batch)
         if optimizer is not None:
             direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
             direction, trail = optimizer.update(direction, trail, w)
@@ -168,11 +174,7 @@ def local_pass(
     return LocalResult(Uplink(tree.subtract(end.params, downlink.start), aux), loss, jnp.asarray(num_steps, jnp.int32))
 
 
-def _grad_fn(loss_fn: LossFn, w: Params, batch: Batch, gradient: Params) -> Callable[[Params, Batch], Params]:
-    """The gradient of the loss, which is already computed at ``w`` on ``batch``."""
-
-    def grad_fn(at: Params, on: Batch) -> Params:
-        # The usual call, at the client's parameters on its batch, costs no second forward pass.
-        return gradient if at is w and on is batch else jax.grad(loss_fn)(at, on)
-
-    return grad_fn
+def _gradient(loss_fn: LossFn, w: Params, batch: Batch, gradient: Params, at: Params, on: Batch) -> Params:
+    """The gradient at ``at`` on the batch ``on``; at ``w`` on ``batch``, as usual, it is ``gradient``, known already."""
+    # No second forward pass for the usual call.
+    return gradient if at is w and on is batch else jax.grad(loss_fn)(at, on)

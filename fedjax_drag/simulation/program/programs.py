@@ -17,7 +17,7 @@ from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import ClientPass, make_client_pass
+from fedjax_drag.simulation.program.local import ClientPass, batch_length, make_client_pass
 from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, Uplink
@@ -214,7 +214,7 @@ def cost_of(
 
     def messages(federation: Federation, key: PRNGKeyArray, state: RunState) -> tuple[Downlink, Batch, Uplink]:
         downlink, own = _first_message(algorithm, work, state)
-        length = work.training.batch_length(federation.rows.shape[1])
+        length = batch_length(work.training, federation.rows.shape[1])
         batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), work.model.preprocess)
         return downlink._replace(own=own), batch, programs.client(federation, key, state).uplink
 

@@ -77,14 +77,15 @@ def open_round(
         "key": sampling.round_key(key, "server", state.round),
         "num_examples": clients.num_examples,
     }
-    if eligible is not None:
-        extras["valid"] = eligible[ids]
+    valid = None if eligible is None else eligible[ids]
+    if valid is not None:
+        extras["valid"] = valid
     if "malicious" in algorithm.needs:
         extras["malicious"] = malicious
     if "root_delta" in algorithm.needs:
         root = RoundInput(federation, key, state.round, Downlink(downlink.start))
         extras["root_delta"] = root_delta(work, client_pass, root)
-    return Cohort(shared, clients, own_state, extras)
+    return Cohort(shared, clients, own_state, valid, extras)
 
 
 def close_round(

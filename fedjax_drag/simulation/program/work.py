@@ -71,14 +71,6 @@ class LocalTraining:
     optimizer: optax.GradientTransformation | None = None
     augmentation: Augmentation | None = None
 
-    def batch_length(self, longest: int) -> int:
-        """Examples in a mini-batch, padding included, where lists of examples have ``longest`` entries."""
-        return longest if isinstance(self.batch_size, str) else self.batch_size
-
-    def step_size_in(self, round_index: Int[Array, ""]) -> Any:
-        """The step size of a round."""
-        return self.step_size(round_index) if callable(self.step_size) else self.step_size
-
 
 @dataclasses.dataclass(frozen=True)
 class CohortExecution:
@@ -192,18 +184,15 @@ class Cohort(NamedTuple):
       shared: what is the same for all clients.
       clients: what each client receives for itself, leading axis ``[S]``.
       state: state of the algorithm, with the rows of the cohort's clients only.
+      valid: which clients take part, ``[S]`` bool; None where all do.
       extras: what the algorithm's server side is given by keyword.
     """
 
     shared: RoundInput
     clients: ClientInput
     state: State
+    valid: Bool[Array, " clients"] | None
     extras: dict[str, Any]
-
-    @property
-    def valid(self) -> Bool[Array, " clients"] | None:
-        """Which clients take part, ``[S]``; None where all do."""
-        return self.extras.get("valid")
 
 
 class Outcome(NamedTuple):
