@@ -229,31 +229,31 @@ def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
     return trace(Settings(algorithm=algorithm, **settings))
 
 
-def trace(settings: Settings) -> Simulation:
+def trace(asked: Settings) -> Simulation:
     """:func:`prepare` of settings that are already checked one by one.
 
     Raises:
       ValueError: if the settings do not fit together.
     """
-    mesh = resolve_mesh(settings.mesh, settings.cohort_size)
-    on_host = federate(settings)
-    programs, work = programs_of(settings, mesh)
+    mesh = resolve_mesh(asked.mesh, asked.cohort_size)
+    on_host = federate(asked)
+    programs, work = programs_of(asked, mesh)
     shared = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
-        processes.check_same("data", (on_host, settings.data.test, settings.seed))
-    if settings.shard_data and mesh is None:
-        raise ValueError(f"shard_data=True with mesh={settings.mesh!r}: needs a mesh of several devices")
-    train = divided(on_host.train, mesh) if mesh is not None and settings.shard_data else place(on_host.train, shared)
-    federation, test, key = place((on_host._replace(train=()), settings.data.test, jax.random.key(settings.seed)), shared)
+        processes.check_same("data", (on_host, asked.data.test, asked.seed))
+    if asked.shard_data and mesh is None:
+        raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
+    train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, shared)
+    federation, test, key = place((on_host._replace(train=()), asked.data.test, jax.random.key(asked.seed)), shared)
     federation = federation._replace(train=train)
 
     state = jax.eval_shape(programs.init, key)
     without_rows = _shapes(per_client.without_rows(state), shared)
     draw = None
-    if settings.client_state == "host" and per_client.found_in(state):
-        cohort = functools.partial(choose_cohort, settings.algorithm, settings.cohort_size)
+    if asked.client_state == "host" and per_client.found_in(state):
+        cohort = functools.partial(choose_cohort, asked.algorithm, asked.cohort_size)
         draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, without_rows)
-        state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((settings.cohort_size,), jnp.int32))
+        state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
     shardings = placement(state, mesh)
     state = _shapes(state, shardings)
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
@@ -262,19 +262,19 @@ def trace(settings: Settings) -> Simulation:
         federation=federation,
         test=test,
         key=key,
-        cohort_size=settings.cohort_size,
-        num_rounds=settings.num_rounds,
-        eval_every=settings.eval_every,
-        rounds_per_compile=settings.rounds_per_compile or settings.eval_every,
+        cohort_size=asked.cohort_size,
+        num_rounds=asked.num_rounds,
+        eval_every=asked.eval_every,
+        rounds_per_compile=asked.rounds_per_compile or asked.eval_every,
         programs=programs,
         lowered=Lowered(
             advance.lower(federation, key, state, no_totals(), np.int32(1)), evaluate.lower(without_rows, test), draw
         ),
         shardings=shardings,
-        cost=cost_of(settings.algorithm, work, programs, federation, key, state),
-        time_clients=settings.time_clients,
+        cost=cost_of(asked.algorithm, work, programs, federation, key, state),
+        time_clients=asked.time_clients,
         walk=work.execution.walk,
-        stop_on_divergence=settings.stop_on_divergence,
+        stop_on_divergence=asked.stop_on_divergence,
     )
 
 

@@ -175,6 +175,6 @@ def local_pass(
 
 
 def _gradient(loss_fn: LossFn, w: Params, batch: Batch, gradient: Params, at: Params, on: Batch) -> Params:
-    """The gradient at ``at`` on the batch ``on``; at ``w`` on ``batch``, as usual, it is ``gradient``, known already."""
+    """The gradient at ``at`` on the batch ``on``; at ``w`` on ``batch`` it is ``gradient``, computed already."""
     # No second forward pass for the usual call.
     return gradient if at is w and on is batch else jax.grad(loss_fn)(at, on)
