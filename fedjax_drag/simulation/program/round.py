@@ -14,7 +14,6 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import ClientPass, make_client_pass
 from fedjax_drag.simulation.program.stacking import make_stack
 from fedjax_drag.simulation.program.streaming import make_stream
-from fedjax_drag.simulation.program.work import FULL as FULL
 from fedjax_drag.simulation.program.work import ClientInput, Cohort, LocalResult, Outcome, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Downlink, Params
 
