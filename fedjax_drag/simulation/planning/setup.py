@@ -28,10 +28,10 @@ from fedjax_drag.types import Batch, Params
 
 
 def federate(settings: Settings) -> Federation:
-    """The data of a run with its malicious clients and root data, as they lie on the host.
+    """The data of a run with its malicious clients and root data, on the host.
 
     Raises:
-      ValueError: if the root data cannot be had.
+      ValueError: if the clients hold too few examples for the root data.
     """
     data, number = settings.data, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"

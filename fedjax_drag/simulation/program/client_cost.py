@@ -1,4 +1,4 @@
-"""What a method asks of a client: gradients, further arithmetic, traffic, and time."""
+"""Cost of a method for a client: gradients, further arithmetic, traffic, and time."""
 
 import math
 import time
@@ -22,15 +22,14 @@ _ENOUGH_REPEATS = 5
 
 
 class ClientCost(NamedTuple):
-    """What a method asks of one client.
+    """Cost of a method for one client.
 
     Attributes:
       gradients: gradient evaluations in a local step, each on one mini-batch, whatever its size.
       vector_operations: elementwise operations in a local step beyond that of SGD, in units of one operation on each
-        parameter: 1 is what an addition to the gradient costs. Counted in the program as it is written, before any
-        compilation.
-      bytes_down: what the server sends to a client in a round.
-      bytes_up: what a client sends back.
+        parameter: 1 is the cost of an addition to the gradient. Counted in the traced program, before compilation.
+      bytes_down: from the server to a client in a round.
+      bytes_up: from the client to the server.
     """
 
     gradients: int
@@ -39,7 +38,7 @@ class ClientCost(NamedTuple):
     bytes_up: int
 
     def of(self, work: Mapping[str, Any]) -> dict[str, Any]:
-        """What all clients did, given the numbers of ``local_steps`` and ``participants``."""
+        """Cost of all clients, given the numbers of ``local_steps`` and ``participants``."""
         steps, messages = int(work["local_steps"]), int(work["participants"])
         return {
             "gradient_evaluations": steps * self.gradients,
