@@ -49,7 +49,7 @@ def test_every_product_is_in_the_dtype_and_every_result_in_float32(name, compute
 
 
 @pytest.mark.thorough
-def test_it_trains_as_well_and_the_state_stays_float32(settings, fedavg):
+def test_bfloat16_trains_as_well_and_the_state_stays_float32(settings, fedavg):
     whole, half = (
         fd.simulate(fedavg, compute_dtype=dtype, **settings(num_rounds=30, eval_every=30, local_steps=5))
         for dtype in ("float32", "bfloat16")
@@ -61,7 +61,7 @@ def test_it_trains_as_well_and_the_state_stays_float32(settings, fedavg):
     assert all(0 < difference < 0.05 for difference in jax.tree.leaves(differences))
 
 
-def test_by_default_the_model_is_applied_as_it_is(settings, fedavg):
+def test_float32_is_the_default(settings, fedavg):
     programs = [fd.simulation.prepare(fedavg, **settings(**c)).lowered for c in ({}, {"compute_dtype": "float32"})]
     assert programs[0].advance.as_text() == programs[1].advance.as_text()
     assert "bf16" not in programs[0].advance.as_text() + programs[0].evaluate.as_text()

@@ -53,7 +53,7 @@ def pack_error(error: Exception) -> bytes:
 
 
 def unpack_error(message: bytes) -> Exception:
-    """The exception that :func:`pack_error` wrote; a RuntimeError naming its type if that is none of the built-in ones."""
+    """The exception that :func:`pack_error` wrote; a RuntimeError if its type is none of the built-in ones."""
     kind, text = unpack(message)
     return _EXCEPTIONS.get(kind, RuntimeError)(text)
 

@@ -5,7 +5,7 @@ All at once (``vmap``), one after another (``map``), in chunks, and divided amon
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ Accumulate = Callable[[Any, Any, Any], tuple[Any, Any]]
 a leading axis of the chunk's length."""
 
 
+@runtime_checkable
 class Mapper(Protocol):
     """Calls a function for every client."""
 
@@ -36,6 +37,7 @@ class Mapper(Protocol):
         ...
 
 
+@runtime_checkable
 class Accumulator(Protocol):
     """Calls a function for every client and adds up what comes of it."""
 

@@ -1,6 +1,6 @@
 """One round: cohort, local passes, attack, aggregation. A pure function, compiled as part of the run."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ KNOWLEDGE = ("last_update", "root_delta", "aggregate")
 """What an attack may need."""
 
 
+@runtime_checkable
 class Round(Protocol):
     """One round as a pure function."""
 
