@@ -150,7 +150,7 @@ class RuleServer:
         leaves = jax.tree.leaves(per_client.found_in(self.state))
         most = min((leaf.shape[0] for leaf in leaves), default=np.inf)
         if len(self.rows) > most:
-            raise ValueError(f"num_clients={most}: {len(self.rows)} have been seen by now; must be at least that")
+            raise ValueError(f"num_clients={most}: {len(self.rows)} clients so far; must be at least that")
         return np.array([self.rows[client] for client in cohort], np.int32)
 
 
