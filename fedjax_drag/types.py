@@ -8,7 +8,7 @@ Sign convention: a **delta** is what a client's local pass added to its start po
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -20,6 +20,14 @@ Deltas = Any
 
 State = Any
 """State of a rule or algorithm: a pytree with a field ``metrics``, a dict of arrays."""
+
+
+PER_CLIENT_EXTRAS = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
+"""Extras of a rule that have an entry for each client of the cohort, ``[S]``."""
+
+
+DISSIMILARITIES = {"dissimilarity": "flattened", "class_histogram_dissimilarity": "class_histogram"}
+"""Names in ``needs`` that ask for the extra ``dissimilarity``, and the distance that each stands for."""
 
 
 class Batch(NamedTuple):
@@ -36,6 +44,7 @@ class Batch(NamedTuple):
     real: jax.Array | None = None
 
 
+@runtime_checkable
 class InitFn(Protocol):
     """``init`` of a rule."""
 
@@ -52,6 +61,7 @@ class InitFn(Protocol):
         ...
 
 
+@runtime_checkable
 class ApplyFn(Protocol):
     """``apply`` of a rule."""
 
@@ -71,6 +81,7 @@ class ApplyFn(Protocol):
         ...
 
 
+@runtime_checkable
 class AccumulateFn(Protocol):
     """``accumulate`` of :class:`Sums`."""
 
@@ -90,6 +101,7 @@ class AccumulateFn(Protocol):
         ...
 
 
+@runtime_checkable
 class FinishFn(Protocol):
     """``finish`` of :class:`Sums`."""
 
@@ -112,6 +124,7 @@ class FinishFn(Protocol):
         ...
 
 
+@runtime_checkable
 class AbsorbFirstPassFn(Protocol):
     """``absorb_first_pass`` of :class:`Sums`."""
 
@@ -174,8 +187,8 @@ class Aggregator(NamedTuple):
         are keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
         ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
         ``malicious`` ``[S]``. A rule names the extras it uses and ignores the rest.
-      needs: names of extras that a caller computes on request only. A name may say which one, as in
-        ``"dissimilarity:class_histogram"``; the extra is still called ``dissimilarity``.
+      needs: names of extras that a caller computes on request only. For ``dissimilarity`` it is one of
+        :data:`DISSIMILARITIES`, which says which distance to compute.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if the rule takes
         norms, cosines and weighted sums of them only, so that they stay where they were computed; ``"coordinates"``
         if it compares the clients' values, as order statistics do, and needs whole columns.

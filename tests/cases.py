@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedjax_drag import aggregators, algorithms, attacks, clients
+from fedjax_drag.types import PER_CLIENT_EXTRAS
 
 NUM_CLIENTS = 8
 """Clients of the federation in every case that needs to know."""
@@ -279,5 +280,4 @@ def assert_like(tree: Any, other: Any, lead: tuple[int, ...] = ()) -> None:
 
 def select(extras: dict[str, Any], rows: Any) -> dict[str, Any]:
     """The extras of some of the clients, in the order given."""
-    per_client = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
-    return {name: value[rows] if name in per_client else value for name, value in extras.items()}
+    return {name: value[rows] if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}

@@ -10,6 +10,7 @@ from typing import Any
 from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config.components import COMPONENTS, OPTIONAL
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.simulation.settings import Settings
 
 PAGE = Path(__file__).parents[1] / "configuration.md"
@@ -67,7 +68,8 @@ def page() -> str:
 
 
 def _fields() -> tuple[Any, ...]:
-    return dataclasses.fields(Config)
+    order = list(Config().to_mapping())
+    return tuple(sorted(dataclasses.fields(Config), key=lambda field: order.index(field.name)))
 
 
 def _row(field: Any) -> list[str]:
@@ -105,7 +107,7 @@ def _allowed(key: str) -> str:
 def _refusal(key: str, value: Any) -> str:
     """What the error for a wrong value says is allowed; empty if the value is allowed."""
     try:
-        Config.from_mapping({key: value})
+        load({key: value})
     except ValueError as error:
         return (
             str(error).partition(": must ")[2].removeprefix("be ").removeprefix("have ").partition("; did you mean")[0]
@@ -130,7 +132,8 @@ def _meaning(key: str) -> str:
     if entry is None:
         raise ValueError(f"{key}: has no entry in the docstring of Config")
     line = " ".join(entry[1].split()).replace("``", "`").replace("|", "\\|").rstrip(".")
-    return re.sub(r" \(:\w+:`[^`]*`\)", "", line)
+    line = re.sub(r" \(:\w+:`[^`]*`\)", "", line)
+    return re.sub(r":\w+:`~?([^`]*)`", r"`\1`", line)
 
 
 def _use(key: str) -> str:

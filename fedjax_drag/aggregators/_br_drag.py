@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks
 from fedjax_drag.ops.screening import empty_metrics
@@ -43,7 +44,7 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
         extra ``malicious``, which only a simulation knows.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can sum as deltas come. Metrics:
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and also takes deltas in chunks. Metrics:
       ``divergence`` (``lambda_m``), ``cosine`` to ``r_t``, ``weight`` ``(1 - lambda_m) ||r_t|| / (||g_m|| S)``, the
       coefficient of ``g_m`` in the update.
 
@@ -69,24 +70,18 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
         del params
         return BrDragState(empty_metrics("divergence"), jnp.zeros(()) if oracle else ())
 
-    def scheduled(*, round: jax.Array, **_: Any) -> Any:
-        assert callable(c)
-        return c(round)
-
-    given = scheduled if callable(c) else lambda **_: c
+    given = _schedule(c) if callable(c) else lambda **_: c
 
     def weigh(clients: Clients, state: BrDragState, **extras: Any) -> Weights:
         strength = state.strength if oracle else given(**extras)  # c_t
         lam = strength * (1 - clients.cosine)  # lambda_m
         return Weights(own=1 - lam, along=lam, metrics={"divergence": lam})  # v_m
 
-    def theorem(mean: Params, state: BrDragState, *, kept: Kept, malicious: jax.Array, **extras: Any) -> BrDragState:
+    def absorb(mean: Params, state: BrDragState, *, kept: Kept, malicious: jax.Array, **extras: Any) -> BrDragState:
         del mean
         attackers = kept.valid & malicious
-        # In w / (w - x) the common factor 1/S cancels.
-        number, agreement = attackers.sum(), jnp.where(attackers, kept.cosine, 0.0).sum()
-        strength = jnp.clip(number / jnp.maximum(number - agreement, 1e-6), 0.5, 1.0)
-        return state._replace(strength=jnp.where(number > 0, strength, given(**extras)).astype(jnp.float32))
+        strength = jnp.where(attackers.any(), _theorem_2(attackers, kept.cosine), given(**extras))
+        return state._replace(strength=strength.astype(jnp.float32))
 
     needs = {"root_delta"} | ({"round"} if callable(c) else set()) | ({"malicious"} if oracle else set())
     return weighted_rule(
@@ -94,6 +89,21 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
         init,
         reference=root_delta,
         length="reference",
-        before=FirstPass(lambda state: jnp.ones((), bool), theorem) if oracle else None,
+        before=FirstPass(lambda state: jnp.ones((), bool), absorb) if oracle else None,
         needs=frozenset(needs),
     )
+
+
+def _schedule(c: Callable[..., Any]) -> Callable[..., Any]:
+    """``c_t`` from the extras of the round."""
+
+    def strength(*, round: jax.Array, **_: Any) -> Any:
+        return c(round)
+
+    return strength
+
+
+def _theorem_2(attackers: Bool[Array, " clients"], cosine: Float[Array, " clients"]) -> Float[Array, ""]:
+    """``w / (w - x)`` within [1/2, 1]: the factor 1/S that w and x have in common cancels."""
+    number, agreement = attackers.sum(), jnp.where(attackers, cosine, 0.0).sum()
+    return jnp.clip(number / jnp.maximum(number - agreement, 1e-6), 0.5, 1.0)

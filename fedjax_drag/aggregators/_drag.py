@@ -40,8 +40,8 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
       divergence: ``"cosine"`` or ``"angle"`` (``lambda = c (2/pi) arccos(cos)``).
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come; in the first round they must then come
-      twice, for ``r_0`` and for ``Delta_0``. Metrics: ``divergence`` (``lambda_m``), ``cosine`` to
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks, in the first round twice, for
+      ``r_0`` and for ``Delta_0``. Metrics: ``divergence`` (``lambda_m``), ``cosine`` to
       ``r_t``, ``weight`` ``(1 - lambda_m)/S``, the coefficient of ``g_m`` in ``Delta_t``.
 
     Raises:
@@ -54,10 +54,9 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
       3 passes over the deltas.
 
     References:
-      Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning,
-      Algorithm 1; Zhu et al., DRAG, Algorithm 1. Reading: the latter prints ``theta - Delta``, a slip
-      of the sign. In the first round the same deltas serve for ``r_0`` and ``v_m``. A zero
-      reference has cosine 0 with everything and adds nothing.
+      Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Algorithm 1; Zhu et
+      al., DRAG, Algorithm 1. Reading: the latter prints ``theta - Delta``, a slip of the sign. In the first round the
+      same deltas serve for ``r_0`` and ``v_m``. A zero reference has cosine 0 with everything and adds nothing.
     """
     checks.in_range("c", c, 0.0)
     checks.in_range("alpha", alpha, 0.0, 1.0)
@@ -68,17 +67,16 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
 
     def weigh(clients: Clients, state: DragState, **_: Any) -> Weights:
         del state
-        gap = 1 - clients.cosine if divergence == "cosine" else 2 / jnp.pi * clients.angle
-        lam = c * gap  # lambda_m
+        lam = c * (1 - clients.cosine if divergence == "cosine" else 2 / jnp.pi * clients.angle)  # lambda_m
         return Weights(own=1 - lam, along=lam, metrics={"divergence": lam})  # v_m
 
     def follow(step: Step, state: DragState, **_: Any) -> tuple[Step, DragState]:
-        past, delta = state.reference, step.update
-        following = jax.tree.map(lambda r, d: ((1 - alpha) * r + alpha * d).astype(r.dtype), past, delta)  # r_{t+1}
+        mixed = lambda r, delta: ((1 - alpha) * r + alpha * delta).astype(r.dtype)  # r_{t+1}
+        following = jax.tree.map(mixed, state.reference, step.update)
         return step, state._replace(reference=following, round=state.round + 1)
 
-    def start(mean: Params, state: DragState, **_: Any) -> DragState:
-        return state._replace(reference=jax.tree.map(lambda m, r: m.astype(r.dtype), mean, state.reference))  # r_0
+    def start(mean: Params, state: DragState, **_: Any) -> DragState:  # r_0
+        return state._replace(reference=jax.tree.map(lambda m, r: m.astype(r.dtype), mean, state.reference))
 
     return weighted_rule(
         weigh,

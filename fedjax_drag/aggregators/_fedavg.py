@@ -30,7 +30,7 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
         ``eps`` is added. Default: a step of size 1. In a configuration, one of ``fedjax-drag list optimizers``.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``weight`` ``p_m``; from the
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks. Metrics: ``weight`` ``p_m``; from the
       whole stack also ``cosine`` to the average.
 
     Raises:

@@ -22,8 +22,8 @@ def fedexp(eps: Any = 1e-3) -> Aggregator:
       eps: keeps the quotient small where the average nearly vanishes, > 0, in squared units of the deltas.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``server_step_size`` (``eta_g``,
-      scalar), ``weight`` ``eta_g / S``; from the whole stack also ``cosine`` to the average.
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks. Metrics: ``server_step_size``
+      (``eta_g``, scalar), ``weight`` ``eta_g / S``; from the whole stack also ``cosine`` to the average.
 
     Raises:
       ValueError: if ``eps`` is not positive.

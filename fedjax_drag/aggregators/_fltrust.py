@@ -23,9 +23,9 @@ def fltrust(projection: bool = False) -> Aggregator:
         how the BR-DRAG paper describes the rule.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can sum as deltas come. Metrics: ``trust``
-      (``TS_m``), ``cosine`` to ``r``, ``weight`` (the coefficient of ``g_m``; with ``projection`` the client's share in
-      the sum of scores). If no client is trusted, parameters stay as they were.
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and also takes deltas in chunks. Metrics:
+      ``trust`` (``TS_m``), ``cosine`` to ``r``, ``weight`` (the coefficient of ``g_m``; with ``projection`` the
+      client's share in the sum of scores). If no client is trusted, parameters stay as they were.
 
     Breakdown point:
       1: the update is never longer than the root delta (with projection 0).

@@ -1,10 +1,13 @@
 """FoolsGold as the TACO paper describes it: weights from the agreement with the mean."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def foolsgold_taco() -> Aggregator:
@@ -34,7 +37,9 @@ def foolsgold_taco() -> Aggregator:
     """
 
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         cosine = tree.cosines(deltas, tree.mean(deltas, valid))
         trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)

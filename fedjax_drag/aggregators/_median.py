@@ -1,9 +1,13 @@
 """The coordinate-wise median of the deltas."""
 
+from typing import Any
+
+import jax
+
 from fedjax_drag import tree
 from fedjax_drag.ops.order_statistics import kept_share, middle
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def median() -> Aggregator:
@@ -28,7 +32,9 @@ def median() -> Aggregator:
     """
 
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         # All but the middle one, or the middle two, are cut off.
         kept = middle(deltas, valid, (valid.sum() - 1) // 2)

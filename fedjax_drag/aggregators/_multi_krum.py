@@ -1,11 +1,14 @@
 """Multi-Krum: the mean of the clients that lie closest to their neighbours."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._krum import krum_scores
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def multi_krum(num_byzantine: int = 0, num_selected: int | None = None) -> Aggregator:
@@ -40,7 +43,9 @@ def multi_krum(num_byzantine: int = 0, num_selected: int | None = None) -> Aggre
         checks.count("num_selected", num_selected, 1)
 
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         score, n = krum_scores(deltas, valid, num_byzantine), valid.sum()
         if num_selected is not None and num_selected > len(score):

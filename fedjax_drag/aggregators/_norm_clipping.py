@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.screening import stateless
@@ -11,7 +11,7 @@ from fedjax_drag.ops.weighted import Clients, Weights, weighted_rule
 from fedjax_drag.types import Aggregator, State
 
 
-def clip_scale(distance: jax.Array, radius: Any) -> jax.Array:
+def clip_scale(distance: Float[Array, " clients"], radius: Any) -> Float[Array, " clients"]:
     """``min(1, radius / distance)`` ``[S]``; 1 at distance 0."""
     return jnp.where(distance > radius, radius * tree.inverse(distance), 1.0)
 
@@ -23,7 +23,7 @@ def norm_clipping(max_norm: Any) -> Aggregator:
       max_norm: ``C``, the greatest length of a delta, > 0.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``scale``
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks. Metrics: ``scale``
       (``min(1, C / ||g_m||)``), ``weight`` ``scale / S``; from the whole stack also ``cosine`` to the update.
 
     Raises:

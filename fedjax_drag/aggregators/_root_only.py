@@ -14,12 +14,12 @@ from fedjax_drag.types import Aggregator, Deltas, Params, State, Sums
 def root_only() -> Aggregator:
     """Moves by the delta of a local pass over root data and ignores the clients: ``theta += r``.
 
-    The honest baseline of every rule that owns clean root data: whoever does not beat it gains nothing from the
+    The baseline of every rule that has clean root data: a rule that does not beat it gains nothing from the
     clients.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can look at deltas as they come. Metrics:
-      ``weight`` (0), ``cosine`` to ``r``. Like every rule it stands still in a round from which no client is left.
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and also takes deltas in chunks. Metrics:
+      ``weight`` (0), ``cosine`` to ``r``. As with every rule, a round in which no client counts changes nothing.
 
     Breakdown point:
       1: no client has a say; it is as good as the root data

@@ -25,8 +25,8 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
       step_size: how far each coordinate moves, > 0; in units of the parameters, as deltas are.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can count as deltas come. Metrics: ``weight`` 1/n (no client has a
-      coefficient); from the whole stack also ``agreement``, the share of coordinates in which the client's
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks. Metrics: ``weight`` 1/n (no client
+      has a coefficient); from the whole stack also ``agreement``, the share of coordinates in which the client's
       sign is that of the majority, and ``cosine`` to the update.
 
     Raises:

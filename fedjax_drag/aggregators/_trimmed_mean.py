@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.order_statistics import kept_share, middle
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def trimmed_mean(trim_fraction: Any = 0.2) -> Aggregator:
@@ -47,7 +47,9 @@ def trimmed_mean(trim_fraction: Any = 0.2) -> Aggregator:
     checks.in_range("trim_fraction", trim_fraction, 0.0, 0.5, open_high=True)
 
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         kept = middle(deltas, valid, _number_cut(trim_fraction, valid.sum()))
         metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}

@@ -100,7 +100,7 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
         fade = 1 / tree.accurate(jnp.maximum(round - state.last_rounds[client_ids], 1))
 
         def updated(h_m, g):
-            return fade.reshape(-1, *[1] * (g.ndim - 1)) * h_m - mu * g
+            return tree.expand(fade, g) * h_m - mu * g
 
         return (), jax.tree.map(updated, state.client_corrections.take(client_ids), uplink.delta)
 

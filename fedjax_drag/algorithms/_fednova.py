@@ -97,7 +97,7 @@ def fednova(
         work = jnp.maximum(jnp.where(counted, uplink.aux, 0), 0)
         effective = weigh(counted, **extras) @ work
         ratio = effective * tree.inverse(work)
-        normalized = jax.tree.map(lambda d: (d * ratio.reshape(-1, *[1] * (d.ndim - 1))).astype(d.dtype), uplink.delta)
+        normalized = jax.tree.map(lambda d: (d * tree.expand(ratio, d)).astype(d.dtype), uplink.delta)
         moved, after = rule.apply(params, normalized, state, valid=counted, reject_nonfinite=reject_nonfinite, **extras)
         own = {"num_rejected": who.num_rejected, "work": work, "effective_work": effective}
         return moved, with_metrics(after, **own)

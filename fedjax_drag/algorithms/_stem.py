@@ -130,7 +130,7 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
 
     def gradients(message):
         per_client = tree.inverse(message.step_size)
-        return jax.tree.map(lambda x: x * per_client.reshape(-1, *[1] * (x.ndim - 1)), message.step)
+        return jax.tree.map(lambda x: x * tree.expand(per_client, x), message.step)
 
     def remember(params, v, counted, memory):
         average = jax.tree.map(lambda m, p: m.astype(p.dtype), tree.mean(v, counted), params)

@@ -194,7 +194,7 @@ def taco(
 
 def _scaled(factor: jax.Array, deltas: Deltas) -> Deltas:
     """Each client's delta times its factor ``[S]``."""
-    return jax.tree.map(lambda d: (factor.reshape(-1, *[1] * (d.ndim - 1)) * d).astype(d.dtype), deltas)
+    return jax.tree.map(lambda d: (tree.expand(factor, d) * d).astype(d.dtype), deltas)
 
 
 def _median(values: jax.Array, counted: jax.Array) -> jax.Array:

@@ -28,8 +28,7 @@ def scale_malicious(uplink: Any, malicious: jax.Array, factor: Any) -> Any:
     factor = jnp.broadcast_to(factor, malicious.shape)
 
     def leaf(x):
-        shape = (-1, *[1] * (x.ndim - 1))
-        return jnp.where(malicious.reshape(shape), x * factor.reshape(shape).astype(x.dtype), x)
+        return jnp.where(tree.expand(malicious, x), x * tree.expand(factor, x).astype(x.dtype), x)
 
     return jax.tree.map(leaf, uplink)
 
@@ -55,7 +54,7 @@ def replace_malicious(uplink: Any, malicious: jax.Array, forged: Any) -> Any:
     """
 
     def leaf(x, new):
-        return jnp.where(malicious.reshape(-1, *[1] * (x.ndim - 1)), new.astype(x.dtype), x)
+        return jnp.where(tree.expand(malicious, x), new.astype(x.dtype), x)
 
     return jax.tree.map(leaf, uplink, forged)
 
@@ -147,6 +146,6 @@ def centred(deltas: Deltas, mean: Params, seen: jax.Array) -> Deltas:
     """``deltas - mean`` of the clients ``seen`` ``[S]``, 0 for the others."""
 
     def leaf(x, centre):
-        return jnp.where(seen.reshape(-1, *[1] * centre.ndim), tree.accurate(x) - centre, 0)
+        return jnp.where(tree.expand(seen, x), tree.accurate(x) - centre, 0)
 
     return jax.tree.map(leaf, deltas, mean)

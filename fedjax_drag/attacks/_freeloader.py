@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from fedjax_drag import tree
 from fedjax_drag.types import Attack
 
 
@@ -23,7 +24,7 @@ def freeloader() -> Attack:
         del key
 
         def leaf(delta, last):
-            return jnp.where(malicious.reshape(-1, *[1] * last.ndim), last.astype(delta.dtype), delta)
+            return jnp.where(tree.expand(malicious, delta), last.astype(delta.dtype), delta)
 
         return uplink._replace(delta=jax.tree.map(leaf, uplink.delta, last_update))
 

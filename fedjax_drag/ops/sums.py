@@ -5,14 +5,15 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import screened_sums
-from fedjax_drag.types import Aggregator, State, Sums
+from fedjax_drag.ops.screening import ScreenedKept, screened_sums
+from fedjax_drag.types import Aggregator, Deltas, InitFn, Params, State, Sums
 
 
 def summed_rule(
-    init: Callable[..., State],
+    init: InitFn,
     rule: Sums,
     needs: frozenset[str] = frozenset(),
     split: Literal["clients", "coordinates"] = "clients",
@@ -33,13 +34,13 @@ def summed_rule(
     sums = screened_sums(rule)
     hindsight = hindsight or {}
 
-    def finish(params, total, state, kept, **extras):
+    def finish(params: Params, total: Any, state: State, kept: ScreenedKept, **extras: Any) -> tuple[Params, State]:
         moved, after = sums.finish(params, total, state, kept, **extras)
         unknown = {name: jnp.zeros(0) for name in hindsight}
         return moved, after._replace(metrics=unknown | after.metrics)
 
-    def apply(params, deltas, state, **extras):
-        def absorbed():
+    def apply(params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
+        def absorbed() -> State:
             assert sums.absorb_first_pass is not None
             total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
             return sums.absorb_first_pass(total, state, kept, **extras)
@@ -54,12 +55,12 @@ def summed_rule(
     return Aggregator(init, apply, needs, split, sums._replace(finish=finish, whole=apply))
 
 
-def average(total: Any, valid: jax.Array) -> Any:
+def average(total: Any, valid: Bool[Array, " clients"]) -> Any:
     """A sum over the valid clients divided by their number; zero if there are none."""
     return tree.scale(tree.inverse(valid.sum().astype(jnp.float32)), total)
 
 
-def cosine_to_sum(deltas: Any, total: Any, valid: jax.Array) -> jax.Array:
+def cosine_to_sum(deltas: Any, total: Any, valid: Bool[Array, " clients"]) -> Float[Array, " clients"]:
     """Cosine of each client's delta to the sum, ``[S]``: hindsight of a rule whose update points along it."""
     del valid
     return tree.cosines(deltas, total)

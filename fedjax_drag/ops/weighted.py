@@ -7,15 +7,16 @@ chunks, leaves out clients that do not count, keeps the arithmetic within float3
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from fedjax_drag import tree
 from fedjax_drag.ops.screening import stateless
 from fedjax_drag.ops.sums import average, cosine_to_sum, summed_rule
-from fedjax_drag.types import Aggregator, Deltas, Params, State, Sums
+from fedjax_drag.types import Aggregator, Deltas, InitFn, Params, State, Sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +34,17 @@ class Clients:
     valid: jax.Array
 
     @functools.cached_property
-    def norm(self) -> jax.Array:
+    def norm(self) -> Float[Array, " clients"]:
         """``||g_m||``; 0 where it is not finite."""
         return tree.norms(self.deltas)
 
     @functools.cached_property
-    def cosine(self) -> jax.Array:
+    def cosine(self) -> Float[Array, " clients"]:
         """``cos(g_m, r)``; 0 where either vector is zero."""
         return tree.cosines(self.deltas, self.reference)
 
     @functools.cached_property
-    def angle(self) -> jax.Array:
+    def angle(self) -> Float[Array, " clients"]:
         """Angle between ``g_m`` and ``r`` in radians; pi/2 where either vector is zero."""
         return tree.angles(self.deltas, self.reference)
 
@@ -92,26 +93,64 @@ class Step(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
+@runtime_checkable
+class WeighFn(Protocol):
+    """The weights of a chunk of clients, none of which depends on another client."""
+
+    def __call__(self, clients: Clients, state: State, /, *_: Any, **extras: Any) -> Weights:
+        """Of the ``clients``, given the rule's state and extras as for :class:`~fedjax_drag.types.Aggregator`."""
+        ...
+
+
+@runtime_checkable
+class ReferenceFn(Protocol):
+    """The reference ``r``, like the parameters."""
+
+    def __call__(self, state: State, /, *_: Any, **extras: Any) -> Params:
+        """From the rule's state and extras as for :class:`~fedjax_drag.types.Aggregator`."""
+        ...
+
+
+@runtime_checkable
+class AfterFn(Protocol):
+    """What else becomes of a step, and the state of the next round."""
+
+    def __call__(
+        self, step: Step, state: State, /, *_: Any, params: Params, kept: Kept, **extras: Any
+    ) -> tuple[Step, State]:
+        """Given the step, the rule's state, the parameters before it and what was kept of each client."""
+        ...
+
+
+@runtime_checkable
+class AbsorbMeanFn(Protocol):
+    """The state that the weights need, from a first pass over the clients."""
+
+    def __call__(self, mean: Params, state: State, /, *_: Any, kept: Kept, **extras: Any) -> State:
+        """Given the plain mean of the deltas, the rule's state and what was kept of each client."""
+        ...
+
+
 class FirstPass(NamedTuple):
     """A pass over the clients before the one that counts, for a state that the weights need.
 
     Attributes:
       needed: ``(state) -> bool``, scalar: whether the round has one.
-      absorb: ``(mean, state, *, kept, **extras) -> state``, given the plain mean of the deltas.
+      absorb: ``(mean, state, *, kept, **extras) -> state``; see :class:`AbsorbMeanFn`.
     """
 
     needed: Callable[[State], jax.Array]
-    absorb: Callable[..., State]
+    absorb: AbsorbMeanFn
 
 
 def weighted_rule(
-    weigh: Callable[..., Weights],
-    init: Callable[[Params], State] | None = None,
+    weigh: WeighFn,
+    init: InitFn | None = None,
     *,
-    reference: Callable[..., Params] | None = None,
+    reference: ReferenceFn | None = None,
     length: Literal["client", "reference"] = "client",
     before: FirstPass | None = None,
-    after: Callable[..., tuple[Step, State]] | None = None,
+    after: AfterFn | None = None,
     needs: frozenset[str] = frozenset(),
 ) -> Aggregator:
     """The rule ``theta += sum_m v_m / sum_m mass_m`` with ``v_m = own_m g_m + along_m r``.
@@ -120,14 +159,14 @@ def weighted_rule(
     that of the reference.
 
     Args:
-      weigh: ``(clients, state, **extras) -> weights`` of a chunk of :class:`Clients`, none of which sees another.
-      init: as of :class:`~fedjax_drag.types.Aggregator`; default :func:`~fedjax_drag.ops.screening.stateless`.
+      weigh: ``(clients, state, **extras) -> weights`` of a chunk; see :class:`WeighFn`.
+      init: as of :class:`~fedjax_drag.types.Aggregator`, a NamedTuple with a field ``metrics``; default
+        :func:`~fedjax_drag.ops.screening.stateless`.
       reference: ``(state, **extras) -> r``, like the parameters.
       length: ``"client"`` takes ``||g_m|| r / ||r||`` for ``r``; ``"reference"`` takes ``||r|| g_m / ||g_m||`` for
         ``g_m``. Without a reference: ``"client"``.
       before: a first pass, which completes the state before weights are computed.
-      after: ``(step, state, *, params, kept, **extras) -> (step, state)``: what else becomes of the :class:`Step`, and
-        the state of the next round.
+      after: ``(step, state, *, params, kept, **extras) -> (step, state)``; see :class:`AfterFn`.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
     """
     matched = length == "reference"
@@ -138,14 +177,12 @@ def weighted_rule(
         del params
         clients = Clients(deltas, reference(state, **extras) if reference else None, valid)
         weights = weigh(clients, state, **extras)
-        own = weights.own
-        if own is not None:
-            own = own * tree.inverse(clients.norm) if matched else own
-            own = _counted(jnp.where(first_pass, 1.0, own), valid)
-        along = None if weights.along is None else _counted(weights.along, valid)
-        used = weights._replace(own=own, along=along, mass=_counted(weights.mass, valid))
+        if weights.own is not None:
+            own = weights.own * tree.inverse(clients.norm) if matched else weights.own
+            weights = weights._replace(own=jnp.where(first_pass, 1.0, own))  # a first pass takes the plain mean
+        used = _counted(weights, valid)
         kept = Kept(valid, clients.norm, clients.cosine if reference else (), used)
-        return () if own is None else tree.weighted_sum(own, deltas), kept
+        return () if used.own is None else tree.weighted_sum(used.own, deltas), kept
 
     def absorb(total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any) -> State:
         assert before is not None
@@ -173,26 +210,32 @@ def root_delta(state: State, *, root_delta: Params, **_: Any) -> Params:
     return root_delta
 
 
-def _counted(weight: Any, valid: jax.Array) -> jax.Array:
-    """A weight, ``[B]`` or one number for all, on the clients that count; 0 on the others."""
-    return jnp.where(valid, valid.astype(jnp.float32) * weight, 0.0)
+def _counted(weights: Weights, valid: jax.Array) -> Weights:
+    """The weights as ``[B]``, 0 for clients that do not count."""
+
+    def counted(weight: Any) -> jax.Array | None:
+        return None if weight is None else jnp.where(valid, valid.astype(jnp.float32) * weight, 0.0)
+
+    return weights._replace(own=counted(weights.own), along=counted(weights.along), mass=counted(weights.mass))
 
 
 def _step(total: Params, kept: Kept, reference: Params | None, matched: bool) -> Step:
     """The mean of ``v_m``. No product of two lengths is formed, which might not be representable."""
     own, along, mass, metrics = kept.weights
-    unit = tree.inverse(mass.sum())
-    length = () if reference is None else tree.norm(reference)
-    factor = unit * length if matched else unit
-    parts = []
-    if own is not None:
-        parts.append(tree.scale(factor, total))
-    if along is not None and matched:
-        pull = (unit * along).sum()
-        parts.append(jax.tree.map(lambda r: pull * tree.accurate(r), reference))
-    elif along is not None:
-        pull = (unit * along * kept.norm).sum()
-        parts.append(jax.tree.map(lambda r: pull * (tree.inverse(length) * tree.accurate(r)), reference))
-    weight = jnp.zeros(kept.norm.shape) if own is None else own * factor
+    per_mass = tree.inverse(mass.sum())
+    length = jnp.ones(()) if reference is None else tree.norm(reference)
+    if along is None:
+        factor = per_mass * length if matched else per_mass
+        update, weight = tree.scale(factor, total), factor * own
+    else:
+        # How far the mean reaches along the reference, in units of it or, for the clients' lengths, of its direction.
+        distance = (per_mass * along).sum() if matched else (per_mass * along * kept.norm).sum()
+        per_length = jnp.ones(()) if matched else tree.inverse(length)
+        update = jax.tree.map(lambda r: distance * (per_length * tree.accurate(r)), reference)
+        weight = jnp.zeros(kept.norm.shape)
+        if own is not None:
+            factor = length if matched else jnp.ones(())
+            update = jax.tree.map(lambda g, r: factor * (per_mass * g) + r, total, update)
+            weight = factor * (per_mass * own)
     cosine = {} if reference is None else {"cosine": kept.cosine}
-    return Step(functools.reduce(tree.add, parts), {"weight": weight, **cosine, **(metrics or {})})
+    return Step(update, {"weight": weight, **cosine, **(metrics or {})})

@@ -59,7 +59,7 @@ class Round:
         """The round in which the malicious clients' ``aux`` is another: uplink, parameters and state."""
 
         def leaf(false, true):
-            return jnp.where(BAD.reshape(-1, *[1] * (true.ndim - 1)), false, true)
+            return jnp.where(tree.expand(BAD, true), false, true)
 
         uplink = self.uplink._replace(aux=jax.tree.map(leaf, change(self.uplink.aux), self.uplink.aux))
         return uplink, *self.aggregate(self.params, uplink, self.state)

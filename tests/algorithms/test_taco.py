@@ -273,7 +273,7 @@ def agreeing(key, sent, malicious, **_):
 
     def leaf(x):
         mean = jnp.tensordot(weight.astype(x.dtype), x, 1)
-        return jnp.where(malicious.reshape(-1, *[1] * (x.ndim - 1)), 0.5 * mean, x)
+        return jnp.where(fd.tree.expand(malicious, x), 0.5 * mean, x)
 
     return sent._replace(delta=jax.tree.map(leaf, sent.delta))
 

@@ -196,7 +196,7 @@ def step(method, params, state, x, y, cohort, places, lost, t):
     """One round; a client may be ``absent``, or have a NaN in its ``delta`` or in its message ``aux``."""
 
     def broken(where, messages):
-        return jax.tree.map(lambda m: jnp.where(where.reshape(-1, *[1] * (m.ndim - 1)), jnp.nan, m), messages)
+        return jax.tree.map(lambda m: jnp.where(tree.expand(where, m), jnp.nan, m), messages)
 
     uplink = uplink_of(method, params, state, x, y, cohort, places)
     silent = not jax.tree.leaves(uplink.aux)  # there is no other half to break

@@ -1,4 +1,4 @@
-"""What there is to choose from, told from the builders' own signatures and docstrings."""
+"""Lists of the names that a configuration can choose, made from the builders' signatures and docstrings."""
 
 import inspect
 import re

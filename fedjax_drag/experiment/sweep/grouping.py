@@ -1,4 +1,4 @@
-"""Which cells of a sweep share a program: those that differ in numbers, seeds and the split of the data only."""
+"""Groups of cells that share a program: they differ in numbers, seeds and the split of the data only."""
 
 import inspect
 import json
@@ -12,10 +12,10 @@ from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
 
 _DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias", "root_source")
-"""Keys that decide what a program is fed and not what it is."""
+"""Keys that change the inputs of a program and not the program."""
 
 
-class Family(NamedTuple):
+class Group(NamedTuple):
     """Cells that can run as one program.
 
     Attributes:
@@ -27,7 +27,7 @@ class Family(NamedTuple):
     numbers: list[dict[str, float]]
 
 
-def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], starts: Sequence[int]) -> list[Family]:
+def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], starts: Sequence[int]) -> list[Group]:
     """Groups runs, in the order of their first cells.
 
     Args:
@@ -35,21 +35,21 @@ def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], st
       federations: their data.
       starts: rounds that each has done already.
     """
+    traced = [numbers(config) for config in configs]
     alike: dict[str, list[int]] = {}
     for place, (config, fed, start) in enumerate(zip(configs, federations, starts, strict=True)):
-        alike.setdefault(_signature(config, fed, start), []).append(place)
-    return [Family(places, _differing([numbers(configs[place]) for place in places])) for places in alike.values()]
+        alike.setdefault(_signature(config, traced[place], fed, start), []).append(place)
+    return [Group(places, _differing([traced[place] for place in places])) for places in alike.values()]
 
 
 def _differing(values: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """What is the same everywhere stays a constant of the program."""
+    """The numbers in which cells differ; the others stay constants of the program."""
     names = [name for name in values[0] if any(own[name] != values[0][name] for own in values)]
     return [{name: own[name] for name in names} for own in values]
 
 
-def _signature(config: Config, fed: FederatedDataset, start: int) -> str:
-    """Equal for runs of one family."""
-    traced = numbers(config)
+def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDataset, start: int) -> str:
+    """Equal for runs of one group."""
     mapping = {key: value for key, value in config.to_mapping().items() if key not in _DATA}
     program = {key: _without(key, value, traced) for key, value in mapping.items()}
     malicious, _ = build.malicious_in_cohort(config, fed.num_clients)

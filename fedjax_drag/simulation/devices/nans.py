@@ -1,4 +1,4 @@
-"""What JAX says of a NaN when it is told to look for them, in words that name the rounds."""
+"""JAX's error about a NaN, with the rounds in which it occurred."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,10 +6,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def located(first: int, last: int) -> Iterator[None]:
-    """Adds the rounds to JAX's complaint of a NaN or an infinity.
+    """Adds the rounds to JAX's error about a NaN or an infinity.
 
-    With ``jax.debug_nans`` it looks at all that a compiled program returns: NaNs that a program makes on its way and
-    masks are none of its business. Of a program compiled ahead of time it says so with an exception of its own.
+    With ``jax.debug_nans`` JAX checks all that a compiled program returns, not NaNs inside it that the program masks.
 
     Args:
       first: round that the program begins with, from 1.
@@ -21,7 +20,17 @@ def located(first: int, last: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not type(error).__name__.endswith("FloatingPointError"):
+        if not _is_nan_error(error):
             raise
-        said = ", ".join(map(str, error.args))
-        raise FloatingPointError(f"JAX found a NaN in what rounds {first} to {last} returned ({said})") from error
+        detail = ", ".join(map(str, error.args))
+        raise FloatingPointError(f"JAX found a NaN in what rounds {first} to {last} returned ({detail})") from error
+
+
+def _is_nan_error(error: Exception) -> bool:
+    """Whether JAX found a NaN or an infinity.
+
+    For a program compiled ahead of time JAX raises a class of its own, which its public modules do not export: its
+    name and the package it comes from are all that identifies it.
+    """
+    private = type(error).__module__.startswith("jax.") and type(error).__name__ == "InternalFloatingPointError"
+    return isinstance(error, FloatingPointError) or private

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.program.clients_axis import Mapper
-from fedjax_drag.types import Batch, Deltas, Params
+from fedjax_drag.types import DISSIMILARITIES, Batch, Deltas, Params
 
 _BATCH = 250  # examples predicted at once; bounds the memory of activations
 
@@ -55,15 +55,12 @@ def requested(needs: Iterable[str]) -> str | None:
     """Which of :data:`DISTANCES` a rule needs, or None.
 
     Args:
-      needs: those of a rule or algorithm: ``"dissimilarity"`` stands for ``"flattened"``, the other is asked for as
-        ``"dissimilarity:class_histogram"``.
+      needs: those of a rule or algorithm, which ask by the names in :data:`~fedjax_drag.types.DISSIMILARITIES`.
 
     Raises:
-      ValueError: for an unknown distance, or more than one.
+      ValueError: for more than one distance.
     """
-    names = [need.partition(":")[2] or "flattened" for need in needs if need.partition(":")[0] == "dissimilarity"]
-    for name in names:
-        checks.one_of("dissimilarity", name, DISTANCES)
+    names = [DISSIMILARITIES[need] for need in needs if need in DISSIMILARITIES]
     if len(names) > 1:
         raise ValueError(f"dissimilarity={', '.join(sorted(names))}: must be only one")
     return names[0] if names else None

@@ -11,10 +11,7 @@ from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
 from fedjax_drag.simulation.program.clients_axis import Accumulator
 from fedjax_drag.simulation.program.local import LocalResult
-from fedjax_drag.types import Params, State, Sums
-
-OF_CLIENTS = ("client_ids", "malicious", "num_examples", "valid")
-"""Extras with one entry for each client."""
+from fedjax_drag.types import PER_CLIENT_EXTRAS, Params, State, Sums
 
 
 class Heard(NamedTuple):
@@ -49,8 +46,8 @@ def make_stream(
         return client_pass(shared[0], entry[0])
 
     def stream(params, memory, shared, inputs, malicious, /, *, reject_nonfinite, **extras):
-        of_clients = {name: value for name, value in extras.items() if name in OF_CLIENTS}
-        of_all = {name: value for name, value in extras.items() if name not in OF_CLIENTS}
+        of_clients = {name: value for name, value in extras.items() if name in PER_CLIENT_EXTRAS}
+        of_all = {name: value for name, value in extras.items() if name not in PER_CLIENT_EXTRAS}
         entries = inputs, malicious, of_clients, _rows_alone(memory)
 
         def accumulate(shared, entries, results):

@@ -92,7 +92,7 @@ def observer(needs, seen):
         asked = {name: knowledge[name] for name in needs if name != "aggregate"}
         if "aggregate" in needs:
             asked["aggregate"] = knowledge["aggregate"](uplink)
-        per_client = lambda g: malicious.reshape(-1, *[1] * (g.ndim - 1))
+        per_client = lambda g: fd.tree.expand(malicious, g)
         spread = lambda g, *parts: jnp.where(per_client(g), sum(parts, 0 * g[0]), g)
         return uplink._replace(delta=jax.tree.map(spread, uplink.delta, *asked.values()))
 
