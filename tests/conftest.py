@@ -37,21 +37,11 @@ jax.config.update("jax_num_cpu_devices", 2)
 tests_since = 0  # the compiled programs were last let go
 
 
-def group(item):
-    """Tests that stay in one process."""
-    return item.get_closest_marker("xdist_group").args[0]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks as thorough what goes beyond a test's sample, before the tier is selected.
-
-    The tests of a file share programs and fixtures, so they stay in one process unless a test says otherwise.
-    """
+    """Marks as thorough what goes beyond a test's sample, before the tier is selected."""
     kept = collections.Counter()
     for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         sample = item.get_closest_marker("sample")
         if sample is None or item.get_closest_marker("slow") or item.get_closest_marker("thorough"):
             continue
@@ -72,9 +62,9 @@ def pytest_runtest_setup(item):
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """A program holds some ten memory maps, of which Linux grants a process 65,530; a group's are kept to its end."""
+    """A program holds some ten memory maps, of which Linux grants a process 65,530; a file's are kept to its end."""
     global tests_since
     tests_since += 1
-    if tests_since > 100 and group(item) != (nextitem and group(nextitem)):
+    if tests_since > 100 and (nextitem is None or item.path != nextitem.path):
         jax.clear_caches()
         tests_since = 0

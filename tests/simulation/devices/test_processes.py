@@ -127,7 +127,7 @@ def test_wrong_arguments_of_initialize(arguments, message):
 
 
 def test_missing_arguments_outside_of_a_cluster():
-    command = "from fedjax_drag.simulation.devices import processes as p; p.initialize()"
+    command = "from fedjax_drag.simulation.devices import processes; processes.initialize()"
     clean = {key: x for key, x in os.environ.items() if not key.startswith(("SLURM", "OMPI", "JAX_COORDINATOR"))}
     done = subprocess.run([sys.executable, "-c", command], env=clean, capture_output=True, text=True, check=False)
     assert "ValueError: coordinator_address=None, num_processes=None, process_id=None: outside of" in done.stderr
