@@ -41,7 +41,7 @@ class PerClient:
         """
 
         def kept(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(counted.reshape(-1, *[1] * (old.ndim - 1)), new.astype(old.dtype), old)
+            return jnp.where(tree.expand(counted, old), new.astype(old.dtype), old)
 
         return self.scatter(client_ids, jax.tree.map(kept, rows, self.take(client_ids)))
 

@@ -1,33 +1,31 @@
-"""What every aggregation rule promises, checked on a rule of one's own."""
+"""Checks the contract of aggregation rules on a rule of one's own."""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, tree
-from fedjax_drag.types import Aggregator, Params, State
+from fedjax_drag.types import PER_CLIENT_EXTRAS, Aggregator, Deltas, Params, State
 
 RTOL, ATOL = 1e-4, 1e-5
-"""Of float32 numbers that are summed in another order, some of them by an iteration to a tolerance of its own."""
+"""Tolerances for float32 sums in another order, some of them inside iterations with a tolerance of their own."""
 
 COMMON = {"weight", "cosine", "num_rejected"}
 """Metrics that every rule has."""
 
-PER_CLIENT = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
-"""Extras that have an entry for each client."""
-
 
 @dataclasses.dataclass(frozen=True)
 class _Bench:
-    """A rule with input to try it on.
+    """A rule and its test input.
 
     Attributes:
-      rule: what is tried.
+      rule: under test.
       params: the global parameters.
       cohort: S.
       keyed: whether the places of the clients matter.
@@ -40,16 +38,16 @@ class _Bench:
 
     @functools.cached_property
     def apply(self) -> Callable[..., tuple[Params, State]]:
-        """Of the rule, compiled once for every size of a cohort."""
+        """``apply`` of the rule, compiled once for each cohort size."""
         return jax.jit(self.rule.apply)
 
     def deltas(self, seed: int) -> Params:
-        """Drawn from a normal distribution, like the parameters with a leading axis ``[S]``."""
+        """Normally distributed, like the parameters with a leading axis ``[S]``."""
         rng = np.random.default_rng([1, seed])
         return jax.tree.map(lambda p: rng.normal(size=(self.cohort, *p.shape)).astype(jnp.result_type(p)), self.params)
 
     def extras(self, round: int) -> dict[str, Any]:
-        """Everything that a rule may ask for, everybody being there."""
+        """All extras that a rule may use; every client takes part."""
         rng = np.random.default_rng([2, round])
         return {
             "client_ids": rng.permutation(self.cohort).astype(np.int32),
@@ -67,7 +65,7 @@ class _Bench:
         return tree.initial_state(self.rule.apply, self.rule.init(self.params), self.params, deltas, **extras)
 
     def rounds(self, inputs: list[tuple[Params, dict[str, Any]]]) -> tuple[Params, State]:
-        """One after another, from the beginning."""
+        """Parameters and state after several rounds, from the initial state."""
         params, state = self.params, self.start(*inputs[0])
         for deltas, extras in inputs:
             params, state = self.apply(params, deltas, state, **extras)
@@ -75,21 +73,21 @@ class _Bench:
 
 
 def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8, keyed: bool = False) -> None:
-    """Checks that a rule keeps what simulations, sweeps and other rules rely on.
+    """Checks the behaviour of a rule that simulations, sweeps and other rules rely on.
 
-    It is given made-up parameters, deltas and extras. What it computes is its own affair; how it behaves is not: it is
-    pure, keeps shapes, ignores extras that it does not know, can be scanned over rounds, tells its metrics, and clients
-    that are absent, or send what is not finite or too long for their dtype, are as if they had not been there.
+    The rule is called with random parameters, deltas and extras. Its formula is not checked, but that it is pure, keeps
+    shapes, ignores unknown extras, can be scanned over rounds, reports its metrics, and leaves out clients that are
+    absent or whose delta is not finite or too long for its dtype.
 
     Args:
-      rule: to be checked.
-      params: parameters to check it with, if it does not accept any pytree of float32 arrays.
-      cohort: clients in a round, >= 3; what is left without one of them must be enough for the rule.
-      keyed: of a rule that draws from ``key`` by the clients' places in the cohort, so that their order matters and
-        the absence of one changes the draw for the others.
+      rule: the rule to check.
+      params: parameters to use; default a small pytree of float32 arrays.
+      cohort: clients in a round, >= 3; the rule must accept one client fewer.
+      keyed: True for a rule that draws from ``key`` by the clients' places in the cohort: their order then matters,
+        and the absence of one changes the draw for the others.
 
     Raises:
-      AssertionError: names every promise that is not kept, one a line.
+      AssertionError: names every broken promise, one per line.
       ValueError: if ``cohort`` is not a count from 3.
     """
     checks.count("cohort", cohort, 3)
@@ -99,10 +97,10 @@ def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8
     for promise in _PROMISES:
         try:
             promise(bench)
-        except Exception as error:  # whatever a rule of unknown origin raises is what there is to tell
-            told = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            broken.append(f"- {(promise.__doc__ or '').rstrip('.')}: {told}")
-            if promise is _PROMISES[0]:  # nothing else can be tried
+        except Exception as error:  # a user's rule may raise anything
+            message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            broken.append(f"- {(promise.__doc__ or '').rstrip('.')}: {message}")
+            if promise is _PROMISES[0]:  # the others would fail in the same way
                 break
     if broken:
         raise AssertionError("\n".join([f"{len(broken)} of {len(_PROMISES)} promises are not kept:", *broken]))
@@ -119,14 +117,12 @@ def _keeps_shapes(bench: _Bench) -> None:
     deltas, extras = bench.deltas(0), bench.extras(0)
     before = bench.params, bench.start(deltas, extras)
     after = jax.eval_shape(bench.rule.apply, bench.params, deltas, before[1], **extras)
-    for what, old, new in zip(("parameters", "state"), before, after, strict=True):
-        assert jax.tree.structure(old) == jax.tree.structure(new), f"the structure of the {what} changes"
-        for (path, x), y in zip(jax.tree.leaves_with_path(old), jax.tree.leaves(new), strict=True):
-            was, now = (jnp.shape(x), jnp.result_type(x)), (y.shape, y.dtype)
-            assert was == now, f"{what}{jax.tree_util.keystr(path)} was {was} and is {now}"
+    for old, new in zip(before, after, strict=True):
+        chex.assert_trees_all_equal_structs(old, new)
+        chex.assert_trees_all_equal_shapes_and_dtypes(old, new)
 
 
-def _tells_metrics(bench: _Bench) -> None:
+def _reports_metrics(bench: _Bench) -> None:
     """``state.metrics`` has weight, cosine and num_rejected, and the same keys from ``init`` on."""
     first = bench.rule.init(bench.params).metrics.keys()
     _, state = bench.rounds([(bench.deltas(0), bench.extras(0))])
@@ -140,8 +136,7 @@ def _tells_metrics(bench: _Bench) -> None:
 def _repeats(bench: _Bench) -> None:
     """The same input gives the same bits."""
     inputs = [(bench.deltas(0), bench.extras(0))]
-    for x, y in zip(*(jax.tree.leaves(bench.rounds(inputs)) for _ in range(2)), strict=True):
-        assert np.asarray(x).tobytes() == np.asarray(y).tobytes(), "two calls differ"
+    chex.assert_trees_all_equal(bench.rounds(inputs), bench.rounds(inputs))
 
 
 def _ignores_unknown_extras(bench: _Bench) -> None:
@@ -155,12 +150,12 @@ def _scans(bench: _Bench) -> None:
     inputs = [(bench.deltas(t), bench.extras(t)) for t in range(3)]
     looped, _ = bench.rounds(inputs)
 
-    def body(carry, xs):
+    def body(carry: tuple[Params, State], xs: Any) -> tuple[tuple[Params, State], None]:
         return bench.rule.apply(carry[0], xs[0], carry[1], **xs[1]), None
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *inputs)
     (scanned, _), _ = jax.lax.scan(body, (bench.params, bench.start(*inputs[0])), stacked)
-    _assert_close(scanned, looped, "the parameters after three rounds")
+    chex.assert_trees_all_close(scanned, looped, rtol=RTOL, atol=ATOL)
 
 
 def _ignores_order(bench: _Bench) -> None:
@@ -170,7 +165,7 @@ def _ignores_order(bench: _Bench) -> None:
     order = np.random.default_rng(3).permutation(bench.cohort)
     deltas, extras = bench.deltas(0), bench.extras(0)
     shuffled, _ = bench.rounds([_rows(deltas, extras, order)])
-    _assert_close(shuffled, bench.rounds([(deltas, extras)])[0], "the parameters")
+    chex.assert_trees_all_close(shuffled, bench.rounds([(deltas, extras)])[0], rtol=RTOL, atol=ATOL)
 
 
 def _leaves_out_the_absent(bench: _Bench) -> None:
@@ -192,11 +187,11 @@ def _rejects_what_is_too_long(bench: _Bench) -> None:
 
 
 def _sending(value: Callable[[Any], float]) -> Callable[..., tuple[Params, dict[str, Any]]]:
-    """What replaces all numbers of a client by that which ``value`` gives for their dtype."""
+    """A function that replaces all numbers of a client by ``value`` of their dtype."""
 
-    def send(deltas, extras, there):
-        def leaf(d):
-            return np.where(_beside(there, d), d, np.asarray(value(d.dtype), d.dtype))
+    def send(deltas: Deltas, extras: dict[str, Any], there: np.ndarray) -> tuple[Params, dict[str, Any]]:
+        def leaf(d: np.ndarray) -> np.ndarray:
+            return np.where(tree.expand(there, d), d, np.asarray(value(d.dtype), d.dtype))
 
         return jax.tree.map(leaf, deltas), extras
 
@@ -204,15 +199,14 @@ def _sending(value: Callable[[Any], float]) -> Callable[..., tuple[Params, dict[
 
 
 def _stands_still_without_clients(bench: _Bench) -> None:
-    """A round without a usable delta changes neither parameters nor what is remembered."""
+    """A round without a usable delta changes neither parameters nor state."""
     nobody = bench.extras(1) | {"valid": np.zeros(bench.cohort, bool)}
     before = bench.rounds([(bench.deltas(0), bench.extras(0))])
     after = bench.apply(before[0], bench.deltas(1), before[1], **nobody)
-    for x, y in zip(*(jax.tree.leaves((p, s._replace(metrics={}))) for p, s in (before, after)), strict=True):
-        assert np.array_equal(x, y), "they change"
+    chex.assert_trees_all_equal(*((params, state._replace(metrics={})) for params, state in (before, after)))
 
 
-def _bears_long_deltas(bench: _Bench) -> None:
+def _survives_long_deltas(bench: _Bench) -> None:
     """A delta of any length leaves the parameters finite."""
     for length in (1e20, 1e30, 2e37, 3e38):
         factor = np.where(np.arange(bench.cohort) == 2, length, 1.0)
@@ -222,9 +216,9 @@ def _bears_long_deltas(bench: _Bench) -> None:
 
 
 def _lengthened(factor: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """``factor`` ``[S]`` times a leaf of the deltas, as far as its dtype has such numbers."""
+    """``factor`` ``[S]`` times a leaf of the deltas, clipped to the range of its dtype."""
     end = float(jnp.finfo(delta.dtype).max)
-    return np.clip(delta * _beside(factor, delta), -end, end).astype(delta.dtype)
+    return np.clip(delta * tree.expand(factor, delta), -end, end).astype(delta.dtype)
 
 
 def _compare_without_one(bench: _Bench, exclude: Callable[..., tuple[Params, dict[str, Any]]], rejected: int) -> None:
@@ -238,29 +232,18 @@ def _compare_without_one(bench: _Bench, exclude: Callable[..., tuple[Params, dic
     if bench.keyed:
         return
     fewer, _ = bench.rounds([_rows(bench.deltas(t), bench.extras(t), there) for t in range(2)])
-    _assert_close(params, fewer, "the parameters")
-
-
-def _beside(per_client: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """``[S]`` with as many axes as a leaf of the deltas."""
-    return per_client.reshape(-1, *[1] * (delta.ndim - 1))
+    chex.assert_trees_all_close(params, fewer, rtol=RTOL, atol=ATOL)
 
 
 def _rows(deltas: Params, extras: dict[str, Any], rows: np.ndarray) -> tuple[Params, dict[str, Any]]:
-    """Some of the clients, in the order given."""
-    few = {name: value[rows] if name in PER_CLIENT else value for name, value in extras.items()}
+    """Deltas and extras of some of the clients, in the order given."""
+    few = {name: value[rows] if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}
     return jax.tree.map(lambda d: d[rows], deltas), few
-
-
-def _assert_close(a: Params, b: Params, what: str) -> None:
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-        assert np.allclose(x, y, RTOL, ATOL), f"{what} differ by up to {np.abs(x - y).max():.2g}"
 
 
 _PROMISES = (
     _keeps_shapes,
-    _tells_metrics,
+    _reports_metrics,
     _repeats,
     _ignores_unknown_extras,
     _scans,
@@ -269,5 +252,5 @@ _PROMISES = (
     _rejects_what_is_not_finite,
     _rejects_what_is_too_long,
     _stands_still_without_clients,
-    _bears_long_deltas,
+    _survives_long_deltas,
 )

@@ -5,8 +5,8 @@ float32 (float64 for float64 leaves), whatever the dtype of the leaves, and are 
 so that neither a norm of 1e30 nor one of 1e-30 over- or underflows.
 
 Reductions over clients are matrix products with the weights: one pass over the deltas, where a ``mean`` over the
-leading axis costs up to 80 passes on CPU. A client by itself, ``[1, *p]``, is no matrix: there everything is written
-so that it fuses with what made the delta and with the sum that it goes into, and the delta need never be stored.
+leading axis costs up to 80 passes on CPU. For a single client, ``[1, *p]``, they are written without a product: XLA
+then fuses them with the computation of the delta and with the sum that it is added to, and never stores the delta.
 """
 
 import math
@@ -14,11 +14,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag.types import Deltas, Params, State
 
-_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares in float32 that have lost nothing to under- or overflow
-_SUMMABLE = 2.0**24  # messages of the greatest length that can be added up: as many as float32 has whole numbers
+_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
+_SUMMABLE = 2.0**24  # how many messages of the greatest accepted length can be added up without overflow
 _EXACT = jax.lax.Precision.HIGHEST  # a product in full float32, also where the hardware offers less
 
 
@@ -79,7 +80,7 @@ def move(params: Params, update: Params) -> Params:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """``a`` where the scalar ``condition`` holds, else ``b``; also where the other is not finite."""
+    """``a`` where the scalar ``condition`` holds, else ``b``; the one not taken may be non-finite."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
@@ -88,12 +89,17 @@ def take(tree: Any, rows: jax.Array) -> Any:
     return jax.tree.map(lambda x: x[rows], tree)
 
 
-def accurate(x: Any) -> jax.Array:
+def expand(per_client: Any, stacked: Any) -> Any:
+    """``[S]`` as ``[S, 1, ..., 1]``, with as many axes as the leaf ``stacked`` ``[S, *p]``, to multiply or mask it."""
+    return per_client.reshape(-1, *[1] * (stacked.ndim - 1))
+
+
+def accurate(x: Any) -> Float[Array, "..."]:
     """``x`` in the dtype that statistics accumulate in: at least float32."""
     return jnp.asarray(x).astype(jnp.promote_types(jnp.result_type(x), jnp.float32))
 
 
-def inverse(x: Any) -> jax.Array:
+def inverse(x: Any) -> Float[Array, "..."]:
     """``1 / x``, and 0 where ``x`` is 0: a term divided by a zero norm vanishes."""
     return jnp.where(x != 0, 1 / jnp.where(x != 0, x, 1), 0)
 
@@ -156,12 +162,12 @@ def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     return jax.lax.cond(safe, plain, scaled)
 
 
-def finite_rows(deltas: Deltas) -> jax.Array:
+def finite_rows(deltas: Deltas) -> Bool[Array, " clients"]:
     """Which clients' deltas are finite in every entry, ``[S]`` bool."""
     return jnp.isfinite(_measure(deltas)[1])
 
 
-def usable_rows(deltas: Deltas) -> jax.Array:
+def usable_rows(deltas: Deltas) -> Bool[Array, " clients"]:
     """Which clients' deltas a rule can compute with, ``[S]`` bool: finite, and of a norm that leaves room for sums.
 
     A row of d numbers is usable if its largest absolute entry times ``sqrt(d)``, which its norm does not exceed, is at
@@ -174,7 +180,7 @@ def usable_rows(deltas: Deltas) -> jax.Array:
     return _measure(deltas)[1] * math.sqrt(numbers) <= longest
 
 
-def norms(deltas: Deltas) -> jax.Array:
+def norms(deltas: Deltas) -> Float[Array, " clients"]:
     """Euclidean norm of each client's delta ``[S]``; 0 for a row that has no finite norm."""
     return _measure(deltas)[0]
 
@@ -190,7 +196,7 @@ def _largest_of(tree: Any) -> jax.Array:
     return jax.lax.stop_gradient(jnp.stack(largest).max())
 
 
-def norm(tree: Any) -> jax.Array:
+def norm(tree: Any) -> Float[Array, ""]:
     """Euclidean norm over all leaves together (scalar); 0 if that is not a finite number."""
     leaves = [accurate(leaf) for leaf in jax.tree.leaves(tree)]
     largest = _largest_of(leaves)
@@ -200,7 +206,7 @@ def norm(tree: Any) -> jax.Array:
     return _length(usable, unit, total)
 
 
-def cosines(deltas: Deltas, reference: Params) -> jax.Array:
+def cosines(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
     """Cosine of each client's delta with ``reference``, ``[S]`` in [-1, 1].
 
     0 where either vector is zero or has no finite norm.
@@ -217,7 +223,7 @@ def cosines(deltas: Deltas, reference: Params) -> jax.Array:
     return jnp.where(usable, jnp.clip(products * inverse(row_norms), -1.0, 1.0), 0.0)
 
 
-def angles(deltas: Deltas, reference: Params) -> jax.Array:
+def angles(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
     """Angle of each client's delta with ``reference`` in radians, ``[S]`` in [0, pi].
 
     pi/2 where either vector is zero or not finite. Accurate to full precision at both ends, where the arc
@@ -227,16 +233,14 @@ def angles(deltas: Deltas, reference: Params) -> jax.Array:
     unit = scale(inverse(reference_norm), jax.tree.map(accurate, reference))
     per_row = inverse(row_norms)
 
-    def from_unit(sign):
-        return norms(
-            jax.tree.map(lambda d, u: accurate(d) * per_row.reshape(-1, *[1] * u.ndim) + sign * u, deltas, unit)
-        )
+    def from_unit(sign: int) -> jax.Array:
+        return norms(jax.tree.map(lambda d, u: accurate(d) * expand(per_row, d) + sign * u, deltas, unit))
 
     usable = (row_norms > 0) & (reference_norm > 0)
     return jnp.where(usable, 2 * jnp.arctan2(from_unit(-1), from_unit(1)), jnp.pi / 2)
 
 
-def weighted_sum(weights: jax.Array, deltas: Deltas) -> Params:
+def weighted_sum(weights: Float[Array, " clients"], deltas: Deltas) -> Params:
     """``sum_m weights[m] deltas[m]`` in accumulation precision, in one pass over the deltas.
 
     A client of weight 0 is absent: its entries do not count even where they are not finite.
@@ -247,7 +251,7 @@ def weighted_sum(weights: jax.Array, deltas: Deltas) -> Params:
     return jax.tree.map(lambda leaf: leaf[0], mix(weights[None], deltas))
 
 
-def mix(weights: jax.Array, deltas: Deltas) -> Deltas:
+def mix(weights: Float[Array, "rows clients"], deltas: Deltas) -> Deltas:
     """Several weighted sums at once, as one matrix product: ``sum_m weights[k, m] deltas[m]``.
 
     Args:
@@ -259,26 +263,26 @@ def mix(weights: jax.Array, deltas: Deltas) -> Deltas:
     """
     present = (weights != 0).any(0)
 
-    def masked():
-        def leaf_mask(leaf):
-            return jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+    def masked() -> Deltas:
+        def leaf_mask(leaf: jax.Array) -> jax.Array:
+            return jnp.where(expand(present, leaf), leaf, 0)
 
         return _product(weights, jax.tree.map(leaf_mask, deltas))
 
-    # Masking costs ten times the product. 0 times a value that is not finite is NaN, so a finite sum has not met one.
+    # Masking costs ten times the product. 0 times a value that is not finite is NaN, so a finite sum contains none.
     sums = _product(weights, deltas)
     finite = jnp.stack([jnp.isfinite(total).all() for total in jax.tree.leaves(sums)]).all()
     return jax.lax.cond(finite, lambda: sums, masked)
 
 
 def _product(weights: jax.Array, deltas: Deltas) -> Deltas:
-    def leaf_product(leaf):
+    def leaf_product(leaf: jax.Array) -> jax.Array:
         return jnp.dot(weights, _rows(leaf), precision=_EXACT).reshape(-1, *leaf.shape[1:])
 
     return jax.tree.map(leaf_product, deltas)
 
 
-def mean(deltas: Deltas, valid: jax.Array | None = None) -> Params:
+def mean(deltas: Deltas, valid: Bool[Array, " clients"] | None = None) -> Params:
     """Mean over the valid clients, zero if there are none; over all of them without a mask, finite or not."""
     if valid is not None:
         return weighted_sum(uniform_weights(valid), deltas)
@@ -286,7 +290,7 @@ def mean(deltas: Deltas, valid: jax.Array | None = None) -> Params:
     return jax.tree.map(lambda row: row[0], _product(jnp.full((1, size), 1 / size), deltas))
 
 
-def uniform_weights(valid: jax.Array) -> jax.Array:
+def uniform_weights(valid: Bool[Array, " clients"]) -> Float[Array, " clients"]:
     """``1 / (number of valid clients)`` on each of them, 0 elsewhere, ``[S]``."""
     return valid * inverse(valid.sum().astype(jnp.float32))
 
@@ -322,7 +326,7 @@ def settle(tree: Any, shapes: Any) -> Any:
       ValueError: if any other leaf differs; a state must keep its shapes and dtypes from round to round.
     """
 
-    def leaf(path, x, like):
+    def leaf(path: Any, x: Any, like: Any) -> jax.Array:
         x = jnp.asarray(x)
         if x.shape == like.shape and x.dtype == like.dtype:
             return x

@@ -1,131 +1,170 @@
-"""Times the simulator: whole rounds against what they cannot do without, and its parts by themselves.
+"""Times the simulator: whole rounds and single parts, each against a baseline measured in the same process.
 
-    python scripts/benchmark.py                     # a federated round of the CNN and of the MLP
+    python scripts/benchmark.py                     # a federated round of the CNN and of the MLP workload
     python scripts/benchmark.py cnn lenet mlp cifar10 --repeats 9 --json benchmark.json --markdown benchmark.md
     python scripts/benchmark.py lenet --only fedavg --only "fedavg, mesh=cores" --only torch --repeats 3
-    python scripts/benchmark.py lenet --profile     # into which operations the time goes
-    python scripts/benchmark.py --growth            # time for a client, and memory, as the cohort grows to 10,000
-    python scripts/benchmark.py --growth 10 1000
-    python scripts/benchmark.py --sweep             # up to 256 cells of a sweep as one program, against separate runs
-    python scripts/benchmark.py --sweep 64
-    python scripts/benchmark.py --aggregators       # every aggregation rule alone, against one pass over the deltas
-    python scripts/benchmark.py --aggregators drag median
-    python scripts/benchmark.py --clients           # what each method's correction costs a client
+    python scripts/benchmark.py profile lenet       # the operations that take the time of a round
+    python scripts/benchmark.py growth 10 1000      # time a client and peak memory as the cohort grows to 10,000
+    python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
+    python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
+    python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
 
-Contestants of a row's kind are timed in one process in turn, and ratios are medians over the turns; what they
-are is said in round_benchmark.py, growth_benchmark.py, sweep_benchmark.py, aggregator_benchmark.py,
-client_benchmark.py and profile_benchmark.py.
+``rounds`` is the subcommand that runs if none is named. A subcommand may also be spelled as an option, as in
+``--growth 10 1000``. All contestants of a comparison are timed in turn in one process; ratios are medians over the
+turns. The modules of ``benchmarks/`` describe the contestants.
 """
 
+import contextlib
 import json
 import os
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import aggregator_benchmark
-import client_benchmark
-import growth_benchmark
 import jax
-import profile_benchmark
-import round_benchmark
-import sweep_benchmark
 import typer
-from benchmark_timing import in_turn, peak_memory, table, warm_up
-from benchmark_workloads import WORKLOADS, Workload
+
+from benchmarks import aggregators, clients, growth, profiling, rounds, sweeps
+from benchmarks.timing import Row, peak_memory, table
+from benchmarks.workloads import WORKLOADS
+
+COMMANDS = ("rounds", "aggregators", "clients", "sweep", "profile", "growth")
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+Workloads = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[WORKLOAD]...", help=f"One of {', '.join(WORKLOADS)}; default cnn and mlp."),
+]
+Repeats = Annotated[int, typer.Option(help="Timed calls of each contestant.", min=1)]
+ClientsAxis = Annotated[str, typer.Option(help="How clients run: auto, vmap or map.")]
+ClientsPerChunk = Annotated[int | None, typer.Option(help="Clients that run at once under map.")]
+Cores = Annotated[bool, typer.Option(help="Make each core a device, over which clients or cells can be sharded.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")]
+Markdown = Annotated[Path | None, typer.Option(help="Also write the table to this file.")]
 
 
-def rounds(chosen: list[str], repeats: int, options: dict[str, Any], only: list[str]) -> list[dict[str, Any]]:
-    """Rows of the workloads."""
-    for name in only:
-        if name not in round_benchmark.names():
-            raise ValueError(f"{name!r}: must be one of {'; '.join(round_benchmark.names())}")
-    return [row for work in workloads(chosen) for row in round_benchmark.measure(work, repeats, options, only)]
+@app.callback()
+def _app() -> None:
+    """Times a federated round against the bare local steps and against PyTorch, or a part of the simulator."""
 
 
-def profiles(chosen: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of the operations."""
-    return [row for work in workloads(chosen) for row in profile_benchmark.measure(work, options)]
-
-
-def workloads(chosen: list[str]) -> list[Workload]:
-    """Those with the chosen names."""
-    for name in chosen:
-        if name not in WORKLOADS:
-            raise ValueError(f"{name!r}: must be one of {', '.join(WORKLOADS)}")
-    return [WORKLOADS[name] for name in chosen or ["cnn", "mlp"]]
-
-
-def growth(chosen: list[str], repeats: int, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of the cohorts."""
-    largest = max(growth_benchmark.COHORTS)
-    for size in chosen:
-        if not size.isdecimal() or not 1 <= int(size) <= largest:
-            raise ValueError(f"{size!r}: must be a cohort size from 1 to {largest}")
-    return growth_benchmark.run([int(size) for size in chosen], repeats, options)
-
-
-def widths(chosen: list[str]) -> list[dict[str, Any]]:
-    """Rows of the sweeps."""
-    for size in chosen:
-        if not size.isdecimal() or int(size) < 1:
-            raise ValueError(f"{size!r}: must be a number of cells, at least 1")
-    return sweep_benchmark.run([int(size) for size in chosen])
-
-
-def local_steps(repeats: int) -> list[dict[str, Any]]:
-    """Rows of the methods."""
-    work = WORKLOADS["lenet"]
-    contestants, costs = client_benchmark.contestants(work.model(), work.data(), work.batch_size)
-    warm_up(contestants)
-    return client_benchmark.rows(in_turn(contestants, repeats), costs)
-
-
-def main(
-    chosen: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help=f"Of {', '.join(WORKLOADS)}, default cnn and mlp; with --aggregators, of the rules; with --growth, "
-            "cohort sizes; with --sweep, numbers of cells."
-        ),
-    ] = None,
-    repeats: Annotated[int, typer.Option(help="Timed calls of each contestant.", min=1)] = 9,
-    clients_axis: Annotated[str, typer.Option(help="auto, vmap or map.")] = "auto",
-    clients_per_chunk: Annotated[int | None, typer.Option(help="Clients that run at once under map.")] = None,
-    cores: Annotated[bool, typer.Option(help="Make each core a device, and also shard the clients over them.")] = True,
-    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes instead.")] = False,
-    growing: Annotated[bool, typer.Option("--growth", help="Let the cohort grow instead.")] = False,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Time a sweep as one program instead, once.")] = False,
-    aggregators: Annotated[bool, typer.Option("--aggregators", help="Time the aggregation rules instead.")] = False,
-    clients: Annotated[bool, typer.Option("--clients", help="Time the local steps of the methods instead.")] = False,
-    memory_gib: Annotated[float | None, typer.Option(help="Memory that --aggregators may use; default all.")] = None,
+@app.command("rounds")
+def time_rounds(
+    chosen: Workloads = None,
+    repeats: Repeats = 9,
+    clients_axis: ClientsAxis = "auto",
+    clients_per_chunk: ClientsPerChunk = None,
+    cores: Cores = True,
     only: Annotated[
-        list[str] | None,
-        typer.Option(help="Of the workloads' contestants this beside bare, e.g. fedavg; may be repeated. Default all."),
+        list[str] | None, typer.Option(help="A contestant to time beside bare, e.g. fedavg; repeatable. Default all.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
 ) -> None:
-    """Times a federated round against the bare local steps and against PyTorch, or what an option names."""
-    if cores and not (aggregators or clients or growing or profile):
-        jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    """Times federated rounds; the default."""
+    if cores:
+        _make_each_core_a_device()
     options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
+    with _misuse():
+        rows = rounds.run(chosen or [], repeats, options, only or [])
+    _report(rows, f"median of {repeats}", json_file, markdown)
+
+
+@app.command("aggregators")
+def time_aggregators(
+    chosen: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Rules; default all.")] = None,
+    repeats: Repeats = 9,
+    memory_gib: Annotated[float | None, typer.Option(help="Memory that may be used, in GiB; default all.")] = None,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Times aggregation rules alone."""
+    with _misuse():
+        rows = aggregators.run(chosen or [], repeats, memory_gib)
+    _report(rows, f"median of {repeats}", json_file, markdown)
+
+
+@app.command("clients")
+def time_clients(repeats: Repeats = 9, json_file: JsonFile = None, markdown: Markdown = None) -> None:
+    """Times the local steps of every method."""
+    _report(clients.run(repeats), f"median of {repeats}", json_file, markdown)
+
+
+@app.command("sweep")
+def time_sweeps(
+    cells: Annotated[list[int] | None, typer.Argument(min=1, help="Numbers of cells; default 1 to 256.")] = None,
+    cores: Cores = True,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Times a sweep against separate runs."""
+    if cores:
+        _make_each_core_a_device()
+    _report(sweeps.run(cells or []), "once", json_file, markdown)
+
+
+@app.command("profile")
+def profile_rounds(
+    chosen: Workloads = None,
+    clients_axis: ClientsAxis = "auto",
+    clients_per_chunk: ClientsPerChunk = None,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Lists the costliest operations of a round."""
+    options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
+    with _misuse():
+        rows = profiling.run(chosen or [], options)
+    _report(rows, "once", json_file, markdown)
+
+
+@app.command("growth")
+def time_growth(
+    sizes: Annotated[
+        list[int] | None,
+        typer.Argument(min=1, max=max(growth.COHORTS), help="Cohort sizes; default 10 to 10,000."),
+    ] = None,
+    repeats: Repeats = 9,
+    clients_axis: ClientsAxis = "auto",
+    clients_per_chunk: ClientsPerChunk = None,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Measures time and memory as the cohort grows."""
+    options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
+    with _misuse():
+        rows = growth.run(sizes or [], repeats, options)
+    _report(rows, f"median of {repeats}", json_file, markdown)
+
+
+def with_command(arguments: Sequence[str]) -> list[str]:
+    """The arguments with a subcommand in front: ``--sweep 64`` becomes ``sweep 64``, ``cnn`` becomes ``rounds cnn``."""
+    if arguments and (arguments[0] in COMMANDS or arguments[0] == "--help"):
+        return list(arguments)
+    for name in COMMANDS:
+        if f"--{name}" in arguments:
+            return [name, *(argument for argument in arguments if argument != f"--{name}")]
+    return ["rounds", *arguments]
+
+
+def _make_each_core_a_device() -> None:
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())
+
+
+@contextlib.contextmanager
+def _misuse() -> Iterator[None]:
+    """Reports a ValueError inside as a wrong argument of the command."""
     try:
-        if aggregators:
-            rows = aggregator_benchmark.run(chosen or [], repeats, memory_gib)
-        elif clients:
-            rows = local_steps(repeats)
-        elif sweep:
-            rows = widths(chosen or [])
-        elif profile:
-            rows = profiles(chosen or [], options)
-        elif growing:
-            rows = growth(chosen or [], repeats, options)
-        else:
-            rows = rounds(chosen or [], repeats, options, only or [])
+        yield
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _report(rows: Sequence[Row], how: str, json_file: Path | None, markdown: Path | None) -> None:
+    """Prints the table of the rows and writes the files that were asked for."""
     device = jax.devices()[0].device_kind
-    how = "once" if profile or sweep else f"median of {repeats}"
     text = f"jax {jax.__version__}, {device}, {os.cpu_count()} cores, {how}\n\n{table(rows)}\n"
     print(f"{text}\nPeak memory of the process: {peak_memory():,.0f} MiB")
     if json_file:
@@ -135,4 +174,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app(with_command(sys.argv[1:]))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedjax_drag import aggregators, algorithms, attacks, clients
+from fedjax_drag.types import PER_CLIENT_EXTRAS
 
 NUM_CLIENTS = 8
 """Clients of the federation in every case that needs to know."""
@@ -51,17 +52,27 @@ class Case:
         return self.builder(**{**self.settings, **changes})
 
 
-def parametrize(cases: list[Case], slow: Callable[[Case], bool] = lambda case: False) -> pytest.MarkDecorator:
+def parametrize(
+    cases: list[Case],
+    slow: Callable[[Case], bool] = lambda case: False,
+    fast: Callable[[Case], bool] = lambda case: True,
+) -> pytest.MarkDecorator:
     """Runs a test with an argument ``case`` once for each.
 
-    Those that are ``slow`` are among the slow tests, and so is every builder's case but its first.
+    Args:
+      cases: what to run it with.
+      slow: those among the slow tests; so is every builder's case but its first.
+      fast: those of the others that are in the fast tier: some, where each case compiles a program for this test alone.
     """
     first = {case.builder: case.label for case in reversed(cases)}
 
     def entry(case: Case) -> Any:
         # Programs are compiled once for all tests of a case, so these stay in one process.
-        late = slow(case) or first[case.builder] != case.label
-        marks = [pytest.mark.xdist_group(case.label)] + late * [pytest.mark.slow]
+        marks = [pytest.mark.xdist_group(case.label)]
+        if slow(case) or first[case.builder] != case.label:
+            marks.append(pytest.mark.slow)
+        elif not fast(case):
+            marks.append(pytest.mark.thorough)
         return pytest.param(case, id=case.label, marks=marks)
 
     return pytest.mark.parametrize("case", [entry(case) for case in cases])
@@ -269,5 +280,4 @@ def assert_like(tree: Any, other: Any, lead: tuple[int, ...] = ()) -> None:
 
 def select(extras: dict[str, Any], rows: Any) -> dict[str, Any]:
     """The extras of some of the clients, in the order given."""
-    per_client = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
-    return {name: value[rows] if name in per_client else value for name, value in extras.items()}
+    return {name: value[rows] if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}

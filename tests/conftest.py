@@ -1,8 +1,12 @@
-"""Puts this folder on the path of its tests, which import ``cases`` and ``reference.numpy_rules``."""
+"""What all tests share: three tiers, how programs are compiled, and this folder on the path of its tests.
+
+``pytest`` runs the fast tier: what is marked neither ``slow`` nor ``thorough``. Of a test marked ``sample(n)`` the
+fast tier keeps the first ``n`` sets of parameters, and of one over ``cases.parametrize`` the cases named as ``fast``;
+the others are marked ``thorough`` here or there. ``pytest -m "not slow"`` runs both tiers, as ``.ci/run`` does.
+"""
 
 import atexit
-import itertools
-import math
+import collections
 import os
 import shutil
 import sys
@@ -11,8 +15,6 @@ from pathlib import Path
 
 import jax
 import pytest
-
-from fedjax_drag.simulation.planning import calibration
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["run_fixtures"]
@@ -26,27 +28,53 @@ jax.config.update("jax_compilation_cache_dir", os.environ["FEDJAX_DRAG_TEST_CACH
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-# What is fastest differs from run to run: where nothing else is said, every test walks over its clients the usual way.
-calibration.WORTHWHILE_SECONDS = math.inf
+# Which way over the clients is fastest differs from run to run: every test takes the usual one unless it says which.
+os.environ["FEDJAX_DRAG_CALIBRATE"] = "0"
 
 # Two devices, so that sharding is tested everywhere; a program without a mesh runs on the first.
 jax.config.update("jax_num_cpu_devices", 2)
 
-TESTS = itertools.count(1)
-FULLY = ("models", "reference", "test_learning.py", "test_engine.py", "test_host_state.py")
+tests_since = 0  # the compiled programs were last let go
+
+
+def group(item):
+    """Tests that stay in one process."""
+    return item.get_closest_marker("xdist_group").args[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks as thorough what goes beyond a test's sample, before the tier is selected.
+
+    The tests of a file share programs and fixtures, so they stay in one process unless a test says otherwise.
+    """
+    kept = collections.Counter()
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        sample = item.get_closest_marker("sample")
+        if sample is None or item.get_closest_marker("slow") or item.get_closest_marker("thorough"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        kept[test] += 1
+        if kept[test] > sample.args[0]:
+            item.add_marker("thorough")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Most tests compile for seconds what runs for microseconds: there XLA is told not to bother.
+    """Most tests compile for seconds what runs for microseconds: XLA then leaves most of its optimisations out.
 
-    Before any fixture, so that programs that are to give the same bits are compiled alike.
+    Tests marked ``optimised`` are compiled as users' programs are. Set before any fixture, so that programs that are
+    to give the same bits are compiled alike.
     """
-    fully = any(part in FULLY for part in item.path.parts)
-    jax.config.update("jax_disable_most_optimizations", not fully)
+    jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)
 
 
-def pytest_runtest_teardown():
-    """A program holds some ten memory maps, of which Linux grants a process 65,530."""
-    if next(TESTS) % 100 == 0:
+def pytest_runtest_teardown(item, nextitem):
+    """A program holds some ten memory maps, of which Linux grants a process 65,530; a group's are kept to its end."""
+    global tests_since
+    tests_since += 1
+    if tests_since > 100 and group(item) != (nextitem and group(nextitem)):
         jax.clear_caches()
+        tests_since = 0

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 
+import jax
 import pytest
 import yaml
 from tiny import DRAG, TINY
@@ -28,10 +29,15 @@ def tiny_file(tmp_path):
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """The folder and the result of a tiny run that nobody may change."""
+    """The folder and the result of a tiny run that nobody may change, compiled as for users whoever asks first."""
     folder = tmp_path_factory.mktemp("finished") / "tiny"
-    with plan(CONFIG, out=folder) as planned:
-        return folder, execute(planned)["tiny"]
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        with plan(CONFIG, out=folder) as planned:
+            return folder, execute(planned)["tiny"]
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

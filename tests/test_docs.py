@@ -1,6 +1,9 @@
-"""The pages of the documentation are all in its navigation, and speak of every rule and method."""
+"""The pages of the documentation: all are in its navigation, name every rule and method, and agree with the code."""
 
+import json
 import re
+import runpy
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,27 @@ import pytest
 from fedjax_drag import aggregators, algorithms
 
 DOCS = Path(__file__).parents[1] / "docs"
+PAPERS = {"Zhu et al.": "Zhu et al., DRAG", "Xiao et al.": "Xiao et al., BR-DRAG", "Liu et al.": "Liu et al., TACO"}
+
+
+def test_the_picture_is_the_one_that_the_script_draws():
+    """Written anew by ``python docs/mkdocs/draw_architecture.py``."""
+    drawn = runpy.run_path(str(DOCS / "mkdocs" / "draw_architecture.py"))["draw"]()
+    assert (DOCS / "architecture.svg").read_text() == drawn
+
+
+def test_the_map_names_files_and_folders_that_exist():
+    folders = (DOCS / "architecture.md").read_text().partition("## Folders")[2].partition("Outside the package")[0]
+    rows = re.findall(r"^\| (`.+?) \|", folders, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`(.+?)`", row)]
+    assert len(named) > 20
+    assert [name for name in named if not (DOCS.parent / "fedjax_drag" / name).exists()] == []
+
+
+def test_the_page_of_configuration_keys_is_made_from_the_code():
+    """Written anew by ``python docs/mkdocs/configuration_page.py``."""
+    written = runpy.run_path(str(DOCS / "mkdocs" / "configuration_page.py"))["page"]()
+    assert (DOCS / "configuration.md").read_text() == written
 
 
 def test_every_page_is_in_the_navigation():
@@ -16,8 +40,48 @@ def test_every_page_is_in_the_navigation():
     assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
+@pytest.mark.parametrize("page", ["README.md", "RESULTS.md", "CONTRIBUTING.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(page):
+    """MkDocs checks those inside."""
+    root = DOCS.parent
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (root / page).read_text())
+    assert [target for target in targets if not (root / target).exists()] == []
+
+
 @pytest.mark.parametrize("module", [aggregators, algorithms], ids=lambda module: module.__name__.split(".")[-1])
 def test_every_formula_is_there(module):
     page = (DOCS / "formulas.md").read_text()
     missing = [name for name in module.__all__ if name != "from_aggregator" and not re.search(rf"\b{name}\b", page)]
     assert not missing
+
+
+@pytest.mark.parametrize("module", [aggregators, algorithms], ids=lambda module: module.__name__.split(".")[-1])
+def test_the_overview_names_everything(module):
+    page = (DOCS / "index.md").read_text()
+    assert [name for name in module.__all__ if name != "from_aggregator" and f"`{name}" not in page] == []
+
+
+def test_the_index_of_results_agrees_with_the_recorded_claims():
+    claims = json.loads((DOCS / "results" / "claims.json").read_text())
+    page = (DOCS / "results" / "index.md").read_text()
+    rows = re.findall(r"^\| \[(.+?)\]\(\S+\) \| (.+?) \| .* \| (\S+) \|$", page, re.MULTILINE)
+    assert len(rows) > 20
+    judged = {(claim["paper"], claim["place"], claim["holds"]) for claim in claims}
+    assert {(PAPERS.get(paper, paper), place, verdict) for paper, place, verdict in rows} <= judged
+
+    counts = Counter(claim["holds"] for claim in claims)
+    text = " ".join(page.split())
+    assert f"{len(claims)} claims: {counts['yes']} hold, {counts['no']} do not, {counts['diverged']} diverged" in text
+    assert f"{counts['not measured']} are not measured" in text
+    assert f"{counts['cannot be run']} cannot be run" in text
+
+
+@pytest.mark.thorough
+def test_the_recipes_run(capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "recipes.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 8
+    namespace = {"__name__": "recipes"}
+    for block in blocks:
+        exec(compile(block, "recipes.md", "exec"), namespace)
+    assert "'power': 1.0" in capsys.readouterr().out
+    assert all(result.history["test_accuracy"][-1] > 0.5 for result in namespace["results"])

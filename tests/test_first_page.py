@@ -1,4 +1,4 @@
-"""The README's commands, word for word and in order, in one folder; only the configurations are cut short."""
+"""The commands of the first pages, word for word and in order, in one folder; only the configurations are shortened."""
 
 import importlib.util
 import re
@@ -12,9 +12,11 @@ from fedjax_drag import data
 from fedjax_drag.cli.main import app
 
 ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/running.md", "docs/data.md")
+"""Read in this order: later pages use what the commands of earlier ones leave."""
 
 
-def found(dataset):
+def available(dataset):
     try:
         data.load(dataset)
     except FileNotFoundError:
@@ -22,7 +24,7 @@ def found(dataset):
     return True
 
 
-FASHION = None if found("fashion_mnist") else "Fashion-MNIST is not on this machine"
+FASHION = None if available("fashion_mnist") else "Fashion-MNIST is not on this machine"
 TENSORBOARD = None if importlib.util.find_spec("tensorboardX") else "tensorboardX is not installed"
 NOT_RUN = {
     "pip install -e .": "installs",
@@ -36,18 +38,23 @@ NOT_RUN = {
     "fedjax-drag run configs/fashion_mnist_drag.yaml mesh=cores": FASHION,
     "fedjax-drag run configs/fashion_mnist_drag.yaml mesh=cores --resume": FASHION,
 }
-"""Commands with the reason not to run them here, which is None where there is none on this machine."""
+"""Commands with the reason not to run them here; None where this machine can run them."""
 
 
 def commands():
-    """What stands in fenced blocks without a language, line by line."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    """The lines of all fenced blocks without a language, in the order of the pages."""
+    text = "".join((ROOT / page).read_text("utf-8") for page in PAGES)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [re.sub(r"\s+#.*", "", line) for language, block in blocks if not language for line in block.splitlines()]
     return [command.strip() for line in lines for command in line.split("&&")]
 
 
-def test_what_is_not_run_stands_there():
+def test_every_command_that_is_not_run_is_on_a_page():
     assert set(NOT_RUN) <= set(commands())
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 110
 
 
 @pytest.fixture

@@ -29,8 +29,17 @@ from fedjax_drag.aggregators._rfa import rfa
 from fedjax_drag.aggregators._root_only import root_only
 from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
 from fedjax_drag.aggregators._trimmed_mean import trimmed_mean
-from fedjax_drag.ops.screening import empty_metrics as empty_metrics  # no rules, but what a new one is made with
+
+# Not rules, but what a new rule is made with.
+from fedjax_drag.ops.screening import MetricsOnly as MetricsOnly
+from fedjax_drag.ops.screening import empty_metrics as empty_metrics
 from fedjax_drag.ops.screening import screened as screened
+from fedjax_drag.ops.screening import stateless as stateless
+from fedjax_drag.ops.sums import cosine_to_sum as cosine_to_sum
+from fedjax_drag.ops.sums import summed_rule as summed_rule
+from fedjax_drag.ops.weighted import Clients as Clients
+from fedjax_drag.ops.weighted import Weights as Weights
+from fedjax_drag.ops.weighted import weighted_rule as weighted_rule
 
 __all__ = [
     "autogm",

@@ -4,12 +4,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._geometric_median import GeometricMedianState, median_metrics
+from fedjax_drag.aggregators._geometric_median import median_metrics
 from fedjax_drag.ops.geometric_median import Median, converge, distances_to, in_accuracy_of, pull, root
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas, Params
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 _MEDIAN_ITERATIONS = 100
 
@@ -21,7 +22,7 @@ class _Alternation(NamedTuple):
     iterations: jax.Array
 
 
-def fill(distance: jax.Array, valid: jax.Array, lam: Any) -> jax.Array:
+def fill(distance: Float[Array, " clients"], valid: Bool[Array, " clients"], lam: Any) -> Float[Array, " clients"]:
     """``argmin sum_m alpha_m d_m + lam / 2 ||alpha||^2`` over the simplex of the valid clients, ``[S]``, exactly.
 
     ``alpha_m = max(0, level - d_m) / lam``: water of volume ``lam`` poured over grounds of heights ``d_m``.
@@ -37,6 +38,13 @@ def fill(distance: jax.Array, valid: jax.Array, lam: Any) -> jax.Array:
     level = (1 + height.sum()) / jnp.maximum(wet.sum(), 1)
     alpha = jnp.where(wet, jnp.maximum(level - height, 0.0), 0.0)
     return alpha * tree.inverse(alpha.sum())
+
+
+def _first(deltas: Deltas, equal: jax.Array) -> _Alternation:
+    """Before the first turn: the mean, and equal weights."""
+    none, infinite = jnp.zeros((), int), jnp.full((), jnp.inf, equal.dtype)
+    mean = jax.lax.stop_gradient(tree.weighted_sum(equal, deltas))
+    return _Alternation(Median(mean, equal, none, infinite), equal, infinite, none)
 
 
 def _equation(point: Params, deltas: Deltas, valid: jax.Array, lam: Any, smoothing: Any) -> Params:
@@ -82,12 +90,10 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
     checks.in_range("tolerance", tolerance, 0.0)
     checks.count("max_iterations", max_iterations, 1)
 
-    def init(params):
-        del params
-        return GeometricMedianState(empty_metrics("alpha", iterations=jnp.zeros((), int), residual=jnp.zeros(())))
-
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         equal, present, count, nu = in_accuracy_of(deltas, tree.uniform_weights(valid), valid, valid.sum(), smoothing)
         (strength,) = in_accuracy_of(deltas, jnp.maximum(count, 1) if lam is None else lam)
@@ -98,16 +104,12 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
             mass = fill(distance, valid, jax.lax.stop_gradient(strength))
             return _Alternation(median, mass, count * jnp.abs(mass - now.mass).max(), now.iterations + 1)
 
-        none, infinite = jnp.zeros((), int), jnp.full((), jnp.inf, equal.dtype)
-        start = Median(jax.lax.stop_gradient(tree.weighted_sum(equal, deltas)), equal, none, infinite)
-        last = jax.lax.while_loop(
-            lambda now: (now.changed > tolerance) & (now.iterations < max_iterations),
-            turn,
-            _Alternation(start, equal, infinite, none),
-        )
-        point = root(_equation, last.median.point, deltas, present, strength, nu)
-        found = Median(point, last.median.weight, last.iterations, last.changed)
-        metrics = {**median_metrics(found, deltas), "alpha": last.mass}
-        return tree.move(params, point), GeometricMedianState(metrics)
+        def unfinished(now: _Alternation) -> jax.Array:
+            return (now.changed > tolerance) & (now.iterations < max_iterations)
 
-    return Aggregator(init, apply, split="clients")
+        last = jax.lax.while_loop(unfinished, turn, _first(deltas, equal))
+        point = root(_equation, last.median.point, deltas, present, strength, nu)
+        median = Median(point, last.median.weight, last.iterations, last.changed)
+        return tree.move(params, point), MetricsOnly({**median_metrics(median, deltas), "alpha": last.mass})
+
+    return Aggregator(stateless("alpha", iterations=0, residual=0.0), apply, split="clients")

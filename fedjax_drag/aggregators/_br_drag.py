@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks
 from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import average, summing
-from fedjax_drag.types import Aggregator, Sums
+from fedjax_drag.ops.weighted import Clients, FirstPass, Kept, Weights, root_delta, weighted_rule
+from fedjax_drag.types import Aggregator, Params
 
 
 class BrDragState(NamedTuple):
@@ -43,7 +44,7 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
         extra ``malicious``, which only a simulation knows.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can sum as deltas come. Metrics:
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and also takes deltas in chunks. Metrics:
       ``divergence`` (``lambda_m``), ``cosine`` to ``r_t``, ``weight`` ``(1 - lambda_m) ||r_t|| / (||g_m|| S)``, the
       coefficient of ``g_m`` in the update.
 
@@ -65,42 +66,44 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
     if not callable(c):
         checks.in_range("c", c, 0.0)
 
-    def init(params):
+    def init(params: Params) -> BrDragState:
         del params
         return BrDragState(empty_metrics("divergence"), jnp.zeros(()) if oracle else ())
 
-    def scheduled(*, round, **_) -> Any:
-        assert callable(c)
-        return c(round)
+    given = _schedule(c) if callable(c) else lambda **_: c
 
-    given = scheduled if callable(c) else lambda **_: c
+    def weigh(clients: Clients, state: BrDragState, **extras: Any) -> Weights:
+        strength = state.strength if oracle else given(**extras)  # c_t
+        lam = strength * (1 - clients.cosine)  # lambda_m
+        return Weights(own=1 - lam, along=lam, metrics={"divergence": lam})  # v_m
 
-    def absorb_first_pass(total, state, seen, *, valid, malicious, **extras):
-        del total
-        lying = valid & malicious
-        # Of w and x the common factor 1/S falls out.
-        number, agreement = lying.sum(), jnp.where(lying, seen[0], 0.0).sum()
-        theorem = jnp.clip(number / jnp.maximum(number - agreement, 1e-6), 0.5, 1.0)
-        return state._replace(strength=jnp.where(number > 0, theorem, given(**extras)).astype(jnp.float32))
-
-    def accumulate(params, deltas, state, *, valid, root_delta, **extras):
-        del params
-        cosine = tree.cosines(deltas, root_delta)
-        lam = (state.strength if oracle else given(**extras)) * (1 - cosine)
-        unit_weight = valid * (1 - lam) * tree.inverse(tree.norms(deltas))
-        return tree.weighted_sum(unit_weight, deltas), (cosine, lam, unit_weight)
-
-    def finish(params, total, state, seen, *, valid, root_delta, **_):
-        cosine, lam, unit_weight = seen
-        share = tree.uniform_weights(valid)
-        pull = (share * lam).sum()
-        length = tree.norm(root_delta)
-        directions = average(total, valid)
-        delta = jax.tree.map(lambda d, r: length * d + pull * tree.accurate(r), directions, root_delta)
-        metrics = {"weight": share * unit_weight * length, "cosine": cosine, "divergence": lam}
-        return tree.move(params, delta), state._replace(metrics=metrics)
+    def absorb(mean: Params, state: BrDragState, *, kept: Kept, malicious: jax.Array, **extras: Any) -> BrDragState:
+        del mean
+        attackers = kept.valid & malicious
+        strength = jnp.where(attackers.any(), _theorem_2(attackers, kept.cosine), given(**extras))
+        return state._replace(strength=strength.astype(jnp.float32))
 
     needs = {"root_delta"} | ({"round"} if callable(c) else set()) | ({"malicious"} if oracle else set())
-    # An oracle hears the cohort twice in every round: first for the cosines.
-    twice = (lambda state: jnp.ones((), bool), absorb_first_pass) if oracle else (None, None)
-    return summing(init, Sums(accumulate, finish, *twice), frozenset(needs))
+    return weighted_rule(
+        weigh,
+        init,
+        reference=root_delta,
+        length="reference",
+        before=FirstPass(lambda state: jnp.ones((), bool), absorb) if oracle else None,
+        needs=frozenset(needs),
+    )
+
+
+def _schedule(c: Callable[..., Any]) -> Callable[..., Any]:
+    """``c_t`` from the extras of the round."""
+
+    def strength(*, round: jax.Array, **_: Any) -> Any:
+        return c(round)
+
+    return strength
+
+
+def _theorem_2(attackers: Bool[Array, " clients"], cosine: Float[Array, " clients"]) -> Float[Array, ""]:
+    """``w / (w - x)`` within [1/2, 1]: the factor 1/S that w and x have in common cancels."""
+    number, agreement = attackers.sum(), jnp.where(attackers, cosine, 0.0).sum()
+    return jnp.clip(number / jnp.maximum(number - agreement, 1e-6), 0.5, 1.0)

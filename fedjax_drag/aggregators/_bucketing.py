@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._nnm import passed_on
 from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 class BucketingState(NamedTuple):
@@ -28,7 +28,7 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
 
     Args:
       aggregator: the rule that gets ``ceil(S / s)`` means; its own arguments, such as a number of malicious clients,
-        are about buckets. One that remembers clients (needs ``client_ids``), or knows who is ``malicious``, is refused.
+        refer to buckets. It must not need ``client_ids`` or ``malicious``, which a bucket does not have.
       bucket_size: s, at least 1; with 1 only the order of the clients changes.
 
     Returns:
@@ -50,32 +50,34 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
 
     References:
       Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, Algorithm 1.
-      Reading: n clients that count are put into buckets as if the others did not exist.
+      Reading: n clients that count are put into buckets and the others are ignored.
     """
     checks.count("bucket_size", bucket_size, 1)
     for name in sorted(aggregator.needs & {"client_ids", "malicious"}):
         raise ValueError(
-            f"aggregator with needs={sorted(aggregator.needs)}: must not need {name}, as a bucket is no client"
+            f"aggregator with needs={sorted(aggregator.needs)}: must not need {name}, as a bucket is not a client"
         )
 
-    def init(params):
+    def init(params: Params) -> BucketingState:
         inner = aggregator.init(params)
         return BucketingState(inner._replace(metrics={}), empty_metrics(**passed_on(inner)))
 
     @screened
-    def apply(params, deltas, state, *, valid, key, **extras):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
+    ) -> tuple[Params, BucketingState]:
         own, key = jax.random.split(key)
         order = jax.random.permutation(own, len(valid))
         place = jnp.argsort(jnp.argsort(jnp.where(valid, order, len(valid))))
         member = (place // bucket_size == jnp.arange(-(-len(valid) // bucket_size))[:, None]) & valid
         share = jax.vmap(tree.uniform_weights)(member)
-        told = {name: value for name, value in extras.items() if name != "client_ids"}
-        if "num_examples" in told:
-            told["num_examples"] = jnp.where(member, told["num_examples"], 0).sum(1)
-        if "dissimilarity" in told:
-            told["dissimilarity"] = (share * jnp.where(valid, told["dissimilarity"], 0.0)).sum(1)
+        inner_extras = {name: value for name, value in extras.items() if name != "client_ids"}
+        if "num_examples" in inner_extras:
+            inner_extras["num_examples"] = jnp.where(member, inner_extras["num_examples"], 0).sum(1)
+        if "dissimilarity" in inner_extras:
+            inner_extras["dissimilarity"] = (share * jnp.where(valid, inner_extras["dissimilarity"], 0.0)).sum(1)
         means = tree.mix(share, deltas)
-        moved, inner = aggregator.apply(params, means, state.inner, valid=member.any(1), key=key, **told)
+        moved, inner = aggregator.apply(params, means, state.inner, valid=member.any(1), key=key, **inner_extras)
         update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
         metrics = {"weight": (inner.metrics["weight"][:, None] * share).sum(0), "cosine": tree.cosines(deltas, update)}
         return moved, BucketingState(inner._replace(metrics={}), metrics | passed_on(inner))

@@ -1,21 +1,16 @@
 """Bulyan: repeated Krum, then a mean around the median of every coordinate."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._krum import distances_to_others
 from fedjax_drag.ops.order_statistics import middle, to_keys
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas, Params
-
-
-class BulyanState(NamedTuple):
-    """State of :func:`bulyan`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def bulyan(num_byzantine: int = 0) -> Aggregator:
@@ -52,12 +47,10 @@ def bulyan(num_byzantine: int = 0) -> Aggregator:
     """
     checks.count("num_byzantine", num_byzantine)
 
-    def init(params):
-        del params
-        return BulyanState(empty_metrics("selected"))
-
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         if len(valid) < 4 * num_byzantine + 3:
             raise ValueError(
@@ -76,12 +69,14 @@ def bulyan(num_byzantine: int = 0) -> Aggregator:
             "cosine": tree.cosines(deltas, update),
             "selected": counted,
         }
-        return tree.move(params, update), BulyanState(metrics)
+        return tree.move(params, update), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless("selected"), apply)
 
 
-def _repeated_krum(apart: jax.Array, valid: jax.Array, num_byzantine: int) -> jax.Array:
+def _repeated_krum(
+    apart: Float[Array, "clients clients"], valid: Bool[Array, " clients"], num_byzantine: int
+) -> Bool[Array, " clients"]:
     """Which clients are chosen ``[S]``, from the distances to others.
 
     The next score is a sum over one client fewer: without the one just chosen, or else without the farthest. So nothing
@@ -90,13 +85,13 @@ def _repeated_krum(apart: jax.Array, valid: jax.Array, num_byzantine: int) -> ja
     size = len(valid)
     wanted = jnp.maximum(valid.sum() - 2 * num_byzantine, 1)
 
-    def choose(now, number):
+    def choose(now: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
         left, near = now
 
-        def by_sum():
+        def by_sum() -> jax.Array:
             return tree.norms(jnp.where(near, apart, 0.0))
 
-        def by_nearest():
+        def by_nearest() -> jax.Array:
             nearest = jnp.where(left, apart, jnp.inf).min(1)
             tied = nearest <= jnp.where(left, nearest, jnp.inf).min()
             return jnp.where(tied, tree.norms(jnp.where(left & jnp.isfinite(apart), apart, 0.0)), jnp.inf)
@@ -115,7 +110,7 @@ def _repeated_krum(apart: jax.Array, valid: jax.Array, num_byzantine: int) -> ja
     return valid & ~left
 
 
-def _around_median(deltas: Deltas, selected: jax.Array, num_byzantine: int) -> Any:
+def _around_median(deltas: Deltas, selected: Bool[Array, " clients"], num_byzantine: int) -> Any:
     """Coefficients ``[S, *p]``, of selected clients, of the mean of the beta values nearest to the median."""
     theta = selected.sum()
     beta = jnp.maximum(theta - 2 * num_byzantine, 1)
@@ -136,7 +131,7 @@ def _around_median(deltas: Deltas, selected: jax.Array, num_byzantine: int) -> A
     def number(holds: Any) -> Params:
         return tree.weighted_sum(selected.astype(jnp.float32), holds)
 
-    def shares(inside, edge, num_inside, num_edge):
+    def shares(inside: jax.Array, edge: jax.Array, num_inside: jax.Array, num_edge: jax.Array) -> jax.Array:
         return (inside + edge * ((beta - num_inside) * tree.inverse(num_edge))) / beta
 
     return jax.tree.map(shares, inside, edge, number(inside), number(edge))

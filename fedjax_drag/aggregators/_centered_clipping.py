@@ -9,7 +9,7 @@ from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.geometric_median import distances_to
 from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Params
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 class CenteredClippingState(NamedTuple):
@@ -40,8 +40,8 @@ def centered_clipping(radius: Any, iterations: int = 1) -> Aggregator:
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``scale`` (``min(1, radius / ||g_m - v||)`` in the last
-      iteration), ``weight`` (the coefficient of ``g_m`` in the new ``v``; what is missing to a sum of 1 lies on the old
-      one), ``cosine`` to the new ``v``.
+      iteration), ``weight`` (the coefficient of ``g_m`` in the new ``v``; the rest, up to a sum of 1, is that of the
+      old one), ``cosine`` to the new ``v``.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -54,29 +54,31 @@ def centered_clipping(radius: Any, iterations: int = 1) -> Aggregator:
 
     References:
       Karimireddy et al., Learning from history for Byzantine robust optimization, 2021. Reading: the paper lets
-      clients send momentum; here ``g_m`` are plain deltas, and the memory lies in ``v`` alone.
+      clients send momentum; here ``g_m`` are plain deltas, and the only state is ``v``.
     """
     checks.positive("radius", radius)
     checks.count("iterations", iterations, 1)
 
-    def init(params):
+    def init(params: Params) -> CenteredClippingState:
         center = jax.tree.map(lambda p: tree.accurate(jnp.zeros_like(p)), params)
         return CenteredClippingState(center, empty_metrics("scale"))
 
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, CenteredClippingState]:
         share = tree.uniform_weights(valid)
 
-        def iterate(before, _):
-            center, weight, _ = before
+        def iterate(before: tuple[Params, jax.Array, jax.Array], none: None) -> tuple[Any, None]:
+            center, weight = before[:2]
             scale = jnp.where(valid, clip_scale(distances_to(center, deltas, share), radius), 0.0)
             pull = share * scale
             kept = 1 - pull.sum()
             center = jax.tree.map(lambda v, s: kept * v + s, center, tree.weighted_sum(pull, deltas))
-            return (center, kept * weight + pull, scale), None
+            return (center, kept * weight + pull, scale), none
 
         nobody = jnp.zeros(share.shape, jnp.result_type(*jax.tree.leaves(state.center)))
-        (center, weight, scale), _ = jax.lax.scan(iterate, (state.center, nobody, nobody), length=iterations)
+        center, weight, scale = jax.lax.scan(iterate, (state.center, nobody, nobody), length=iterations)[0]
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, center), "scale": scale}
         return tree.move(params, center), CenteredClippingState(center, metrics)
 

@@ -1,21 +1,15 @@
 """ClusterGuardFL: weights from how ordinary a client's change of predictions is."""
 
-import functools
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.kmeans import kmeans
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator
-
-
-class ClusterGuardState(NamedTuple):
-    """State of :func:`clusterguard`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, Params, State
 
 
 def clusterguard(
@@ -68,38 +62,31 @@ def clusterguard(
       ten restarts counts.
     """
     checks.count("num_clusters", num_clusters, 1)
-    checks.one_of("emd", emd, ("class_histogram", "flattened"))
+    checks.one_of("emd", emd, sorted(DISSIMILARITIES.values()))
     if use_num_examples and not standardise:
         raise ValueError(
             f"use_num_examples={use_num_examples}, standardise={standardise}: must be standardised, "
             "or the sizes alone decide the clusters"
         )
 
-    def init(params):
-        del params
-        return ClusterGuardState(empty_metrics("cluster", "dissimilarity"))
-
-    def with_size(dissimilarity, *, num_examples, **_):
-        return [dissimilarity, num_examples]
-
-    def alone(dissimilarity, **_):
-        return [dissimilarity]
-
-    features_of = with_size if use_num_examples else alone
-    centred = functools.partial(_centred, unit_variance=standardise)
+    features_of = _with_size if use_num_examples else _alone
 
     @screened
-    def apply(params, deltas, state, *, valid, dissimilarity, key, **extras):
+    def apply(
+        params: Params,
+        deltas: Deltas,
+        state: State,
+        *,
+        valid: jax.Array,
+        dissimilarity: jax.Array,
+        key: jax.Array,
+        **extras: Any,
+    ) -> tuple[Params, MetricsOnly]:
         del state
         present = valid & jnp.isfinite(dissimilarity)
-        features = [centred(x, present) for x in features_of(dissimilarity, **extras)]
+        features = [_centred(x, present, standardise) for x in features_of(dissimilarity, **extras)]
         cluster = kmeans(jnp.stack(features, 1), present, key, num_clusters).assignment
-        together = (cluster[:, None] == cluster[None, :]) & present[:, None] & present[None, :]
-        size = together.sum(1)
-        share = together * tree.inverse(size.astype(jnp.float32))[:, None]
-        centroids = [jnp.dot(share, x, precision=jax.lax.Precision.HIGHEST) for x in features]
-        distance = tree.norms(tree.subtract(features, centroids))
-        weight = _softmax(size / (1 + distance), present)
+        weight = _softmax(_scores(features, cluster, present), present)
         update = tree.weighted_sum(weight, deltas)
         metrics = {
             "weight": weight,
@@ -107,14 +94,34 @@ def clusterguard(
             "cluster": cluster.astype(jnp.float32),
             "dissimilarity": jnp.where(present, tree.accurate(dissimilarity), 0.0),
         }
-        return tree.move(params, update), ClusterGuardState(metrics)
+        return tree.move(params, update), MetricsOnly(metrics)
 
-    # Whoever calls apply gives one extra, dissimilarity; the suffix only tells the engine which distance to compute.
-    needs = frozenset({"dissimilarity" if emd == "flattened" else "dissimilarity:class_histogram"})
-    return Aggregator(init, apply, needs, split="clients")
+    needs = frozenset(need for need, distance in DISSIMILARITIES.items() if distance == emd)
+    return Aggregator(stateless("cluster", "dissimilarity"), apply, needs, split="clients")
 
 
-def _centred(x: jax.Array, present: jax.Array, unit_variance: bool) -> jax.Array:
+def _with_size(dissimilarity: jax.Array, *, num_examples: jax.Array, **_: Any) -> list[jax.Array]:
+    return [dissimilarity, num_examples]
+
+
+def _alone(dissimilarity: jax.Array, **_: Any) -> list[jax.Array]:
+    return [dissimilarity]
+
+
+def _scores(
+    features: list[jax.Array], cluster: Int[Array, " clients"], present: Bool[Array, " clients"]
+) -> Float[Array, " clients"]:
+    """``S_m = |A(m)| / (1 + d_m)``, ``[S]``."""
+    same = (cluster[:, None] == cluster[None, :]) & present[:, None] & present[None, :]
+    size = same.sum(1)
+    share = same * tree.inverse(size.astype(jnp.float32))[:, None]
+    centroids = [jnp.dot(share, x, precision=jax.lax.Precision.HIGHEST) for x in features]
+    return size / (1 + tree.norms(tree.subtract(features, centroids)))
+
+
+def _centred(
+    x: Num[Array, " clients"], present: Bool[Array, " clients"], unit_variance: bool
+) -> Float[Array, " clients"]:
     """``x`` ``[S]`` with mean 0, and variance 1 if asked for, over the clients present; 0 where equal up to rounding.
 
     Neither clusters nor distances depend on the mean.
@@ -130,7 +137,7 @@ def _centred(x: jax.Array, present: jax.Array, unit_variance: bool) -> jax.Array
     return deviation * scale
 
 
-def _softmax(scores: jax.Array, present: jax.Array) -> jax.Array:
+def _softmax(scores: Float[Array, " clients"], present: Bool[Array, " clients"]) -> Float[Array, " clients"]:
     """Softmax over the clients present; 0 for the others, and for all if there is none."""
     terms = jnp.where(present, jnp.exp(jnp.where(present, scores - jnp.max(scores * present), 0.0)), 0.0)
     return terms * tree.inverse(terms.sum())

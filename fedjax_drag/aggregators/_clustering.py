@@ -1,24 +1,19 @@
 """Clustering: the deltas fall into two groups by direction, and the larger one counts."""
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from fedjax_drag import tree
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.linkage import two_groups
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
-class ClusteringState(NamedTuple):
-    """State of :func:`clustering`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
-
-
-def cosine_distances(deltas: Deltas) -> jax.Array:
+def cosine_distances(deltas: Deltas) -> Float[Array, "clients clients"]:
     """``1 - cos(g_i, g_j)`` for all pairs, ``[S, S]`` in [0, 2]; 1 where either is zero or not finite, 0 with itself.
 
     As ``||u_i - u_j||^2 / 2`` for unit vectors, which keeps its digits where all directions are nearly the same.
@@ -27,8 +22,8 @@ def cosine_distances(deltas: Deltas) -> jax.Array:
     usable = norms >= jnp.finfo(norms.dtype).tiny  # below, the inverse overflows
     unit = jnp.where(usable, tree.inverse(norms), 0.0)
 
-    def on_sphere(leaf):
-        per_row = unit.reshape(-1, *[1] * (leaf.ndim - 1))
+    def on_sphere(leaf: jax.Array) -> jax.Array:
+        per_row = tree.expand(unit, leaf)
         return jnp.where(per_row > 0, per_row * tree.accurate(leaf), 0.0)
 
     apart = jnp.square(distances(jax.tree.map(on_sphere, deltas))) / 2
@@ -59,12 +54,10 @@ def clustering() -> Aggregator:
       here; the exact minimiser, which is single linkage, tends to split off one client.
     """
 
-    def init(params):
-        del params
-        return ClusteringState(empty_metrics("selected"))
-
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         apart = cosine_distances(jax.lax.stop_gradient(deltas))
         groups = two_groups(apart, valid)
@@ -79,6 +72,6 @@ def clustering() -> Aggregator:
             "cosine": tree.cosines(deltas, update),
             "selected": selected.astype(jnp.float32),
         }
-        return tree.move(params, update), ClusteringState(metrics)
+        return tree.move(params, update), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless("selected"), apply)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import average, summing
-from fedjax_drag.types import Aggregator, Params, Sums
+from fedjax_drag.ops.weighted import Clients, FirstPass, Step, Weights, weighted_rule
+from fedjax_drag.types import Aggregator, Params
 
 
 class DragState(NamedTuple):
@@ -40,8 +40,8 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
       divergence: ``"cosine"`` or ``"angle"`` (``lambda = c (2/pi) arccos(cos)``).
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come; in the first round they must then come
-      twice, for ``r_0`` and for ``Delta_0``. Metrics: ``divergence`` (``lambda_m``), ``cosine`` to
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks, in the first round twice, for
+      ``r_0`` and for ``Delta_0``. Metrics: ``divergence`` (``lambda_m``), ``cosine`` to
       ``r_t``, ``weight`` ``(1 - lambda_m)/S``, the coefficient of ``g_m`` in ``Delta_t``.
 
     Raises:
@@ -54,38 +54,34 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
       3 passes over the deltas.
 
     References:
-      Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning,
-      Algorithm 1; Zhu et al., DRAG, Algorithm 1. Reading: the latter prints ``theta - Delta``, a slip
-      of the sign. In the first round the same deltas serve for ``r_0`` and ``v_m``. A zero
-      reference has cosine 0 with everything and adds nothing.
+      Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Algorithm 1; Zhu et
+      al., DRAG, Algorithm 1. Reading: the latter prints ``theta - Delta``, a slip of the sign. In the first round the
+      same deltas serve for ``r_0`` and ``v_m``. A zero reference has cosine 0 with everything and adds nothing.
     """
     checks.in_range("c", c, 0.0)
     checks.in_range("alpha", alpha, 0.0, 1.0)
     checks.one_of("divergence", divergence, ("cosine", "angle"))
 
-    def init(params):
+    def init(params: Params) -> DragState:
         return DragState(tree.zeros_like(params), jnp.zeros((), int), empty_metrics("divergence"))
 
-    def accumulate(params, deltas, state, *, valid, first_pass=False, **_):
-        del params
-        cosine = tree.cosines(deltas, state.reference)
-        lam = c * (1 - cosine if divergence == "cosine" else 2 / jnp.pi * tree.angles(deltas, state.reference))
-        lam = jnp.where(first_pass, 0.0, lam)  # the first pass finds the mean, r_0
-        return tree.weighted_sum(valid * (1 - lam), deltas), (cosine, lam, tree.norms(deltas))
+    def weigh(clients: Clients, state: DragState, **_: Any) -> Weights:
+        del state
+        lam = c * (1 - clients.cosine if divergence == "cosine" else 2 / jnp.pi * clients.angle)  # lambda_m
+        return Weights(own=1 - lam, along=lam, metrics={"divergence": lam})  # v_m
 
-    def absorb_first_pass(total, state, seen, *, valid, **_):
-        del seen
-        first = jax.tree.map(lambda m, r: m.astype(r.dtype), average(total, valid), state.reference)
-        return state._replace(reference=first)
+    def follow(step: Step, state: DragState, **_: Any) -> tuple[Step, DragState]:
+        mixed = lambda r, delta: ((1 - alpha) * r + alpha * delta).astype(r.dtype)  # r_{t+1}
+        following = jax.tree.map(mixed, state.reference, step.update)
+        return step, state._replace(reference=following, round=state.round + 1)
 
-    def finish(params, total, state, seen, *, valid, **_):
-        cosine, lam, norms = seen
-        share, reference = tree.uniform_weights(valid), state.reference
-        pull, unit = (share * lam * norms).sum(), tree.inverse(tree.norm(reference))
-        dragged = average(total, valid)
-        delta = jax.tree.map(lambda d, r: d + pull * (unit * tree.accurate(r)), dragged, reference)
-        following = jax.tree.map(lambda r, d: ((1 - alpha) * r + alpha * d).astype(r.dtype), reference, delta)
-        metrics = {"weight": share * (1 - lam), "cosine": cosine, "divergence": lam}
-        return tree.move(params, delta), DragState(following, state.round + 1, metrics)
+    def start(mean: Params, state: DragState, **_: Any) -> DragState:  # r_0
+        return state._replace(reference=jax.tree.map(lambda m, r: m.astype(r.dtype), mean, state.reference))
 
-    return summing(init, Sums(accumulate, finish, lambda state: state.round == 0, absorb_first_pass))
+    return weighted_rule(
+        weigh,
+        init,
+        reference=lambda state, **_: state.reference,
+        before=FirstPass(lambda state: state.round == 0, start),
+        after=follow,
+    )

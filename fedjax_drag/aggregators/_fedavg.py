@@ -3,13 +3,12 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import cosine_to_sum, summing
-from fedjax_drag.types import Aggregator, Sums
+from fedjax_drag.ops.weighted import Clients, Step, Weights, weighted_rule
+from fedjax_drag.types import Aggregator, Params
 
 
 class FedAvgState(NamedTuple):
@@ -31,7 +30,7 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
         ``eps`` is added. Default: a step of size 1. In a configuration, one of ``fedjax-drag list optimizers``.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``weight`` ``p_m``; from the
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks. Metrics: ``weight`` ``p_m``; from the
       whole stack also ``cosine`` to the average.
 
     Raises:
@@ -54,31 +53,28 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
     """
     checks.one_of("weighting", weighting, ("uniform", "examples"))
 
-    def init(params):
+    def init(params: Params) -> FedAvgState:
         optimizer = server_optimizer.init(params) if server_optimizer else ()
         return FedAvgState(optimizer, empty_metrics())
 
-    def by_examples(valid, *, num_examples, **_):
-        return valid * tree.accurate(num_examples)
+    def uniform(clients: Clients, state: FedAvgState, **_: Any) -> Weights:
+        del clients, state
+        return Weights(own=1.0)
 
-    def uniform(valid, **_):
-        return valid.astype(jnp.float32)
+    def by_examples(clients: Clients, state: FedAvgState, *, num_examples: jax.Array, **_: Any) -> Weights:
+        del clients, state
+        number = tree.accurate(num_examples)
+        return Weights(own=number, mass=number)
 
-    weigh = by_examples if weighting == "examples" else uniform
-
-    def accumulate(params, deltas, state, *, valid, **extras):
-        del params, state
-        mass = weigh(valid, **extras)
-        return tree.weighted_sum(mass, deltas), mass
-
-    def finish(params, total, state, mass, **_):
-        unit = tree.inverse(mass.sum())
-        average, metrics = tree.scale(unit, total), {"weight": unit * mass}
-        if not server_optimizer:
-            return tree.move(params, average), FedAvgState((), metrics)
-        gradient = jax.tree.map(lambda p, a: -a.astype(p.dtype), params, average)
+    def optimised(step: Step, state: FedAvgState, *, params: Params, **_: Any) -> tuple[Step, FedAvgState]:
+        assert server_optimizer is not None
+        gradient = jax.tree.map(lambda p, u: -u.astype(p.dtype), params, step.update)
         update, optimizer = server_optimizer.update(gradient, state.optimizer, params)
-        return tree.move(params, update), FedAvgState(optimizer, metrics)
+        return step._replace(update=update), state._replace(optimizer=optimizer)
 
-    needs = frozenset({"num_examples"} if weighting == "examples" else ())
-    return summing(init, Sums(accumulate, finish), needs, hindsight={"cosine": cosine_to_sum})
+    return weighted_rule(
+        by_examples if weighting == "examples" else uniform,
+        init,
+        after=optimised if server_optimizer else None,
+        needs=frozenset({"num_examples"} if weighting == "examples" else ()),
+    )

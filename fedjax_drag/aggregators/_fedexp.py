@@ -1,20 +1,13 @@
 """FedExP: the step size that extrapolation along the average allows."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import average, cosine_to_sum, summing
-from fedjax_drag.types import Aggregator, Sums
-
-
-class FedExPState(NamedTuple):
-    """State of :func:`fedexp`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import stateless
+from fedjax_drag.ops.weighted import Clients, Kept, Step, Weights, weighted_rule
+from fedjax_drag.types import Aggregator, State
 
 
 def fedexp(eps: Any = 1e-3) -> Aggregator:
@@ -29,8 +22,8 @@ def fedexp(eps: Any = 1e-3) -> Aggregator:
       eps: keeps the quotient small where the average nearly vanishes, > 0, in squared units of the deltas.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``server_step_size`` (``eta_g``,
-      scalar), ``weight`` ``eta_g / S``; from the whole stack also ``cosine`` to the average.
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks. Metrics: ``server_step_size``
+      (``eta_g``, scalar), ``weight`` ``eta_g / S``; from the whole stack also ``cosine`` to the average.
 
     Raises:
       ValueError: if ``eps`` is not positive.
@@ -47,24 +40,17 @@ def fedexp(eps: Any = 1e-3) -> Aggregator:
     """
     checks.positive("eps", eps)
 
-    def init(params):
-        del params
-        return FedExPState(empty_metrics(server_step_size=jnp.zeros(())))
+    def weigh(clients: Clients, state: State, **_: Any) -> Weights:
+        del clients, state
+        return Weights(own=1.0)
 
-    def accumulate(params, deltas, state, *, valid, **_):
-        del params, state
-        return tree.weighted_sum(valid.astype(jnp.float32), deltas), tree.norms(deltas)
-
-    def finish(params, total, state, norms, *, valid, **_):
-        del state
-        share = tree.uniform_weights(valid)
-        mean = average(total, valid)
-        length = tree.norm(mean)
+    def extrapolate(step: Step, state: State, *, kept: Kept, **_: Any) -> tuple[Step, State]:
+        share, length = step.metrics["weight"], tree.norm(step.update)  # 1/S, ||mean g||
         unit = tree.inverse(tree.norm((length, jnp.sqrt(eps))))
-        root = unit * tree.norm(jnp.sqrt(share / 2) * norms)
+        root = unit * tree.norm(jnp.sqrt(share / 2) * kept.norm)  # its square is the quotient of the formula
         longest = jnp.sqrt(jnp.finfo(root.dtype).max / 2) * jnp.sqrt(tree.inverse(jnp.maximum(length, 1.0)))
         eta = jnp.square(jnp.clip(root, 1.0, longest))
-        metrics = {"weight": eta * share, "server_step_size": eta}
-        return tree.move(params, tree.scale(eta, mean)), FedExPState(metrics)
+        metrics = step.metrics | {"weight": eta * share, "server_step_size": eta}
+        return Step(tree.scale(eta, step.update), metrics), state
 
-    return summing(init, Sums(accumulate, finish), hindsight={"cosine": cosine_to_sum})
+    return weighted_rule(weigh, stateless(server_step_size=0.0), after=extrapolate)

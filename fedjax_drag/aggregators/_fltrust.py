@@ -1,20 +1,13 @@
 """FLTrust: weights from the agreement with the server's own update."""
 
-from typing import NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import summing
-from fedjax_drag.types import Aggregator, Sums
-
-
-class FLTrustState(NamedTuple):
-    """State of :func:`fltrust`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import stateless
+from fedjax_drag.ops.weighted import Clients, Step, Weights, root_delta, weighted_rule
+from fedjax_drag.types import Aggregator, State
 
 
 def fltrust(projection: bool = False) -> Aggregator:
@@ -30,9 +23,9 @@ def fltrust(projection: bool = False) -> Aggregator:
         how the BR-DRAG paper describes the rule.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can sum as deltas come. Metrics: ``trust``
-      (``TS_m``), ``cosine`` to ``r``, ``weight`` (the coefficient of ``g_m``; with ``projection`` the client's share in
-      the sum of scores). If no client is trusted, parameters stay as they were.
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and also takes deltas in chunks. Metrics:
+      ``trust`` (``TS_m``), ``cosine`` to ``r``, ``weight`` (the coefficient of ``g_m``; with ``projection`` the
+      client's share in the sum of scores). If no client is trusted, parameters stay as they were.
 
     Breakdown point:
       1: the update is never longer than the root delta (with projection 0).
@@ -45,29 +38,22 @@ def fltrust(projection: bool = False) -> Aggregator:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section VI.
     """
 
-    def init(params):
-        del params
-        return FLTrustState(empty_metrics("trust"))
-
-    def accumulate(params, deltas, state, *, valid, root_delta, **_):
-        del params, state
-        cosine, norms = tree.cosines(deltas, root_delta), tree.norms(deltas)
-        trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)
-        unit_weight = trust * tree.inverse(norms)
-        return () if projection else tree.weighted_sum(unit_weight, deltas), (cosine, norms, trust, unit_weight)
-
-    def finish(params, total, state, seen, *, valid, root_delta, **_):
+    def weigh(clients: Clients, state: State, **_: Any) -> Weights:
         del state
-        cosine, norms, trust, unit_weight = seen
-        unit, length = tree.inverse(trust.sum()), tree.norm(root_delta)
+        trust = jnp.where(clients.valid, jnp.maximum(clients.cosine, 0.0), 0.0)  # TS_m
         if projection:
-            distance = (tree.uniform_weights(valid) * trust * norms).sum()
-            update = jax.tree.map(lambda r: distance * (tree.inverse(length) * tree.accurate(r)), root_delta)
-            weight = unit * trust
-        else:
-            update = tree.scale(unit * length, total)
-            weight = unit_weight * (unit * length)
-        metrics = {"weight": weight, "cosine": cosine, "trust": trust}
-        return tree.move(params, update), FLTrustState(metrics)
+            return Weights(along=trust, metrics={"trust": trust})
+        return Weights(own=trust, mass=trust, metrics={"trust": trust})
 
-    return summing(init, Sums(accumulate, finish), frozenset({"root_delta"}))
+    def shares(step: Step, state: State, **_: Any) -> tuple[Step, State]:
+        trust = step.metrics["trust"]
+        return step._replace(metrics=step.metrics | {"weight": tree.inverse(trust.sum()) * trust}), state
+
+    return weighted_rule(
+        weigh,
+        stateless("trust"),
+        reference=root_delta,
+        length="client" if projection else "reference",
+        after=shares if projection else None,
+        needs=frozenset({"root_delta"}),
+    )

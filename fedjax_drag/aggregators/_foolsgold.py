@@ -1,15 +1,16 @@
 """FoolsGold: clients that keep pulling in the same direction lose their weight."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 _SAME = 1e-12  # 1 - cosine of vectors that are parallel up to rounding
 _TOP = 0.99  # keeps the logit of the least similar client finite
@@ -33,7 +34,7 @@ def foolsgold(num_clients: int) -> Aggregator:
     With the sum ``H_m`` of client m's deltas, this round's included, over the clients i, j of the round::
 
         c_ij = cos(H_i, H_j),  c_ii = 0,  v_i = max_j c_ij
-        c_ij <- c_ij v_i / v_j  where v_i < v_j                  (pardons whoever resembles a sybil by chance)
+        c_ij <- c_ij v_i / v_j  where v_i < v_j                  (pardons a client that resembles a sybil by chance)
         a_i = (1 - max_j c_ij) / max_k (1 - max_j c_kj)
         w_i = log(a_i / (1 - a_i)) + 1/2, clipped to [0, 1]
         theta += (1/S) sum_i w_i g_i
@@ -44,7 +45,7 @@ def foolsgold(num_clients: int) -> Aggregator:
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs ``client_ids``. Metrics: ``trust`` (``w_i``), ``weight``
       (``w_i / S``), ``cosine`` to the update. A client that is absent or rejected keeps its history. If all clients
-      are parallel nobody stands out, and all are trusted.
+      are parallel, all are trusted.
 
     Raises:
       ValueError: if ``num_clients`` is not a count of at least 1.
@@ -63,24 +64,24 @@ def foolsgold(num_clients: int) -> Aggregator:
     """
     checks.count("num_clients", num_clients, 1)
 
-    def init(params):
+    def init(params: Params) -> FoolsGoldState:
         history = per_client.zeros(params, num_clients, lambda p: tree.accurate(p).dtype)
         return FoolsGoldState(history, empty_metrics("trust"))
 
     @screened
-    def of_cohort(params, deltas, state, *, valid, **_):
-        def grown(past, delta):
-            counted = valid.reshape(-1, *[1] * (delta.ndim - 1))
-            return past + jnp.where(counted, tree.accurate(delta), 0)
-
-        history = jax.tree.map(grown, state.history, deltas)
+    def of_cohort(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, FoolsGoldState]:
+        history = _grown(state.history, deltas, valid)
         trust = jnp.where(valid, _trust(cosine_distances(history), valid), 0.0)
         weight = trust * tree.uniform_weights(valid)
         update = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, update), "trust": trust}
         return tree.move(params, update), FoolsGoldState(history, metrics)
 
-    def apply(params, deltas, state, *, client_ids, **extras):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, client_ids: jax.Array, **extras: Any
+    ) -> tuple[Params, FoolsGoldState]:
         # Only the cohort's rows are touched, so that a round costs what the cohort does and not the federation.
         cohort = state._replace(history=state.history.take(client_ids))
         params, after = of_cohort(params, deltas, cohort, **extras)
@@ -90,7 +91,13 @@ def foolsgold(num_clients: int) -> Aggregator:
     return Aggregator(init, apply, frozenset({"client_ids"}))
 
 
-def _trust(gaps: jax.Array, valid: jax.Array) -> jax.Array:
+def _grown(history: Deltas, deltas: Deltas, valid: Bool[Array, " clients"]) -> Deltas:
+    """The cohort's sums with the deltas of the clients that count."""
+    add = lambda past, delta: past + jnp.where(tree.expand(valid, delta), tree.accurate(delta), 0)
+    return jax.tree.map(add, history, deltas)
+
+
+def _trust(gaps: Float[Array, "clients clients"], valid: Bool[Array, " clients"]) -> Float[Array, " clients"]:
     """``w`` ``[S]`` from ``1 - cos`` of the histories ``[S, S]``, in which nothing cancels between near parallels."""
     others = valid[:, None] & valid[None, :] & ~jnp.eye(valid.shape[0], dtype=bool)
     gaps = jnp.where(others, gaps, 1.0)  # c_ii = 0

@@ -1,19 +1,13 @@
 """FoolsGold as the TACO paper describes it: weights from the agreement with the mean."""
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator
-
-
-class FoolsGoldTacoState(NamedTuple):
-    """State of :func:`foolsgold_taco`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def foolsgold_taco() -> Aggregator:
@@ -42,17 +36,15 @@ def foolsgold_taco() -> Aggregator:
       Reading: the extra factor 1/N is dropped; a negative cosine counts as 0.
     """
 
-    def init(params):
-        del params
-        return FoolsGoldTacoState(empty_metrics("trust"))
-
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         cosine = tree.cosines(deltas, tree.mean(deltas, valid))
         trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)
         weight = trust * tree.inverse(trust.sum())
         metrics = {"weight": weight, "cosine": cosine, "trust": trust}
-        return tree.move(params, tree.weighted_sum(weight, deltas)), FoolsGoldTacoState(metrics)
+        return tree.move(params, tree.weighted_sum(weight, deltas)), MetricsOnly(metrics)
 
-    return Aggregator(init, apply, split="clients")
+    return Aggregator(stateless("trust"), apply, split="clients")

@@ -2,22 +2,19 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._geometric_median import (
-    GeometricMedianState,
-    check_solver,
-    median_metrics,
-    median_state,
-)
+from fedjax_drag.aggregators._geometric_median import check_solver, median_metrics
 from fedjax_drag.ops.geometric_median import geometric_median_of
-from fedjax_drag.ops.screening import screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
-def draw_groups(key: jax.Array, valid: jax.Array, num_groups: Any) -> jax.Array:
+def draw_groups(key: chex.PRNGKey, valid: Bool[Array, " clients"], num_groups: Any) -> Int[Array, " clients"]:
     """A group in ``[0, num_groups)`` for each client ``[S]``: at random, in nearly equal numbers of valid clients."""
     ticket = jnp.where(valid, jax.random.uniform(key, valid.shape, jnp.float32), jnp.inf)
     rank = jnp.argsort(jnp.argsort(ticket))
@@ -30,13 +27,13 @@ def geomed(
     """Moves by the geometric median of the means of k disjoint groups of clients.
 
     ``theta += argmin_z sum_j ||z - mean of group j||``. The groups are drawn anew in every round, evenly among the
-    clients that are there and by their places in the cohort. Averaging first lowers the variance; a malicious client
+    clients that take part and by their places in the cohort. Averaging first lowers the variance; a malicious client
     costs a whole group.
 
     Args:
       num_groups: k, >= 1 and at most S; with S it is :func:`geometric_median`, with 1 the mean. The guarantee needs
-        more than twice as many groups as malicious clients. If fewer clients are there, every one is a group. Default:
-        half as many as there are clients, rounded up.
+        more than twice as many groups as malicious clients. If fewer clients take part, each is a group. Default:
+        half the number of clients, rounded up.
       smoothing: lower bound nu on a distance, > 0, in the units of the deltas.
       tolerance: how far the result may be from the median, as a share of the median distance to the means, >= 0.
       max_iterations: bound on the number of iterations, >= 1.
@@ -67,20 +64,28 @@ def geomed(
     check_solver(smoothing, tolerance, max_iterations)
 
     @screened
-    def apply(params, deltas, state, *, valid, key, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
-        size = tree.cohort_size(deltas)
-        if num_groups is not None and num_groups > size:
-            raise ValueError(f"num_groups={num_groups}: must be at most S = {size}, the number of clients in a round")
-        rows = (size + 1) // 2 if num_groups is None else num_groups
-        wanted = (valid.sum() + 1) // 2 if num_groups is None else num_groups
-        group = draw_groups(key, valid, wanted)
-        member = valid * jax.nn.one_hot(group, rows, axis=0)
-        share = member * tree.inverse(member.sum(1, keepdims=True))
-        found = geometric_median_of(
-            tree.mix(share, deltas), tree.uniform_weights(member.any(1)), smoothing, tolerance, max_iterations
+        share = _shares(key, valid, num_groups)
+        median = geometric_median_of(
+            tree.mix(share, deltas), tree.uniform_weights(share.any(1)), smoothing, tolerance, max_iterations
         )
-        metrics = median_metrics(found._replace(weight=found.weight @ share), deltas)
-        return tree.move(params, found.point), GeometricMedianState(metrics)
+        metrics = median_metrics(median._replace(weight=median.weight @ share), deltas)
+        return tree.move(params, median.point), MetricsOnly(metrics)
 
-    return Aggregator(median_state, apply, frozenset(), split="clients")
+    return Aggregator(stateless(iterations=0, residual=0.0), apply, split="clients")
+
+
+def _shares(
+    key: chex.PRNGKey, valid: Bool[Array, " clients"], num_groups: int | None
+) -> Float[Array, "groups clients"]:
+    """Each client's share in the mean of its group; rows of zeros are empty groups."""
+    size = len(valid)
+    if num_groups is not None and num_groups > size:
+        raise ValueError(f"num_groups={num_groups}: must be at most S = {size}, the number of clients in a round")
+    rows = (size + 1) // 2 if num_groups is None else num_groups
+    wanted = (valid.sum() + 1) // 2 if num_groups is None else num_groups
+    member = valid * jax.nn.one_hot(draw_groups(key, valid, wanted), rows, axis=0)
+    return member * tree.inverse(member.sum(1, keepdims=True))

@@ -1,21 +1,15 @@
 """The geometric median of the deltas."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.geometric_median import Median, geometric_median_of
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas
-
-
-class GeometricMedianState(NamedTuple):
-    """State of the rules that take a geometric median: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def geometric_median(smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iterations: int = 100) -> Aggregator:
@@ -53,16 +47,10 @@ def geometric_median(smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iteration
     return median_rule("uniform", smoothing, tolerance, max_iterations, geometric_median_of)
 
 
-def median_state(params: Any) -> GeometricMedianState:
-    """State before the first round."""
-    del params
-    return GeometricMedianState(empty_metrics(iterations=jnp.zeros((), int), residual=jnp.zeros(())))
-
-
-def median_metrics(found: Median, deltas: Deltas) -> dict[str, jax.Array]:
+def median_metrics(median: Median, deltas: Deltas) -> dict[str, jax.Array]:
     """The metrics of a geometric median."""
-    cosine = tree.cosines(deltas, found.point)
-    return {"weight": found.weight, "cosine": cosine, "iterations": found.iterations, "residual": found.residual}
+    cosine = tree.cosines(deltas, median.point)
+    return {"weight": median.weight, "cosine": cosine, "iterations": median.iterations, "residual": median.residual}
 
 
 def masses(weighting: str) -> tuple[Callable[..., jax.Array], frozenset[str]]:
@@ -73,12 +61,12 @@ def masses(weighting: str) -> tuple[Callable[..., jax.Array], frozenset[str]]:
     """
     checks.one_of("weighting", weighting, ("uniform", "examples"))
 
-    def by_examples(valid, *, num_examples, **_):
+    def by_examples(valid: jax.Array, *, num_examples: jax.Array, **_: Any) -> jax.Array:
         sizes = valid * tree.accurate(num_examples)
-        # Should nobody own an example, all count alike.
+        # If no client has examples, all have the same weight.
         return jnp.where(sizes.sum() > 0, sizes * tree.inverse(sizes.sum()), tree.uniform_weights(valid))
 
-    def uniform(valid, **_):
+    def uniform(valid: jax.Array, **_: Any) -> jax.Array:
         return tree.uniform_weights(valid)
 
     return (by_examples, frozenset({"num_examples"})) if weighting == "examples" else (uniform, frozenset())
@@ -94,14 +82,16 @@ def check_solver(smoothing: Any, tolerance: Any, max_iterations: int) -> None:
 def median_rule(
     weighting: str, smoothing: Any, tolerance: Any, max_iterations: int, solver: Callable[..., Median]
 ) -> Aggregator:
-    """The rule ``theta += z`` for the geometric median z that ``solver`` finds."""
+    """The rule ``theta += z`` for the geometric median z that ``solver`` computes."""
     check_solver(smoothing, tolerance, max_iterations)
     weigh, needs = masses(weighting)
 
     @screened
-    def apply(params, deltas, state, *, valid, **extras):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
-        found = solver(deltas, weigh(valid, **extras), smoothing, tolerance, max_iterations)
-        return tree.move(params, found.point), GeometricMedianState(median_metrics(found, deltas))
+        median = solver(deltas, weigh(valid, **extras), smoothing, tolerance, max_iterations)
+        return tree.move(params, median.point), MetricsOnly(median_metrics(median, deltas))
 
-    return Aggregator(median_state, apply, needs, split="clients")
+    return Aggregator(stateless(iterations=0, residual=0.0), apply, needs, split="clients")

@@ -1,23 +1,18 @@
 """Krum: the one client that lies closest to its neighbours."""
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.distances import distances
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
-class KrumState(NamedTuple):
-    """State of :func:`krum`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
-
-
-def krum_scores(deltas, valid: jax.Array, num_byzantine: int) -> jax.Array:
+def krum_scores(deltas: Deltas, valid: Bool[Array, " clients"], num_byzantine: int) -> Float[Array, " clients"]:
     """Krum's score ``[S]``: the root of the sum of the n - f - 2 smallest squared distances to other clients.
 
     ``n`` counts the valid clients; the others have an infinite score. The root ranks as the sum does, and, with every
@@ -39,7 +34,7 @@ def krum_scores(deltas, valid: jax.Array, num_byzantine: int) -> jax.Array:
     return jnp.where(valid, tree.norms(counted), jnp.inf)
 
 
-def distances_to_others(deltas, valid: jax.Array) -> jax.Array:
+def distances_to_others(deltas: Deltas, valid: Bool[Array, " clients"]) -> Float[Array, "clients clients"]:
     """Distances ``[S, S]``, infinite from and to absent clients and to oneself."""
     others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
     return jnp.where(others, distances(deltas), jnp.inf)
@@ -72,17 +67,15 @@ def krum(num_byzantine: int = 0) -> Aggregator:
     """
     checks.count("num_byzantine", num_byzantine)
 
-    def init(params):
-        del params
-        return KrumState(empty_metrics("score"))
-
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         score = krum_scores(deltas, valid, num_byzantine)
         weight = valid * jax.nn.one_hot(jnp.argmin(score), score.shape[0])
         chosen = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, chosen), "score": score}
-        return tree.move(params, chosen), KrumState(metrics)
+        return tree.move(params, chosen), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless("score"), apply)

@@ -1,19 +1,13 @@
 """The coordinate-wise median of the deltas."""
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 
 from fedjax_drag import tree
 from fedjax_drag.ops.order_statistics import kept_share, middle
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator
-
-
-class MedianState(NamedTuple):
-    """State of :func:`median`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def median() -> Aggregator:
@@ -37,16 +31,14 @@ def median() -> Aggregator:
       Algorithm 1, option I.
     """
 
-    def init(params):
-        del params
-        return MedianState(empty_metrics())
-
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         # All but the middle one, or the middle two, are cut off.
         kept = middle(deltas, valid, (valid.sum() - 1) // 2)
         metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}
-        return tree.move(params, kept.mean), MedianState(metrics)
+        return tree.move(params, kept.mean), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless(), apply)

@@ -1,20 +1,14 @@
 """Multi-Krum: the mean of the clients that lie closest to their neighbours."""
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._krum import krum_scores
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator
-
-
-class MultiKrumState(NamedTuple):
-    """State of :func:`multi_krum`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def multi_krum(num_byzantine: int = 0, num_selected: int | None = None) -> Aggregator:
@@ -48,12 +42,10 @@ def multi_krum(num_byzantine: int = 0, num_selected: int | None = None) -> Aggre
     if num_selected is not None:
         checks.count("num_selected", num_selected, 1)
 
-    def init(params):
-        del params
-        return MultiKrumState(empty_metrics("score", "selected"))
-
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         score, n = krum_scores(deltas, valid, num_byzantine), valid.sum()
         if num_selected is not None and num_selected > len(score):
@@ -69,6 +61,6 @@ def multi_krum(num_byzantine: int = 0, num_selected: int | None = None) -> Aggre
             "score": score,
             "selected": selected.astype(weight.dtype),
         }
-        return tree.move(params, update), MultiKrumState(metrics)
+        return tree.move(params, update), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless("score", "selected"), apply)

@@ -4,11 +4,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, State
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 class NNMState(NamedTuple):
@@ -51,12 +52,14 @@ def nnm(aggregator: Aggregator, num_byzantine: int = 0) -> Aggregator:
     """
     checks.count("num_byzantine", num_byzantine)
 
-    def init(params):
+    def init(params: Params) -> NNMState:
         inner = aggregator.init(params)
         return NNMState(inner._replace(metrics={}), empty_metrics(**passed_on(inner)))
 
     @screened
-    def apply(params, deltas, state, *, valid, **extras):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, NNMState]:
         mixing = _mixing(distances(deltas), valid, num_byzantine)
         mixed = tree.mix(mixing, deltas)
         moved, inner = aggregator.apply(params, mixed, state.inner, valid=valid, **extras)
@@ -67,7 +70,9 @@ def nnm(aggregator: Aggregator, num_byzantine: int = 0) -> Aggregator:
     return Aggregator(init, apply, aggregator.needs)
 
 
-def _mixing(distance: jax.Array, valid: jax.Array, num_byzantine: int) -> jax.Array:
+def _mixing(
+    distance: Float[Array, "clients clients"], valid: Bool[Array, " clients"], num_byzantine: int
+) -> Float[Array, "clients clients"]:
     """Row m is ``1 / (n - f)`` on the clients nearest to m, and 0 for an absent m; ``[S, S]``."""
     size = len(valid)
     if num_byzantine >= size:
@@ -79,6 +84,6 @@ def _mixing(distance: jax.Array, valid: jax.Array, num_byzantine: int) -> jax.Ar
 
 
 def passed_on(inner: State) -> dict[str, jax.Array]:
-    """What a wrapper repeats of the wrapped rule's metrics: scalars, as rows there are no clients of its own."""
+    """The wrapped rule's metrics that a wrapper reports: scalars, as its rows need not be clients."""
     scalars = {name: value for name, value in inner.metrics.items() if jnp.ndim(value) == 0}
     return {name: value for name, value in scalars.items() if name != "num_rejected"}

@@ -1,23 +1,17 @@
 """The mean of deltas that are clipped to a common length."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import average, cosine_to_sum, summing
-from fedjax_drag.types import Aggregator, Sums
+from fedjax_drag.ops.screening import stateless
+from fedjax_drag.ops.weighted import Clients, Weights, weighted_rule
+from fedjax_drag.types import Aggregator, State
 
 
-class NormClippingState(NamedTuple):
-    """State of :func:`norm_clipping`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
-
-
-def clip_scale(distance: jax.Array, radius: Any) -> jax.Array:
+def clip_scale(distance: Float[Array, " clients"], radius: Any) -> Float[Array, " clients"]:
     """``min(1, radius / distance)`` ``[S]``; 1 at distance 0."""
     return jnp.where(distance > radius, radius * tree.inverse(distance), 1.0)
 
@@ -29,7 +23,7 @@ def norm_clipping(max_norm: Any) -> Aggregator:
       max_norm: ``C``, the greatest length of a delta, > 0.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can sum as deltas come. Metrics: ``scale``
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks. Metrics: ``scale``
       (``min(1, C / ||g_m||)``), ``weight`` ``scale / S``; from the whole stack also ``cosine`` to the update.
 
     Raises:
@@ -47,18 +41,9 @@ def norm_clipping(max_norm: Any) -> Aggregator:
     """
     checks.positive("max_norm", max_norm)
 
-    def init(params):
-        del params
-        return NormClippingState(empty_metrics("scale"))
-
-    def accumulate(params, deltas, state, *, valid, **_):
-        del params, state
-        scale = jnp.where(valid, clip_scale(tree.norms(deltas), max_norm), 0.0)
-        return tree.weighted_sum(scale, deltas), scale
-
-    def finish(params, total, state, scale, *, valid, **_):
+    def weigh(clients: Clients, state: State, **_: Any) -> Weights:
         del state
-        metrics = {"weight": tree.uniform_weights(valid) * scale, "scale": scale}
-        return tree.move(params, average(total, valid)), NormClippingState(metrics)
+        scale = jnp.where(clients.valid, clip_scale(clients.norm, max_norm), 0.0)  # min(1, C / ||g_m||)
+        return Weights(own=scale, metrics={"scale": scale})
 
-    return summing(init, Sums(accumulate, finish), hindsight={"cosine": cosine_to_sum})
+    return weighted_rule(weigh, stateless("scale"))

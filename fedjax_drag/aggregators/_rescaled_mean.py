@@ -7,7 +7,7 @@ import jax
 from fedjax_drag import tree
 from fedjax_drag.aggregators._nnm import passed_on
 from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 class RescaledMeanState(NamedTuple):
@@ -25,11 +25,11 @@ class RescaledMeanState(NamedTuple):
 def rescaled_mean(aggregator: Aggregator) -> Aggregator:
     """Moves along the mean of the deltas, as far as another rule would move: ``theta += ||u|| mean g / ||mean g||``.
 
-    It tells how much of a rule's advantage is the length of its update ``u`` and how much its direction. The other rule
-    sees every round's deltas and remembers what it makes of them, as if its own update had been taken.
+    Separates the effect of the length of a rule's update ``u`` from that of its direction. The other rule receives
+    every round's deltas and carries its state on as if its own update had been applied.
 
     Args:
-      aggregator: the rule that says how far.
+      aggregator: the rule whose length is taken.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs what ``aggregator`` needs. Metrics: ``weight``
@@ -46,12 +46,14 @@ def rescaled_mean(aggregator: Aggregator) -> Aggregator:
       none; a control experiment for rules such as :func:`drag`
     """
 
-    def init(params):
+    def init(params: Params) -> RescaledMeanState:
         inner = aggregator.init(params)
         return RescaledMeanState(inner._replace(metrics={}), empty_metrics(**passed_on(inner)))
 
     @screened
-    def apply(params, deltas, state, *, valid, **extras):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, RescaledMeanState]:
         moved, inner = aggregator.apply(params, deltas, state.inner, valid=valid, **extras)
         length = tree.norm(tree.subtract(jax.tree.map(tree.accurate, moved), params))
         mean = tree.mean(deltas, valid)

@@ -1,31 +1,25 @@
 """Training on the server's own root data alone."""
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import summing
-from fedjax_drag.types import Aggregator, Sums
-
-
-class RootOnlyState(NamedTuple):
-    """State of :func:`root_only`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, stateless
+from fedjax_drag.ops.sums import summed_rule
+from fedjax_drag.types import Aggregator, Deltas, Params, State, Sums
 
 
 def root_only() -> Aggregator:
     """Moves by the delta of a local pass over root data and ignores the clients: ``theta += r``.
 
-    The honest baseline of every rule that owns clean root data: whoever does not beat it gains nothing from the
+    The baseline of every rule that has clean root data: a rule that does not beat it gains nothing from the
     clients.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and can look at deltas as they come. Metrics:
-      ``weight`` (0), ``cosine`` to ``r``. Like every rule it stands still in a round from which no client is left.
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` and also takes deltas in chunks. Metrics:
+      ``weight`` (0), ``cosine`` to ``r``. As with every rule, a round in which no client counts changes nothing.
 
     Breakdown point:
       1: no client has a say; it is as good as the root data
@@ -38,17 +32,17 @@ def root_only() -> Aggregator:
       of that rule, alone.
     """
 
-    def init(params):
-        del params
-        return RootOnlyState(empty_metrics())
-
-    def accumulate(params, deltas, state, *, root_delta, **_):
+    def accumulate(
+        params: Params, deltas: Deltas, state: State, *, root_delta: Params, **_: Any
+    ) -> tuple[tuple[()], jax.Array]:
         del params, state
         return (), tree.cosines(deltas, root_delta)
 
-    def finish(params, total, state, cosine, *, root_delta, **_):
+    def finish(
+        params: Params, total: tuple[()], state: State, cosine: jax.Array, *, root_delta: Params, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del total, state
         metrics = {"weight": jnp.zeros(cosine.shape), "cosine": cosine}
-        return tree.move(params, root_delta), RootOnlyState(metrics)
+        return tree.move(params, root_delta), MetricsOnly(metrics)
 
-    return summing(init, Sums(accumulate, finish), frozenset({"root_delta"}))
+    return summed_rule(stateless(), Sums(accumulate, finish), frozenset({"root_delta"}))

@@ -1,21 +1,15 @@
 """SignSGD with majority vote."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.order_statistics import count_entries
-from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.sums import cosine_to_sum, summing
-from fedjax_drag.types import Aggregator, Sums
-
-
-class SignSGDMajorityState(NamedTuple):
-    """State of :func:`signsgd_majority`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, stateless
+from fedjax_drag.ops.sums import cosine_to_sum, summed_rule
+from fedjax_drag.types import Aggregator, Deltas, Params, State, Sums
 
 
 def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
@@ -31,8 +25,8 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
       step_size: how far each coordinate moves, > 0; in units of the parameters, as deltas are.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that can count as deltas come. Metrics: ``weight`` 1/n (no client has a
-      coefficient); from the whole stack also ``agreement``, the share of coordinates in which the client's
+      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks. Metrics: ``weight`` 1/n (no client
+      has a coefficient); from the whole stack also ``agreement``, the share of coordinates in which the client's
       sign is that of the majority, and ``cosine`` to the update.
 
     Raises:
@@ -51,25 +45,25 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
     """
     checks.positive("step_size", step_size)
 
-    def init(params):
-        del params
-        return SignSGDMajorityState(empty_metrics("agreement"))
-
-    def accumulate(params, deltas, state, *, valid, **_):
+    def accumulate(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, tuple[()]]:
         del params, state
         return tree.weighted_sum(valid.astype(jnp.float32), jax.tree.map(jnp.sign, deltas)), ()
 
-    def finish(params, votes, state, seen, *, valid, **_):
-        del state, seen
+    def finish(
+        params: Params, votes: Params, state: State, kept: tuple[()], *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
+        del state, kept
         update = jax.tree.map(lambda v: step_size * jnp.sign(v), votes)
-        return tree.move(params, update), SignSGDMajorityState({"weight": tree.uniform_weights(valid)})
+        return tree.move(params, update), MetricsOnly({"weight": tree.uniform_weights(valid)})
 
-    def cosine(deltas, votes, valid):
+    def cosine(deltas: Deltas, votes: Params, valid: jax.Array) -> jax.Array:
         return cosine_to_sum(deltas, jax.tree.map(jnp.sign, votes), valid)
 
-    def agreement(deltas, votes, valid):
+    def agreement(deltas: Deltas, votes: Params, valid: jax.Array) -> jax.Array:
         agreeing = count_entries(lambda values, total: jnp.sign(values) == jnp.sign(total), deltas, votes)
         return valid * agreeing / sum(leaf.size for leaf in jax.tree.leaves(votes))
 
     hindsight = {"cosine": cosine, "agreement": agreement}
-    return summing(init, Sums(accumulate, finish), split="coordinates", hindsight=hindsight)
+    return summed_rule(stateless("agreement"), Sums(accumulate, finish), split="coordinates", hindsight=hindsight)

@@ -1,20 +1,14 @@
 """The coordinate-wise trimmed mean of the deltas."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.order_statistics import kept_share, middle
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator
-
-
-class TrimmedMeanState(NamedTuple):
-    """State of :func:`trimmed_mean`: the metrics of the last round."""
-
-    metrics: dict[str, jax.Array]
+from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def trimmed_mean(trim_fraction: Any = 0.2) -> Aggregator:
@@ -52,18 +46,16 @@ def trimmed_mean(trim_fraction: Any = 0.2) -> Aggregator:
     """
     checks.in_range("trim_fraction", trim_fraction, 0.0, 0.5, open_high=True)
 
-    def init(params):
-        del params
-        return TrimmedMeanState(empty_metrics())
-
     @screened
-    def apply(params, deltas, state, *, valid, **_):
+    def apply(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    ) -> tuple[Params, MetricsOnly]:
         del state
         kept = middle(deltas, valid, _number_cut(trim_fraction, valid.sum()))
         metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}
-        return tree.move(params, kept.mean), TrimmedMeanState(metrics)
+        return tree.move(params, kept.mean), MetricsOnly(metrics)
 
-    return Aggregator(init, apply)
+    return Aggregator(stateless(), apply)
 
 
 def _number_cut(fraction: Any, number: jax.Array) -> jax.Array:

@@ -111,7 +111,7 @@ def _server(num_clients: int, mu: Any, beta: Any) -> tuple[ContributeFn, CloseFn
         fade = 1 / tree.accurate(jnp.maximum(round - state.last_rounds[client_ids], 1))
 
         def corrected(h_m: jax.Array, g_m: jax.Array) -> jax.Array:
-            return fade.reshape(-1, *[1] * (g_m.ndim - 1)) * h_m - mu * g_m  # h_m / (t - t_m) - mu g_m
+            return tree.expand(fade, g_m) * h_m - mu * g_m  # h_m / (t - t_m) - mu g_m
 
         return Contribution(rows=jax.tree.map(corrected, state.client_corrections.take(client_ids), uplink.delta))
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
+from fedjax_drag import tree
 from fedjax_drag.ops.screening import Screening, screen
 from fedjax_drag.types import AggregateFn, Aggregator, Deltas, Params, State, Sums, Uplink
 
@@ -52,7 +53,7 @@ def apart(inner: State, **metrics: jax.Array) -> tuple[State, dict[str, jax.Arra
 
 def scaled(factor: jax.Array, deltas: Deltas) -> Deltas:
     """Each client's delta times its factor ``[S]``."""
-    return jax.tree.map(lambda d: (factor.reshape(-1, *[1] * (d.ndim - 1)) * d).astype(d.dtype), deltas)
+    return jax.tree.map(lambda d: (tree.expand(factor, d) * d).astype(d.dtype), deltas)
 
 
 def step_between(params: Params, moved: Params, server_step_size: Any) -> Params:

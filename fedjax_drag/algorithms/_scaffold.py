@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._control_variates import control_change
 from fedjax_drag.algorithms._inner import (
     CloseFn,
     ContributeFn,
@@ -160,3 +159,14 @@ def _server(num_clients: int, server_step_size: Any, tailored: bool) -> tuple[Co
         return theta, after._replace(aggregator=with_metrics(outcome.inner, alpha=rows.alpha), alpha=alpha)
 
     return contribute, close
+
+
+def control_change(downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Params:
+    """``c_m' - c_m = -c - g_m / (U eta)`` (option II): the ``report`` of a client with ``c`` in ``downlink.shared``."""
+    del carry
+    return jax.tree.map(
+        lambda c, w, start: (-c - (w - start) / total_step_size).astype(c.dtype),
+        downlink.shared,
+        w_end,
+        downlink.start,
+    )

@@ -169,7 +169,7 @@ def _client(a: Any, carry_momentum: bool) -> ClientRule:
 def _in_gradient_units(message: Message) -> Deltas:
     """``v_{K-1}`` of each client ``[S, *p]``."""
     per_unit = tree.inverse(message.step_size)
-    return jax.tree.map(lambda x: x * per_unit.reshape(-1, *[1] * (x.ndim - 1)), message.step)
+    return jax.tree.map(lambda x: x * tree.expand(per_unit, x), message.step)
 
 
 def _carried(params: Params, v: Deltas, counted: jax.Array, before: CarriedMomentum) -> CarriedMomentum:

@@ -55,7 +55,7 @@ def replace_malicious(uplink: Any, malicious: Bool[Array, " clients"], forged: A
     """
 
     def leaf(x: jax.Array, new: jax.Array) -> jax.Array:
-        return jnp.where(malicious.reshape(-1, *[1] * (x.ndim - 1)), new.astype(x.dtype), x)
+        return jnp.where(tree.expand(malicious, x), new.astype(x.dtype), x)
 
     return jax.tree.map(leaf, uplink, forged)
 
@@ -157,6 +157,6 @@ def centred(deltas: Deltas, mean: Params, observed: Bool[Array, " clients"]) -> 
     """``deltas - mean`` of the clients ``observed``, 0 for the others."""
 
     def leaf(x: jax.Array, centre: jax.Array) -> jax.Array:
-        return jnp.where(observed.reshape(-1, *[1] * centre.ndim), tree.accurate(x) - centre, 0)
+        return jnp.where(tree.expand(observed, x), tree.accurate(x) - centre, 0)
 
     return jax.tree.map(leaf, deltas, mean)

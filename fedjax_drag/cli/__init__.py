@@ -1,4 +1,5 @@
 """The ``fedjax-drag`` command: arguments and printing, nothing else.
 
-``main`` holds the commands, ``common`` what they share. JAX is imported when a command runs: ``--help`` stays quick.
+``main`` joins the commands, each in a module of its own (``run``, ``sweep``, ``plot``, ``listing``, ``report``,
+``data``); ``common`` is what they share. JAX is imported when a command runs: ``--help`` stays quick.
 """

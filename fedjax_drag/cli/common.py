@@ -1,11 +1,13 @@
-"""What the commands have in common: how help is laid out, and how errors are told."""
+"""Shared by the commands: layout of help, errors as one line, the default results folder."""
 
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import typer
 
@@ -15,7 +17,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 """Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
 
 _CONNECTIONS = ("gloo", "nccl", "coordination")
-"""What connects processes, as JAX's errors name it: between CPUs, between GPUs, and the service for all of them."""
+"""Words in JAX's errors about other processes: the links between CPUs and between GPUs, and the service for all."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,7 +29,7 @@ def laid_out(command: Command) -> Command:
 
 
 class MisuseError(Exception):
-    """What is wrong lies in what the user gave."""
+    """An error in what the user gave."""
 
 
 @contextmanager
@@ -83,7 +85,7 @@ def _shares_a_run() -> bool:
 
 @contextmanager
 def watched(for_nans: bool) -> Iterator[None]:
-    """Lets JAX look at all that a program returns, and raise an exception where it is not a number."""
+    """With ``for_nans`` JAX raises an exception where a program returns a NaN."""
     if not for_nans:
         yield
         return
@@ -94,17 +96,39 @@ def watched(for_nans: bool) -> Iterator[None]:
 
 
 def _printable(text: str) -> str:
-    """A message as it may be shown: what was wrong may be what a terminal obeys."""
+    """A message without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def abandon(status: Any) -> None:
-    """Ends a process that has failed, if it shares a run with others, at once.
+    """Ends a process that has failed at once, if it shares a run with others.
 
-    At a usual exit it would wait minutes for the others, and they for it.
+    A normal exit would wait minutes for the others, and they for it.
     """
     if status in (None, 0) or not _shares_a_run():
         return
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status if isinstance(status, int) else FAILED)
+
+
+def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
+    """Where results go without --out.
+
+    With ``resume`` the folder may lack the overrides of keys that may change in between, such as more rounds.
+    """
+    from fedjax_drag.experiment.config.names import folder_name
+    from fedjax_drag.experiment.run import results
+
+    folder = Path("runs") / folder_name(name, overrides)
+    if resume and not folder.exists():
+        return Path("runs") / folder_name(name, overrides, without=("rounds", *results.FREE))
+    return folder
+
+
+def stopped() -> NoReturn:
+    """Exits after Ctrl-C, with the command that resumes."""
+    kept = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
+    command = shlex.join(["fedjax-drag", *kept, "--resume"])
+    typer.echo(f"stopped; to go on: {command}", err=True)
+    raise typer.Exit(INTERRUPTED) from None

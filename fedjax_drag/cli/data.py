@@ -96,9 +96,10 @@ def skew(
     with reported(debug):
         with misuse():
             from fedjax_drag.experiment.build import build
-            from fedjax_drag.experiment.config.config import load
+            from fedjax_drag.experiment.build.resolve import resolve
+            from fedjax_drag.experiment.config.loading import load
 
-            resolved = build.resolve(load(config, overrides or ()))
+            resolved = resolve(load(config, overrides or ()))
             report = build.federation(resolved, build.dataset(resolved)).skew_report()
             if output is not None:
                 report.plot(output)

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from fedjax_drag import tree
 from fedjax_drag.types import Deltas
@@ -13,7 +14,7 @@ _CANCELLED = 0.1  # below this share of |x|^2 + |y|^2 a squared distance has los
 
 
 @jax.custom_vjp
-def gram(deltas: Deltas, scale: jax.Array) -> jax.Array:
+def gram(deltas: Deltas, scale: Float[Array, " clients"]) -> Float[Array, "clients clients"]:
     """Inner products ``scale_i scale_j <g_i, g_j>`` of all pairs, ``[S, S]``, in one pass and little memory.
 
     Args:
@@ -25,15 +26,15 @@ def gram(deltas: Deltas, scale: jax.Array) -> jax.Array:
       ``[S, S]`` in accumulation precision. Its derivative is of reverse mode only.
     """
 
-    def product(block):
+    def product(block: jax.Array) -> jax.Array:
         rows = jnp.where(scale[:, None] != 0, scale[:, None] * tree.accurate(block), 0.0)
         return jax.lax.dot_general(rows, rows, (((1,), (1,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
 
-    def leaf_gram(leaf):
+    def leaf_gram(leaf: jax.Array) -> jax.Array:
         flat = leaf.reshape(leaf.shape[0], -1)
         whole = flat.shape[1] // _BLOCK
 
-        def add(total, k):
+        def add(total: jax.Array, k: jax.Array) -> tuple[jax.Array, None]:
             return total + product(jax.lax.dynamic_slice_in_dim(flat, k * _BLOCK, _BLOCK, axis=1)), None
 
         rest = product(flat[:, whole * _BLOCK :])
@@ -59,14 +60,14 @@ gram.defvjp(_gram_forward, _gram_backward)
 
 
 @jax.custom_vjp
-def distances(deltas: Deltas) -> jax.Array:
+def distances(deltas: Deltas) -> Float[Array, "clients clients"]:
     """``||g_i - g_j||`` for all pairs ``[S, S]``, symmetric; rows that are not finite have distance 0 to all.
 
-    From the inner products of unit rows, ``d^2 = |x|^2 + |y|^2 - 2 |x||y| cos``: one pass, and no row's length touches
-    another pair. That loses its digits where two rows are close to each other, and a rule would pick the wrong client.
-    So rows linked by such pairs form groups, and the groups are measured again from one of their members,
-    ``g_i - g_pivot``, until no pair is left in doubt. A common offset, or clients that are equal, cost one or two
-    more products; input made for it at most S. Relative error about 1e-6 in float32.
+    From the inner products of unit rows, ``d^2 = |x|^2 + |y|^2 - 2 |x||y| cos``: one pass, and the length of a
+    row does not affect other pairs. It loses digits where two rows are close to each other, and a rule would then pick
+    the wrong client. So rows linked by such pairs form groups, and the groups are measured again from one of their
+    members, ``g_i - g_pivot``, until no pair is left in doubt. A common offset, or clients that are equal, cost one or
+    two more products, adversarial input at most S. Relative error about 1e-6 in float32.
 
     The derivative is of reverse mode only, 0 for clients that are equal, and loses digits where a difference is small
     beside the deltas.
@@ -75,22 +76,22 @@ def distances(deltas: Deltas) -> jax.Array:
     finite = tree.finite_rows(deltas)
     everybody, itself = jnp.ones((size, size), bool), jnp.eye(size, dtype=bool)
 
-    def in_doubt(distance, extent):
+    def in_doubt(distance: jax.Array, extent: jax.Array) -> jax.Array:
         return (distance < jnp.sqrt(_CANCELLED) * extent) & ~itself
 
-    def refine(now):
+    def refine(now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         distance, extent, level = now
         group = _components(in_doubt(distance, extent) | itself)
 
-        def from_pivot(leaf):
-            values = jnp.where(finite.reshape(-1, *[1] * (leaf.ndim - 1)), tree.accurate(leaf), 0.0)
+        def from_pivot(leaf: jax.Array) -> jax.Array:
+            values = jnp.where(tree.expand(finite, leaf), tree.accurate(leaf), 0.0)
             return values - values[group]
 
         again, nearer = _from_products(jax.tree.map(from_pivot, deltas))
         better = (group[:, None] == group) & (nearer < extent)
         return jnp.where(better, again, distance), jnp.where(better, nearer, extent), level + 1
 
-    def unfinished(now):
+    def unfinished(now: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         distance, extent, level = now
         return in_doubt(distance, extent).any() & (level < size)
 
@@ -131,7 +132,7 @@ def _from_products(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
 def _components(linked: jax.Array) -> jax.Array:
     """The smallest index that each node is connected to, ``[S]``, for a symmetric ``linked`` with a true diagonal."""
 
-    def spread(now):
+    def spread(now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         label, _ = now
         lower = jnp.where(linked, label, len(label)).min(1)
         return lower, (lower != label).any()

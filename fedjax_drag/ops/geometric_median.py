@@ -6,7 +6,7 @@ Both minimise ``sum_m p_m h(||z - g_m||)``, where ``h(d) = d`` from ``nu`` on an
     z = sum_m w_m g_m,    w_m proportional to p_m / max(nu, ||z - g_m||).
 
 Weiszfeld takes this as an iteration. It costs two passes over the deltas a step and is fast while the offsets
-``g_m - z`` point everywhere, as those of large models do. It crawls near ties, near a delta that is almost the median,
+``g_m - z`` point everywhere, as those of large models do. It is slow near ties, near a delta that is almost the median,
 and in few dimensions. There a round of Newton's method takes over, in the span of the offsets, for which their inner
 products are enough: one more product ``[S, d] x [d, S]``, and no further pass however many steps it needs.
 """
@@ -15,17 +15,19 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.scipy.sparse.linalg import cg
+from jaxtyping import Array, Float
 
 from fedjax_drag import tree
 from fedjax_drag.ops.distances import gram
 from fedjax_drag.types import Deltas, Params
 
-_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares in float32 that lost nothing to under- or overflow
+_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
 _SLOW = 0.5  # a step longer than this share of the one before
-_UNSEEN = 0.1  # Weiszfeld goes below the tolerance by this, as slow parts of the error may hide behind fast ones
+_MARGIN = 0.1  # Weiszfeld goes below the tolerance by this factor: slow parts of the error shorten its steps little
 _MANY = 256  # rows from which XLA:CPU reduces them 8 x faster in blocks of coordinates that stay in cache
 _BLOCK = 2048
 _NEWTON_STEPS = 60
@@ -33,7 +35,7 @@ _CG_STEPS = 100
 
 
 class Median(NamedTuple):
-    """A geometric median and how it was found.
+    """A geometric median and how it was computed.
 
     Attributes:
       point: the geometric median, like ``params``.
@@ -49,30 +51,30 @@ class Median(NamedTuple):
     residual: jax.Array
 
 
-def offsets(deltas: Deltas, point: Params, mass: jax.Array) -> Deltas:
-    """``g_m - z`` in accumulation precision; ones for clients of mass 0, as no norm of them needs special care."""
+def offsets(deltas: Deltas, point: Params, mass: Float[Array, " clients"]) -> Deltas:
+    """``g_m - z`` in accumulation precision; ones for clients of mass 0, whose norms then need no special care."""
 
-    def leaf(g, z):
-        return jnp.where(mass.reshape(-1, *[1] * z.ndim) > 0, tree.accurate(g) - z, 1.0)
+    def leaf(g: jax.Array, z: jax.Array) -> jax.Array:
+        return jnp.where(tree.expand(mass, g) > 0, tree.accurate(g) - z, 1.0)
 
     return jax.tree.map(leaf, deltas, point)
 
 
 @jax.custom_jvp
-def distances_to(point: Params, deltas: Deltas, mass: jax.Array) -> jax.Array:
+def distances_to(point: Params, deltas: Deltas, mass: Float[Array, " clients"]) -> Float[Array, " clients"]:
     """``||g_m - z||``, and some positive number for clients of mass 0, ``[S]``.
 
-    Written so that XLA takes the offsets on the way: to store them would cost several passes.
+    XLA fuses the offsets into the sums; storing them would cost several passes.
     """
 
-    def squares(g, z):
+    def squares(g: jax.Array, z: jax.Array) -> jax.Array:
         g, z = g.reshape(len(mass), -1), z.reshape(-1)
         whole = g.shape[1] // _BLOCK if len(mass) > _MANY else 0
 
-        def square(g, z):
+        def square(g: jax.Array, z: jax.Array) -> jax.Array:
             return jnp.square(tree.accurate(g) - z).sum(1)
 
-        def block(k, total):
+        def block(k: jax.Array, total: jax.Array) -> jax.Array:
             of = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=k * _BLOCK, slice_size=_BLOCK, axis=-1)
             return total + square(of(g), of(z))
 
@@ -86,14 +88,16 @@ def distances_to(point: Params, deltas: Deltas, mass: jax.Array) -> jax.Array:
 
 
 @distances_to.defjvp
-def _distances_to_jvp(primals, tangents):
+def _distances_to_jvp(
+    primals: tuple[Params, Deltas, jax.Array], tangents: tuple[Params, Deltas, Any]
+) -> tuple[jax.Array, jax.Array]:
     point, deltas, mass = primals
     distance = distances_to(*primals)
     unit = jnp.where(mass > 0, tree.inverse(distance), 0.0)
 
-    def along(away, dg, dz):
+    def along(away: jax.Array, dg: jax.Array, dz: jax.Array) -> jax.Array:
         change = tree.accurate(dg) - dz
-        return (unit.reshape(-1, *[1] * dz.ndim) * away * change).reshape(len(unit), -1).sum(1)
+        return (tree.expand(unit, away) * away * change).reshape(len(unit), -1).sum(1)
 
     return distance, _over_leaves(along, offsets(deltas, point, mass), tangents[1], tangents[0])
 
@@ -103,7 +107,9 @@ def _over_leaves(term: Callable[..., jax.Array], *trees: Any) -> jax.Array:
     return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(term, *trees)))
 
 
-def closeness(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
+def closeness(
+    distance: Float[Array, " clients"], mass: Float[Array, " clients"], smoothing: chex.Numeric
+) -> Float[Array, " clients"]:
     """``w_m``, proportional to ``p_m / max(nu, d_m)`` and summing to 1."""
     bounded = jnp.maximum(distance, smoothing)
     nearest = jax.lax.stop_gradient(jnp.where(mass > 0, bounded, jnp.inf).min())
@@ -112,7 +118,9 @@ def closeness(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array
     return jnp.where(mass > 0, weight * tree.inverse(weight.sum()), 0.0)
 
 
-def spread(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
+def spread(
+    distance: Float[Array, " clients"], mass: Float[Array, " clients"], smoothing: chex.Numeric
+) -> Float[Array, ""]:
     """The median distance, or ``nu`` if that is larger: a length that no minority can change at will."""
     order = jnp.argsort(distance)
     beyond_half = jnp.cumsum(mass[order]) > (0.5 + 1e-5) * mass.sum()
@@ -125,7 +133,13 @@ def in_accuracy_of(deltas: Deltas, *values: Any) -> list[jax.Array]:
     return [jnp.asarray(value).astype(dtype) for value in values]
 
 
-def weiszfeld(deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, max_iterations: int) -> Median:
+def weiszfeld(
+    deltas: Deltas,
+    mass: Float[Array, " clients"],
+    smoothing: chex.Numeric,
+    tolerance: chex.Numeric,
+    max_iterations: int,
+) -> Median:
     """Weiszfeld's iteration from the weighted mean, until a step is shorter than ``tolerance``.
 
     The loop is a scan whose steps after convergence are skipped, so that it can be differentiated in reverse.
@@ -151,7 +165,7 @@ def weiszfeld(deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, m
     return jax.lax.scan(guarded, start, length=max_iterations)[0]
 
 
-def pull(point: Params, deltas: Deltas, mass: jax.Array, smoothing: Any) -> Params:
+def pull(point: Params, deltas: Deltas, mass: Float[Array, " clients"], smoothing: chex.Numeric) -> Params:
     """``sum_m w_m (z - g_m)``: 0 at the geometric median."""
     weight = closeness(distances_to(point, deltas, mass), mass, smoothing)
     return tree.scale(-1.0, tree.weighted_sum(weight, offsets(deltas, point, mass)))
@@ -160,7 +174,7 @@ def pull(point: Params, deltas: Deltas, mass: jax.Array, smoothing: Any) -> Para
 def _root(equation: Callable[..., Params], point: Params, *arguments: Any) -> Params:
     """``point``, where ``equation(point, *arguments)`` is 0, with the derivatives that follow from that.
 
-    By the implicit function theorem, whatever the steps that led there. The derivative of ``equation`` by
+    By the implicit function theorem, independent of the steps that led to it. The derivative of ``equation`` by
     the point must be symmetric.
     """
     del equation, arguments
@@ -171,7 +185,9 @@ root = jax.custom_jvp(_root, nondiff_argnums=(0,))
 
 
 @root.defjvp
-def _root_jvp(equation, primals, tangents):
+def _root_jvp(
+    equation: Callable[..., Params], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Params, Params]:
     point, arguments = primals[0], primals[1:]
     _, right = jax.jvp(lambda *arguments: equation(point, *arguments), arguments, tangents[1:])
     _, linear = jax.linearize(lambda point: equation(point, *arguments), point)
@@ -182,14 +198,20 @@ def _root_jvp(equation, primals, tangents):
     return point, tree.scale(-1.0, jax.lax.custom_linear_solve(ridge, right, solve, symmetric=True))
 
 
-def geometric_median_of(deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, max_iterations: int) -> Median:
-    """The geometric median, also where Weiszfeld's iteration would crawl.
+def geometric_median_of(
+    deltas: Deltas,
+    mass: Float[Array, " clients"],
+    smoothing: chex.Numeric,
+    tolerance: chex.Numeric,
+    max_iterations: int,
+) -> Median:
+    """The geometric median, also where Weiszfeld's iteration is slow.
 
     Arguments as for :func:`weiszfeld`. The point is differentiated as the root of the gradient; its weights are not.
     """
     mass, smoothing = in_accuracy_of(deltas, mass * tree.inverse(mass.sum()), smoothing)
-    found = converge(deltas, mass, smoothing, tolerance, max_iterations, tree.weighted_sum(mass, deltas))
-    return found._replace(point=root(pull, found.point, deltas, mass, smoothing))
+    median = converge(deltas, mass, smoothing, tolerance, max_iterations, tree.weighted_sum(mass, deltas))
+    return median._replace(point=root(pull, median.point, deltas, mass, smoothing))
 
 
 class _Progress(NamedTuple):
@@ -200,7 +222,12 @@ class _Progress(NamedTuple):
 
 
 def converge(
-    deltas: Deltas, mass: jax.Array, smoothing: Any, tolerance: Any, max_iterations: int, start: Params
+    deltas: Deltas,
+    mass: Float[Array, " clients"],
+    smoothing: chex.Numeric,
+    tolerance: chex.Numeric,
+    max_iterations: int,
+    start: Params,
 ) -> Median:
     """Weiszfeld's iteration from ``start`` while it is fast, then rounds of Newton's method; without derivatives.
 
@@ -211,8 +238,8 @@ def converge(
     infinite, none = jnp.full((), jnp.inf, dtype), jnp.zeros((), int)
 
     def unfinished(now: _Progress) -> jax.Array:
-        brisk = ~(now.moved > _SLOW * now.previous)
-        return brisk & ~now.settled & (now.median.iterations < max_iterations)
+        fast = ~(now.moved > _SLOW * now.previous)
+        return fast & ~now.settled & (now.median.iterations < max_iterations)
 
     def step(now: _Progress) -> _Progress:
         point, weight, distance = _step(deltas, mass, smoothing, now.median.point)
@@ -220,7 +247,7 @@ def converge(
         residual = moved / spread(distance, mass, smoothing)
         # Close to a delta the steps are short because it weighs so much, not because they have arrived.
         nearest = jnp.where(mass > 0, jnp.maximum(distance, smoothing), jnp.inf).min()
-        settled = (residual <= _UNSEEN * tolerance) & (moved <= 0.1 * nearest)
+        settled = (residual <= _MARGIN * tolerance) & (moved <= 0.1 * nearest)
         return _Progress(Median(point, weight, now.median.iterations + 1, residual), moved, now.moved, settled)
 
     def newton(now: _Progress) -> _Progress:
@@ -266,7 +293,9 @@ def _newton(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> t
     return tree.add(point, step), scale * jnp.linalg.norm(shift), scale * reach
 
 
-def _minimiser(places: jax.Array, mass: jax.Array, smoothing: jax.Array) -> jax.Array:
+def _minimiser(
+    places: Float[Array, "clients span"], mass: Float[Array, " clients"], smoothing: jax.Array
+) -> Float[Array, " span"]:
     """The geometric median of ``places`` ``[S, n]``, around the origin and with distances of order 1.
 
     A primal-dual Newton method. Distances are rounded off to ``D_m = sqrt(max(nu, d_m)^2 + mu^2)`` while mu falls
@@ -279,20 +308,20 @@ def _minimiser(places: jax.Array, mass: jax.Array, smoothing: jax.Array) -> jax.
     """
     eps = jnp.finfo(places.dtype).eps
 
-    def slope(z, rounding):
+    def slope(z: jax.Array, rounding: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         r = z - places
         d = jnp.linalg.norm(r, axis=1)
         rounded = jnp.hypot(jnp.maximum(d, smoothing), rounding)
         return r, jnp.where(d > smoothing, 1 / rounded, 0.0), 1 / rounded, (mass / rounded) @ r
 
-    def advance(now):
+    def advance(now: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         z, y, rounding, _, count = now
         r, outside, near, gradient = slope(z, rounding)
         bend = ((mass * near * outside)[:, None] * y).T @ r
         curvature = (mass @ near + 100 * eps) * jnp.eye(len(z), dtype=z.dtype) - (bend + bend.T) / 2
         step = -jnp.linalg.solve(curvature, gradient)
 
-        def beyond(part):
+        def beyond(part: jax.Array) -> jax.Array:
             return (slope(z + part * step, rounding)[-1] @ step > 0.3 * jnp.abs(gradient @ step)) & (part > 1e-3)
 
         part = jax.lax.while_loop(beyond, lambda part: part / 2, jnp.ones((), z.dtype))
@@ -302,7 +331,7 @@ def _minimiser(places: jax.Array, mass: jax.Array, smoothing: jax.Array) -> jax.
         arrived = (rounding <= eps) & (jnp.linalg.norm(part * step) <= 0.01 * jnp.sqrt(eps))
         return z + part * step, y, lower, arrived, count + 1
 
-    def unfinished(now):
+    def unfinished(now: tuple[jax.Array, ...]) -> jax.Array:
         return ~now[3] & (now[4] < _NEWTON_STEPS)
 
     start = (jnp.zeros_like(places[0]), jnp.zeros_like(places), jnp.ones((), places.dtype))

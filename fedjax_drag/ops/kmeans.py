@@ -3,8 +3,10 @@
 import math
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 
@@ -24,17 +26,17 @@ class KMeans(NamedTuple):
 
 
 def kmeans(
-    points: jax.Array,
-    valid: jax.Array,
-    key: jax.Array,
+    points: Float[Array, "points features"],
+    valid: Bool[Array, " points"],
+    key: chex.PRNGKey,
     num_clusters: int,
     restarts: int = 10,
     max_iterations: int = 100,
 ) -> KMeans:
     """Lloyd's algorithm from greedy k-means++ seeds until no point changes its cluster, the best of several restarts.
 
-    Points are seeded by rank and not by place, so that, given the key, neither their order nor the number of absent
-    points matters. Clusters are numbered by their centroids' first coordinate. With more clusters than different
+    Seeds are drawn by rank and not by place: for a given key, neither the order of the points nor the number of
+    absent ones matters. Clusters are numbered by their centroids' first coordinate. With more clusters than different
     points some stay empty. Squared distances are taken of differences, ``[k, n, d]``.
 
     Args:
@@ -55,12 +57,12 @@ def kmeans(
     rank = jnp.lexsort((*points.T[::-1], ~valid))
     sorted_points, present = points[rank], valid[rank]
 
-    def once(draws):
+    def once(draws: jax.Array) -> KMeans:
         return _lloyd(sorted_points, present, _seeds(sorted_points, present, draws), max_iterations)
 
     candidates = 2 + int(math.log(num_clusters))
-    found = jax.vmap(once)(jax.random.uniform(key, (restarts, num_clusters, candidates)))
-    best = jax.tree.map(lambda x: x[jnp.argmin(found.inertia)], found)
+    results = jax.vmap(once)(jax.random.uniform(key, (restarts, num_clusters, candidates)))
+    best = jax.tree.map(lambda x: x[jnp.argmin(results.inertia)], results)
     empty = ~(best.assignment[None, :] == jnp.arange(num_clusters)[:, None]).any(1)
     order = jnp.lexsort((*best.centroids.T[::-1], empty))
     number = jnp.zeros_like(order).at[order].set(jnp.arange(num_clusters))[best.assignment]
@@ -68,7 +70,9 @@ def kmeans(
     return KMeans(assignment, best.centroids[order], best.inertia)
 
 
-def _squared_distances(points: jax.Array, centroids: jax.Array) -> jax.Array:
+def _squared_distances(
+    points: Float[Array, "points features"], centroids: Float[Array, "clusters features"]
+) -> Float[Array, "clusters points"]:
     """``[k, n]``."""
     return jnp.square(centroids[:, None, :] - points[None, :, :]).sum(-1)
 
@@ -84,12 +88,12 @@ def _seeds(points: jax.Array, present: jax.Array, draws: jax.Array) -> jax.Array
       draws: ``[k, candidates]`` in [0, 1).
     """
 
-    def drawn(chances, draws):
+    def drawn(chances: jax.Array, draws: jax.Array) -> jax.Array:
         cumulative = jnp.cumsum(chances)
         places = jnp.searchsorted(cumulative, draws * cumulative[-1], side="right")
         return points[jnp.minimum(places, jnp.maximum(present.sum() - 1, 0))]
 
-    def following(nearest, draws):
+    def following(nearest: jax.Array, draws: jax.Array) -> tuple[jax.Array, jax.Array]:
         candidates = drawn(nearest, draws)
         left = jnp.minimum(nearest, _squared_distances(points, candidates))
         best = jnp.argmin(left.sum(1))
@@ -103,10 +107,10 @@ def _seeds(points: jax.Array, present: jax.Array, draws: jax.Array) -> jax.Array
 def _lloyd(points: jax.Array, present: jax.Array, seeds: jax.Array, max_iterations: int) -> KMeans:
     """Moves every centroid to the mean of its points, and every point to its nearest centroid, until none moves."""
 
-    def nearest(centroids):
+    def nearest(centroids: jax.Array) -> jax.Array:
         return jnp.argmin(_squared_distances(points, centroids), axis=0)
 
-    def step(carry):
+    def step(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         centroids, assignment, _, iteration = carry
         members = (assignment == jnp.arange(seeds.shape[0])[:, None]) & present
         size = members.sum(1, keepdims=True)
@@ -115,7 +119,7 @@ def _lloyd(points: jax.Array, present: jax.Array, seeds: jax.Array, max_iteratio
         following = nearest(centroids)
         return centroids, following, (following != assignment).any(), iteration + 1
 
-    def unfinished(carry):
+    def unfinished(carry: tuple[jax.Array, ...]) -> jax.Array:
         return carry[2] & (carry[3] < max_iterations)
 
     start = (seeds, nearest(seeds), jnp.ones((), bool), jnp.zeros((), int))

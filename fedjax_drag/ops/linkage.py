@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 
-def two_groups(distances: jax.Array, valid: jax.Array) -> jax.Array:
+def two_groups(distances: Float[Array, "clients clients"], valid: Bool[Array, " clients"]) -> Bool[Array, "2 clients"]:
     """Merges clients until two groups remain; the distance of two groups is that of their farthest members.
 
     Chains of nearest neighbours are followed until two groups are each other's nearest, which are merged. Complete
@@ -25,7 +26,7 @@ def two_groups(distances: jax.Array, valid: jax.Array) -> jax.Array:
     apart = valid[:, None] & valid[None, :] & (index[:, None] != index[None, :])
     gaps = jax.lax.stop_gradient(jnp.where(apart, distances, jnp.inf))
 
-    def step(carry):
+    def step(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         gaps, group, chain, length, count = carry
         first = jnp.argmax(valid & (group == index))  # the first group that is left starts an empty chain
         chain = chain.at[0].set(jnp.where(length == 0, first, chain[0]))

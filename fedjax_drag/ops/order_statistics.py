@@ -5,8 +5,8 @@ and maxima) fuses into a pass over the deltas for each result. Beyond, where its
 statistic is found bit by bit: every step counts the clients below a trial value, over a block of coordinates that
 stays in cache.
 
-Both work on integers in the order of the floats. They compare faster, and what comes out is one of the numbers that
-went in, bit for bit: XLA on CPU takes subnormal floats for zero, but not here, and -0 lies below +0.
+Both work on integers in the order of the floats. They compare faster, and the result is one of the
+input numbers, bit for bit: XLA on CPU takes subnormal floats for zero, but not here, and -0 lies below +0.
 """
 
 import functools
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
 from fedjax_drag.types import Deltas
@@ -28,7 +29,7 @@ _COLUMNS_PER_SUM = 1008  # columns whose counts are added up side by side
 
 
 class Middle(NamedTuple):
-    """What is left of every coordinate when the outer clients are cut off.
+    """The values of each coordinate that remain when the outermost clients are cut off.
 
     Attributes:
       mean: of the values kept, in accumulation precision.
@@ -41,7 +42,7 @@ class Middle(NamedTuple):
     high: Any
 
 
-def middle(deltas: Deltas, valid: jax.Array, trim: jax.Array) -> Middle:
+def middle(deltas: Deltas, valid: Bool[Array, " clients"], trim: Int[Array, ""]) -> Middle:
     """The mean of each coordinate's order statistics from rank ``trim`` to ``n - 1 - trim``, of n valid clients.
 
     Args:
@@ -58,24 +59,24 @@ def middle(deltas: Deltas, valid: jax.Array, trim: jax.Array) -> Middle:
     blocks = [leaf.reshape(size, -1) for leaf in leaves]
     if size > _LARGEST_INLINE:  # a copy of the deltas, so that the longer program is compiled only once
         blocks = [jnp.concatenate(blocks, axis=1)]
-    found = [_middle(block, valid, trim) for block in blocks]
-    if len(found) < len(leaves):
+    parts = [_middle(block, valid, trim) for block in blocks]
+    if len(parts) < len(leaves):
         cuts = np.cumsum([leaf[0].size for leaf in leaves])[:-1]
-        found = list(zip(*(jnp.split(whole, cuts) for whole in found[0]), strict=True))
+        parts = list(zip(*(jnp.split(whole, cuts) for whole in parts[0]), strict=True))
 
-    def shaped(leaf, mean, *ends):
+    def shaped(leaf: jax.Array, mean: jax.Array, *ends: jax.Array) -> list[jax.Array]:
         common = jnp.result_type(*leaves) if len(blocks) < len(leaves) else leaf.dtype
         keys = [to_keys(_values(end, common).astype(leaf.dtype)) for end in ends]
         return [x.reshape(leaf.shape[1:]) for x in (mean, *keys)]
 
-    columns = zip(*(shaped(leaf, *one) for leaf, one in zip(leaves, found, strict=True)), strict=True)
+    columns = zip(*(shaped(leaf, *one) for leaf, one in zip(leaves, parts, strict=True)), strict=True)
     return Middle(*(structure.unflatten(column) for column in columns))
 
 
-def kept_share(deltas: Deltas, valid: jax.Array, kept: Middle) -> jax.Array:
+def kept_share(deltas: Deltas, valid: Bool[Array, " clients"], kept: Middle) -> Float[Array, " clients"]:
     """Each client's share ``[S]`` of the values between the ends of what is kept; these sum to 1."""
 
-    def between(values, low, high):
+    def between(values: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
         keys = to_keys(values)
         return (keys >= low) & (keys <= high)
 
@@ -83,8 +84,8 @@ def kept_share(deltas: Deltas, valid: jax.Array, kept: Middle) -> jax.Array:
     return count * tree.inverse(count.sum())
 
 
-def count_entries(holds: Callable[..., jax.Array], deltas: Deltas, *shared: Any) -> jax.Array:
-    """In how many coordinates ``holds(values, *shared)`` is true of each client, ``[S]`` int32.
+def count_entries(holds: Callable[..., jax.Array], deltas: Deltas, *shared: Any) -> Int[Array, " clients"]:
+    """Number of coordinates in which ``holds(values, *shared)`` is true, for each client, ``[S]`` int32.
 
     Args:
       holds: an elementwise comparison of some coordinates of the clients ``[S, c]`` with those shared by all ``[c]``.
@@ -92,17 +93,17 @@ def count_entries(holds: Callable[..., jax.Array], deltas: Deltas, *shared: Any)
       *shared: pytrees ``[*p]``.
     """
 
-    def leaf_count(leaf, *others):
+    def leaf_count(leaf: jax.Array, *others: jax.Array) -> jax.Array:
         arrays = [leaf.reshape(leaf.shape[0], -1), *(x.reshape(-1) for x in others)]
         number, rest = divmod(arrays[0].shape[1], _COLUMNS_PER_SUM)
 
-        def found(start, length):
+        def held(start: Any, length: int) -> jax.Array:
             return holds(*(jax.lax.dynamic_slice_in_dim(x, start, length, axis=-1) for x in arrays)).astype(jnp.int32)
 
-        def add(index, sums):
-            return sums + found(index * _COLUMNS_PER_SUM, _COLUMNS_PER_SUM)
+        def add(index: jax.Array, sums: jax.Array) -> jax.Array:
+            return sums + held(index * _COLUMNS_PER_SUM, _COLUMNS_PER_SUM)
 
-        total = found(number * _COLUMNS_PER_SUM, rest).sum(1)
+        total = held(number * _COLUMNS_PER_SUM, rest).sum(1)
         if number:  # block upon block: XLA on CPU takes 8 times as long to add up comparisons along a row
             sums = jnp.zeros((leaf.shape[0], _COLUMNS_PER_SUM), jnp.int32)
             total += jax.lax.fori_loop(0, number, add, sums).sum(1)
@@ -111,7 +112,7 @@ def count_entries(holds: Callable[..., jax.Array], deltas: Deltas, *shared: Any)
     return jnp.stack(jax.tree.leaves(jax.tree.map(leaf_count, deltas, *shared))).sum(0)
 
 
-def to_keys(values: jax.Array) -> jax.Array:
+def to_keys(values: Float[Array, "*shape"]) -> Int[Array, "*shape"]:
     """Integers of as many bits as the floats and in their order, -0 before +0."""
     bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{8 * values.dtype.itemsize}"))
     return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
@@ -124,7 +125,7 @@ def _values(keys: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _masked_keys(values: jax.Array, valid: jax.Array) -> jax.Array:
-    """Keys in which what is not valid comes last."""
+    """Keys of the values; those that are not valid come last."""
     return to_keys(jnp.where(valid, values, jnp.finfo(values.dtype).max))
 
 
@@ -140,7 +141,7 @@ def _middle(block: jax.Array, valid: jax.Array, trim: jax.Array) -> tuple[jax.Ar
     if block.shape[0] <= _LARGEST_NETWORK:
         mean, low, high = _by_network(block, valid, trim)
     else:
-        # Elsewhere than on CPU small blocks are no use.
+        # Small blocks are faster on CPU only.
         mean, low, high = jax.lax.platform_dependent(block, valid, trim, cpu=_in_blocks, default=_by_counting)
     low_value, high_value = _values(low, block.dtype), _values(high, block.dtype)
     return jnp.where(low == high, low_value, jnp.clip(mean, low_value, high_value)), low, high
@@ -163,7 +164,7 @@ def exchange_network(size: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _by_network(block, valid, trim):
+def _by_network(block: jax.Array, valid: jax.Array, trim: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts, then takes the ranks asked for."""
     first, last, weight = _ranks(valid, trim, block.dtype)
     rows = [_masked_keys(block[m], valid[m]) for m in range(block.shape[0])]
@@ -178,22 +179,22 @@ def _by_network(block, valid, trim):
 
 
 @jax.custom_batching.sequential_vmap
-def _in_blocks(block, valid, trim):
+def _in_blocks(block: jax.Array, valid: jax.Array, trim: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """:func:`_by_counting` for as many coordinates at a time as the cache holds."""
     size, width = block.shape
     # An odd number of cache lines, so that the rows of a block do not fall on the same lines of the cache.
     step = min(width, 16 * (2 * (_BLOCK_ENTRIES // (32 * size)) + 1))
 
-    def fill(index, out):
+    def fill(index: jax.Array, out: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         start = jnp.minimum(index * step, width - step)
-        found = _by_counting(jax.lax.dynamic_slice_in_dim(block, start, step, 1), valid, trim)
-        return tuple(jax.lax.dynamic_update_slice_in_dim(o, x, start, 0) for o, x in zip(out, found, strict=True))
+        results = _by_counting(jax.lax.dynamic_slice_in_dim(block, start, step, 1), valid, trim)
+        return tuple(jax.lax.dynamic_update_slice_in_dim(o, x, start, 0) for o, x in zip(out, results, strict=True))
 
     like = jax.eval_shape(_by_counting, block, valid, trim)
     return jax.lax.fori_loop(0, -(-width // step), fill, tuple(jnp.zeros(x.shape, x.dtype) for x in like))
 
 
-def _by_counting(block, valid, trim):
+def _by_counting(block: jax.Array, valid: jax.Array, trim: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Finds both ends by bisection, then adds up what lies between."""
     first, last, weight = _ranks(valid, trim, block.dtype)
     size, width = block.shape
@@ -203,25 +204,27 @@ def _by_counting(block, valid, trim):
     largest, smallest, bits = jnp.iinfo(keys.dtype).max, jnp.iinfo(keys.dtype).min, jnp.iinfo(keys.dtype).bits
     keys = jnp.pad(keys, ((0, groups * rows - size), (0, 0)), constant_values=largest).reshape(groups, rows, width)
 
-    def each_group(combine, term):
+    def each_group(
+        combine: Callable[[jax.Array, jax.Array], jax.Array], term: Callable[[jax.Array], jax.Array]
+    ) -> jax.Array:
         return functools.reduce(combine, [term(keys[:, row]) for row in range(rows)])
 
-    def total(term):
+    def total(term: Callable[[jax.Array], jax.Array]) -> jax.Array:
         # One fused pass for each group, and a product over groups, which XLA does not fuse into a longer, slower pass.
         sums = each_group(jnp.add, term).astype(weight.dtype)
         return jnp.dot(jnp.ones(groups, weight.dtype), sums, precision=jax.lax.Precision.HIGHEST)
 
-    def count(holds):
+    def count(holds: Callable[[jax.Array], jax.Array]) -> jax.Array:
         return total(lambda k: holds(k).astype(keys.dtype))
 
-    def at_rank(rank):
-        def add_bit(index, found):
-            trial = found + (jnp.ones((), keys.dtype) << (bits - 1 - index).astype(keys.dtype))
-            return jnp.where(count(lambda k: k < trial) <= rank, trial, found)
+    def at_rank(rank: jax.Array) -> jax.Array:
+        def add_bit(index: jax.Array, key: jax.Array) -> jax.Array:
+            trial = key + (jnp.ones((), keys.dtype) << (bits - 1 - index).astype(keys.dtype))
+            return jnp.where(count(lambda k: k < trial) <= rank, trial, key)
 
         return jax.lax.fori_loop(0, bits, add_bit, jnp.full(width, smallest, keys.dtype))
 
-    def above_low():
+    def above_low() -> jax.Array:
         above = each_group(jnp.minimum, lambda k: jnp.where(k > low, k, largest)).min(0)
         return jnp.where(count(lambda k: k <= low) > last, low, above)
 
@@ -234,7 +237,9 @@ def _by_counting(block, valid, trim):
 
 
 @_middle.defjvp
-def _middle_jvp(primals, tangents):
+def _middle_jvp(
+    primals: tuple[jax.Array, jax.Array, jax.Array], tangents: tuple[jax.Array, Any, Any]
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any, Any]]:
     block, valid, trim = primals
     mean, low, high = _middle(block, valid, trim)
     first, last, weight = _ranks(valid, trim, block.dtype)

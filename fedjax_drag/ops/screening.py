@@ -1,14 +1,19 @@
-"""What every rule does with clients that must not count: absent, expelled, or with a message that is no use."""
+"""Which clients count in a round: not those that are absent or expelled, or whose message is unusable."""
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.types import Params, State, Sums
+from fedjax_drag.types import ApplyFn, Deltas, InitFn, Params, State, Sums
+
+
+class MetricsOnly(NamedTuple):
+    """State of a rule that carries nothing from round to round: the metrics of the last one."""
+
+    metrics: dict[str, jax.Array]
 
 
 class Screening(NamedTuple):
@@ -16,7 +21,7 @@ class Screening(NamedTuple):
 
     Attributes:
       counted: ``[S]`` bool, the clients that do.
-      broken: ``[S]`` bool, those that take part and whose message is not finite or too long.
+      broken: ``[S]`` bool, clients that take part with a message that is not finite or too long.
     """
 
     counted: jax.Array
@@ -24,16 +29,16 @@ class Screening(NamedTuple):
 
     @property
     def num_rejected(self) -> jax.Array:
-        """How many were rejected for what they sent, int32 scalar."""
+        """Number of clients that were rejected for their message, int32 scalar."""
         return (self.broken & ~self.counted).sum()
 
 
 def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True) -> Screening:
-    """Which clients count.
+    """Determines which clients count.
 
     Args:
       messages: pytree with a leading axis ``[S]``.
-      valid: mask ``[S]`` of the clients that take part at all; default everybody.
+      valid: mask ``[S]`` of the clients that take part; default all.
       reject_nonfinite: whether a message that is not usable, see :func:`fedjax_drag.tree.usable_rows`, excludes its
         client: one with an entry that is not finite, or too long for sums in its dtype.
     """
@@ -42,24 +47,27 @@ def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True) -> S
     return Screening(present & usable if reject_nonfinite else present, present & ~usable)
 
 
-def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives ``apply`` the mask of the clients that count, and the common metrics.
+def screened(apply: ApplyFn) -> ApplyFn:
+    """Gives ``apply`` the mask of the clients that count, and adds the common metrics.
 
-    The wrapped rule accepts two more extras, ``valid`` ``[S]`` (default: everybody) and
+    The wrapped rule accepts two more extras, ``valid`` ``[S]`` (default: all) and
     ``reject_nonfinite`` (a Python bool, default True: a delta with an entry that is not finite is as if
     it had not been sent; with False it makes the parameters NaN, whatever the rule). A finite delta that is too long
     for sums in float32 is treated in the same way: of d parameters, one with an entry above ``2.0e31 / sqrt(d)``. No
     delta of a norm above 2.0e31 is left then; :func:`fedjax_drag.tree.usable_rows` says why the bound lies there.
 
-    The rule itself receives ``valid`` with both extras taken into account, leaves those clients' weights at 0, and
-    finds the deltas unchanged; the statistics in :mod:`fedjax_drag.tree` ignore rows without a finite norm.
+    The rule itself receives ``valid`` with both extras taken into account, and the deltas unchanged; it leaves the
+    weights of clients that are not valid at 0. The statistics in :mod:`fedjax_drag.tree` ignore rows without a
+    finite norm.
 
     If no client is left, parameters and state stay as they were. ``state.metrics`` gains
     ``num_rejected``, the number of clients rejected for what they sent.
     """
 
     @functools.wraps(apply)
-    def screened_apply(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
+    def screened_apply(
+        params: Params, deltas: Deltas, state: State, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
+    ) -> tuple[Params, State]:
         tree.check_cohort(params, deltas)
         who = screen(deltas, valid, reject_nonfinite)
         after = apply(params, deltas, state, valid=who.counted, **extras)
@@ -68,28 +76,51 @@ def screened(apply: Callable[..., Any]) -> Callable[..., Any]:
     return screened_apply
 
 
-def screened_sums(rule: Sums) -> Sums:
-    """The same for a rule in the form of sums: ``seen`` gains the :class:`Screening`."""
+class ScreenedKept(NamedTuple):
+    """What is kept of each client in :func:`screened_sums`, leading axis ``[S]``.
 
-    def accumulate(params, deltas, state, *, valid=None, reject_nonfinite=True, **extras):
+    Attributes:
+      who: which clients count.
+      of_rule: what the rule keeps.
+    """
+
+    who: Screening
+    of_rule: Any
+
+
+def screened_sums(rule: Sums) -> Sums:
+    """:func:`screened` for a rule in the form of sums; what is kept of each client becomes a :class:`ScreenedKept`."""
+
+    def accumulate(
+        params: Params, deltas: Deltas, state: State, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
+    ) -> tuple[Any, ScreenedKept]:
         tree.check_cohort(params, deltas)
         who = screen(deltas, valid, reject_nonfinite)
-        total, seen = rule.accumulate(params, deltas, state, valid=who.counted, **extras)
-        return total, (who, seen)
+        total, kept = rule.accumulate(params, deltas, state, valid=who.counted, **extras)
+        return total, ScreenedKept(who, kept)
 
-    def finish(params, total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+    def finish(
+        params: Params,
+        total: Any,
+        state: State,
+        kept: ScreenedKept,
+        *,
+        valid: Any = None,
+        reject_nonfinite: bool = True,
+        **extras: Any,
+    ) -> tuple[Params, State]:
         del valid  # was taken into account by accumulate
-        who, seen = seen
-        after = rule.finish(params, total, state, seen, valid=who.counted, **extras)
-        return _concluded((params, state), after, who, reject_nonfinite)
+        after = rule.finish(params, total, state, kept.of_rule, valid=kept.who.counted, **extras)
+        return _concluded((params, state), after, kept.who, reject_nonfinite)
 
-    def absorb_first_pass(total, state, seen, *, valid=None, reject_nonfinite=True, **extras):
+    def absorb_first_pass(
+        total: Any, state: State, kept: ScreenedKept, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
+    ) -> State:
         del valid, reject_nonfinite
-        who, seen = seen
         assert rule.absorb_first_pass is not None
-        return tree.where(
-            who.counted.any(), rule.absorb_first_pass(total, state, seen, valid=who.counted, **extras), state
-        )
+        counted = kept.who.counted
+        ready = rule.absorb_first_pass(total, state, kept.of_rule, valid=counted, **extras)
+        return tree.where(counted.any(), ready, state)
 
     return Sums(accumulate, finish, rule.needs_first_pass, rule.absorb_first_pass and absorb_first_pass)
 
@@ -97,11 +128,11 @@ def screened_sums(rule: Sums) -> Sums:
 def _concluded(
     before: tuple[Params, State], after: tuple[Params, State], who: Screening, reject_nonfinite: bool
 ) -> tuple[Params, State]:
-    """Parameters and state at the end of a round, from those that it found and those that the rule gave."""
+    """Parameters and state after a round: the rule's, or those before it if no client counts."""
     (params, state), (moved, state_after) = before, after
     if not reject_nonfinite:
-        nowhere = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), moved)
-        moved = tree.where(who.broken.any(), nowhere, moved)
+        invalid = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), moved)
+        moved = tree.where(who.broken.any(), invalid, moved)
     metrics = {**state_after.metrics, "num_rejected": who.num_rejected}
     now, then = (moved, state_after._replace(metrics={})), (params, state._replace(metrics={}))
     moved, kept = tree.where(who.counted.any(), now, then)
@@ -109,7 +140,7 @@ def _concluded(
 
 
 def empty_metrics(*per_client: str, **scalars: Any) -> dict[str, Any]:
-    """Metrics before any round: the common entries, and those named, for a cohort of nobody yet.
+    """Metrics before the first round: the common entries and those named, per-client ones with length 0.
 
     Args:
       *per_client: names of further entries of shape ``[S]``.
@@ -117,3 +148,19 @@ def empty_metrics(*per_client: str, **scalars: Any) -> dict[str, Any]:
     """
     names = ("weight", "cosine", *per_client)
     return {name: jnp.zeros(0) for name in names} | {"num_rejected": jnp.zeros((), int)} | scalars
+
+
+def stateless(*per_client: str, **scalars: int | float) -> InitFn:
+    """``init`` of a rule that carries nothing from round to round.
+
+    Args:
+      *per_client: names of metrics ``[S]`` beside ``weight`` and ``cosine``.
+      **scalars: scalar metrics and the numbers they start from, whose type gives theirs: int32 or float32.
+    """
+
+    def init(params: Params) -> MetricsOnly:
+        del params
+        first = {name: jnp.asarray(value, type(value)) for name, value in scalars.items()}
+        return MetricsOnly(empty_metrics(*per_client, **first))
+
+    return init

@@ -1,64 +1,66 @@
-"""Rules that need nothing but sums over the clients: written once, for a whole stack and for chunks of it."""
+"""Rules that are sums over the clients: written once, for a whole stack of deltas and for chunks of it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import screened_sums
-from fedjax_drag.types import Aggregator, State, Sums
+from fedjax_drag.ops.screening import ScreenedKept, screened_sums
+from fedjax_drag.types import Aggregator, Deltas, InitFn, Params, State, Sums
 
 
-def summing(
-    init: Callable[..., State],
+def summed_rule(
+    init: InitFn,
     rule: Sums,
     needs: frozenset[str] = frozenset(),
     split: Literal["clients", "coordinates"] = "clients",
     hindsight: Mapping[str, Callable[..., jax.Array]] | None = None,
 ) -> Aggregator:
-    """The rule that the sums make; over a stack it is the same arithmetic in a single chunk.
+    """The rule that a pair of sums describes: for a whole stack of deltas, which is one chunk, and for many chunks.
 
     Args:
       init: as of :class:`~fedjax_drag.types.Aggregator`.
-      rule: the sums of the clients that count. ``accumulate``, ``finish`` and ``absorb_first_pass`` receive ``valid``, which
-        accounts for clients whose message is not usable, as :func:`~fedjax_drag.ops.screening.screened` does for ``apply``.
+      rule: the sums of the clients that count. ``accumulate``, ``finish`` and ``absorb_first_pass`` receive ``valid``
+        ``[B]`` or ``[S]``, in which clients whose delta is not usable are left out, as
+        :func:`~fedjax_drag.ops.screening.screened` does for ``apply``.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       split: as of :class:`~fedjax_drag.types.Aggregator`.
-      hindsight: metrics ``[S]`` that take both a client's delta and the sum over all of them, each as
-        ``(deltas, total, valid) -> [S]``: only the stack has them.
+      hindsight: metrics ``[S]`` that compare a client's delta with the sum over all of them, each as
+        ``(deltas, total, valid) -> [S]``. They have length 0 where deltas come in chunks and are not kept.
     """
     sums = screened_sums(rule)
     hindsight = hindsight or {}
 
-    def finish(params, total, state, seen, **extras):
-        moved, after = sums.finish(params, total, state, seen, **extras)
+    def finish(params: Params, total: Any, state: State, kept: ScreenedKept, **extras: Any) -> tuple[Params, State]:
+        moved, after = sums.finish(params, total, state, kept, **extras)
         unknown = {name: jnp.zeros(0) for name in hindsight}
         return moved, after._replace(metrics=unknown | after.metrics)
 
-    def apply(params, deltas, state, **extras):
-        def absorbed():
+    def apply(params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
+        def absorbed() -> State:
             assert sums.absorb_first_pass is not None
-            total, seen = sums.accumulate(params, deltas, state, first_pass=True, **extras)
-            return sums.absorb_first_pass(total, state, seen, **extras)
+            total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
+            return sums.absorb_first_pass(total, state, kept, **extras)
 
         if sums.needs_first_pass is not None:
             state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)
-        total, seen = sums.accumulate(params, deltas, state, **extras)
-        moved, after = sums.finish(params, total, state, seen, **extras)
-        known = {name: figure(deltas, total, seen[0].counted) for name, figure in hindsight.items()}
+        total, kept = sums.accumulate(params, deltas, state, **extras)
+        moved, after = sums.finish(params, total, state, kept, **extras)
+        known = {name: figure(deltas, total, kept.who.counted) for name, figure in hindsight.items()}
         return moved, after._replace(metrics=after.metrics | known)
 
     return Aggregator(init, apply, needs, split, sums._replace(finish=finish, whole=apply))
 
 
-def average(total: Any, valid: jax.Array) -> Any:
+def average(total: Any, valid: Bool[Array, " clients"]) -> Any:
     """A sum over the valid clients divided by their number; zero if there are none."""
     return tree.scale(tree.inverse(valid.sum().astype(jnp.float32)), total)
 
 
-def cosine_to_sum(deltas: Any, total: Any, valid: jax.Array) -> jax.Array:
+def cosine_to_sum(deltas: Any, total: Any, valid: Bool[Array, " clients"]) -> Float[Array, " clients"]:
     """Cosine of each client's delta to the sum, ``[S]``: hindsight of a rule whose update points along it."""
     del valid
     return tree.cosines(deltas, total)

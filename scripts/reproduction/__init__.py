@@ -1,1 +1,5 @@
-"""What ``scripts/reproduce.py`` is made of: targets and their scales, the papers' claims, how they are judged."""
+"""The parts of ``scripts/reproduce.py``.
+
+``target`` and ``targets`` say what can be run, ``running``, ``timing`` and ``outcome`` run it and read it back,
+``claims``, ``questions``, ``verdicts`` and ``papers/`` judge the papers' claims, and ``figures`` draws.
+"""

@@ -1,4 +1,4 @@
-"""A target's figure: test accuracy against rounds, or against an axis, labelled as in the papers."""
+"""The figure of a target: a metric over the rounds or over an axis, labelled as in the papers."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE
 from reproduction.names import written
 from reproduction.outcome import Outcome
-from reproduction.targets import Target
+from reproduction.target import Target
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")  # Okabe and Ito
 _QUANTITIES = {
@@ -28,8 +28,8 @@ def draw(target: Target, outcome: Outcome) -> Figure:
     """Draws a panel for each setting and a line for each method, with a band from minimum to maximum over seeds.
 
     Args:
-      target: what it shows.
-      outcome: of its sweep; cells that did not come to their end are left out.
+      target: says which axes are panels and lines.
+      outcome: of the target; cells that did not run to the end are left out.
     """
     settings = [
         dict(zip(target.panels, labels, strict=True))
@@ -55,7 +55,7 @@ def draw(target: Target, outcome: Outcome) -> Figure:
 
 
 def save(target: Target, outcome: Outcome, folder: Path) -> Path | None:
-    """Writes the figure of a target into a folder; None if no cell has come to its end."""
+    """Writes the figure of a target into a folder and returns its path; None if no cell ran to the end."""
     if not any(cell.status in COMPLETE for cell in outcome.cells):
         return None
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,12 +74,13 @@ class _Series(NamedTuple):
 
 
 def _panel(panel: Axes, target: Target, part: Outcome) -> None:
+    """Draws the lines of one setting."""
     series = _over_rounds if target.x == "round" else _over_axis
-    for place, label in enumerate(part.labels(target.lines)):
+    for index, label in enumerate(part.labels(target.lines)):
         x, mean, low, high = series(target, part.at({target.lines: label}))
         if not len(x):
             continue
-        color, style = _COLORS[place % len(_COLORS)], ("-", "--")[place // len(_COLORS) % 2]
+        color, style = _COLORS[index % len(_COLORS)], ("-", "--")[index // len(_COLORS) % 2]
         marker = "o" if len(x) == 1 or target.x != "round" else ""
         panel.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         panel.plot(x, mean, style, color=color, linewidth=1.6, label=written(target.lines, label), marker=marker)
@@ -99,8 +100,8 @@ def _over_rounds(target: Target, line: Outcome) -> _Series:
     if not histories:
         return _Series(*[np.empty(0)] * 4)
     rounds, mean = line.curve(target.y)
-    full = [history[target.y] for history in histories if len(history[target.y]) == len(rounds)]
-    return _Series(rounds, mean, np.min(full, axis=0), np.max(full, axis=0))
+    complete = [history[target.y] for history in histories if len(history[target.y]) == len(rounds)]
+    return _Series(rounds, mean, np.min(complete, axis=0), np.max(complete, axis=0))
 
 
 def _over_axis(target: Target, line: Outcome) -> _Series:

@@ -24,7 +24,7 @@ NAMES = {
     "fashion_mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
 }
-"""By label of a sweep; what is not here is called as it is."""
+"""By label of a sweep; other labels are shown as they are."""
 
 SYMBOLS = {
     "aggregator.alpha": "\N{GREEK SMALL LETTER ALPHA} = {}",
@@ -36,11 +36,11 @@ SYMBOLS = {
     "partition.q": "q = {}",
     "cohort_size": "S = {}",
 }
-"""By axis, what stands before its numbers."""
+"""By axis, the format of its values."""
 
 
 def written(axis: str, label: Any) -> str:
-    """A value of an axis."""
+    """A value of an axis, as text."""
     if axis == "byzantine_fraction":
         return f"{percent(label, 0)} malicious"
     if axis == "root_bias":
@@ -49,5 +49,5 @@ def written(axis: str, label: Any) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in percent."""
+    """A share between 0 and 1, in percent."""
     return f"{100 * share:.{digits}f} %"

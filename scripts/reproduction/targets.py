@@ -1,207 +1,304 @@
-"""What can be reproduced: a configuration for each figure or table, and what its scales change.
+"""All targets, and the names that stand for them on the command line."""
 
-A scale shortens first the rounds, then leaves out seeds and data sets, then takes a smaller model or easier data; what
-is left out is what ``scripts/reproduce.py --list`` shows.
-"""
+from reproduction.target import BR_DRAG, CLUSTERGUARD, DRAG, ONE_SEED, TACO, WHY, Scale, Target
 
-import dataclasses
-import enum
-from pathlib import Path
-
-from fedjax_drag.experiment.config.config import read
-
-CONFIGS = Path(__file__).parents[2] / "configs"
-_QUICK = ("rounds=10", "eval_every=5", "local_steps=5")
-"""What the quick scale changes in every target, beside leaving one seed: to see that all works, not to measure."""
-
-
-class Scale(enum.StrEnum):
-    """How much of a configuration is run."""
-
-    QUICK = "quick"
-    MEDIUM = "medium"
-    FULL = "full"
-
-
-DRAG = "Zhu et al., DRAG"
-BR_DRAG = "Xiao et al., BR-DRAG"
-CLUSTERGUARD = "ClusterGuardFL"
-TACO = "Liu et al., TACO"
-WHY = "Why it works"
-"""Questions of our own, which no paper asks; no claim is judged by their answers."""
-
-_SEED = "axes.seed=[0]"
-_ALONE = (_SEED, "mesh=auto")
-"""One seed, where cells then have nobody to share a program with: the cores share the clients instead."""
-_GREY = "axes.data=[mnist,fashion_mnist]"
-_SMALL = "model={name: cnn, variant: small}"
-_PERCEPTRON = ("data=fashion_mnist", "model=mlp")
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """A figure or table.
-
-    Attributes:
-      name: its configuration, without the suffix.
-      paper: whose it is.
-      place: where it is in the paper, or what is asked.
-      lines: axis whose values are the lines of the figure.
-      panels: axes whose values are its panels; over the seeds the mean is taken.
-      minutes: at the medium scale on two free CPU cores, or in full where there is none; measured, or estimated
-        where the header of the configuration says so.
-      medium: changes at the medium scale; None where even a part of it takes hours, so that it is run in full only.
-      quick: changes at the quick scale, beside those of every target.
-      y: what the figure shows.
-      x: over what: the rounds, or an axis of numbers, over which it shows the level at the end.
-      timed: whether the clients of its methods are timed in turn besides, for claims about their time.
-      folder: where its configuration is, in ``configs``.
-    """
-
-    name: str
-    paper: str
-    place: str
-    lines: str
-    panels: tuple[str, ...]
-    minutes: int
-    medium: tuple[str, ...] | None = ()
-    quick: tuple[str, ...] = ()
-    y: str = "test_accuracy"
-    x: str = "round"
-    timed: bool = False
-    folder: str = "paper"
-
-    @property
-    def config(self) -> Path:
-        """Its configuration."""
-        return CONFIGS / self.folder / f"{self.name}.yaml"
-
-    def overrides(self, scale: Scale) -> tuple[str, ...] | None:
-        """Changes of the configuration at a scale, or None if it is not run there."""
-        if scale != Scale.QUICK:
-            return self.medium if scale == Scale.MEDIUM else ()
-        return (*_QUICK, *([_SEED] if "seed" in read(self.config)["axes"] else []), *self.quick)
-
+_ONE_SEED_SHARDED = (ONE_SEED, "mesh=auto")
+"""One seed for cells that then have no program in common with others: their clients are sharded over the cores."""
+_GREY_DATA = "axes.data=[mnist,fashion_mnist]"
+_SMALL_CNN = "model={name: cnn, variant: small}"
+_MLP_ON_FASHION_MNIST = ("data=fashion_mnist", "model=mlp")
 
 TARGETS = {
     target.name: target
     for target in (
-        # The cheapest and most telling first: the order in which all are run.
-        Target("drag000_fig7_8_emnist", DRAG, "Figs. 7, 8", "method", ("partition.q",), 6, ("rounds=500",)),
-        Target("taco004_table6_adult", TACO, "Table VI, adult", "method", ("partition.beta",), 8),
+        # In the order in which all are run: the quickest and most informative first.
         Target(
-            *("taco004_table2", TACO, "Table II", "data", (), 8),
-            medium=("rounds=30", *_ALONE, _GREY),
-            quick=(_GREY,),
+            name="drag000_fig7_8_emnist",
+            paper=DRAG,
+            place="Figs. 7, 8",
+            lines="method",
+            panels=("partition.q",),
+            minutes=6,
+            medium=("rounds=500",),
         ),
         Target(
-            *("brdrag003_fig6_participation", BR_DRAG, "Fig. 6", "cohort_size", ("method",), 8),
-            medium=(*_PERCEPTRON, "rounds=300"),
-            quick=_PERCEPTRON,
+            name="taco004_table6_adult",
+            paper=TACO,
+            place="Table VI, adult",
+            lines="method",
+            panels=("partition.beta",),
+            minutes=8,
         ),
         Target(
-            *("brdrag003_fig7_alpha", BR_DRAG, "Fig. 7", "aggregator.alpha", ("method",), 10),
-            medium=(*_PERCEPTRON, "rounds=600"),
-            quick=_PERCEPTRON,
+            name="taco004_table2",
+            paper=TACO,
+            place="Table II",
+            lines="data",
+            panels=(),
+            minutes=8,
+            medium=("rounds=30", *_ONE_SEED_SHARDED, _GREY_DATA),
+            quick=(_GREY_DATA,),
         ),
         Target(
-            *("brdrag003_fig8_c", BR_DRAG, "Fig. 8", "aggregator.c", ("method",), 11),
-            medium=(*_PERCEPTRON, "rounds=600"),
-            quick=_PERCEPTRON,
+            name="brdrag003_fig6_participation",
+            paper=BR_DRAG,
+            place="Fig. 6",
+            lines="cohort_size",
+            panels=("method",),
+            minutes=8,
+            medium=(*_MLP_ON_FASHION_MNIST, "rounds=300"),
+            quick=_MLP_ON_FASHION_MNIST,
         ),
-        Target("taco004_table5_adult", TACO, "Table V, adult", "method", (), 4, timed=True),
         Target(
-            *("drag000_fig5_6_cifar10", DRAG, "Figs. 5, 6", "method", ("partition.q",), 15),
+            name="brdrag003_fig7_alpha",
+            paper=BR_DRAG,
+            place="Fig. 7",
+            lines="aggregator.alpha",
+            panels=("method",),
+            minutes=10,
+            medium=(*_MLP_ON_FASHION_MNIST, "rounds=600"),
+            quick=_MLP_ON_FASHION_MNIST,
+        ),
+        Target(
+            name="brdrag003_fig8_c",
+            paper=BR_DRAG,
+            place="Fig. 8",
+            lines="aggregator.c",
+            panels=("method",),
+            minutes=11,
+            medium=(*_MLP_ON_FASHION_MNIST, "rounds=600"),
+            quick=_MLP_ON_FASHION_MNIST,
+        ),
+        Target(
+            name="taco004_table5_adult",
+            paper=TACO,
+            place="Table V, adult",
+            lines="method",
+            panels=(),
+            minutes=4,
+            timed=True,
+        ),
+        Target(
+            name="drag000_fig5_6_cifar10",
+            paper=DRAG,
+            place="Figs. 5, 6",
+            lines="method",
+            panels=("partition.q",),
+            minutes=15,
             medium=("rounds=200",),
         ),
-        Target("drag000_fig3_emnist", DRAG, "Fig. 3", "method", ("cohort_size",), 16, ("rounds=300",)),
         Target(
-            *("brdrag003_robustness_mlp", BR_DRAG, "Figs. 9, 11, 13, 15 to 17", "aggregator"),
-            *(("attack", "byzantine_fraction", "partition.beta"), 35),
+            name="drag000_fig3_emnist",
+            paper=DRAG,
+            place="Fig. 3",
+            lines="method",
+            panels=("cohort_size",),
+            minutes=16,
+            medium=("rounds=300",),
         ),
         Target(
-            *("taco004_table8", TACO, "Table VIII", "algorithm.kappa", ("algorithm.max_strikes",), 22),
+            name="brdrag003_robustness_mlp",
+            paper=BR_DRAG,
+            place="Figs. 9, 11, 13, 15 to 17",
+            lines="aggregator",
+            panels=("attack", "byzantine_fraction", "partition.beta"),
+            minutes=35,
+        ),
+        Target(
+            name="taco004_table8",
+            paper=TACO,
+            place="Table VIII",
+            lines="algorithm.kappa",
+            panels=("algorithm.max_strikes",),
+            minutes=22,
             medium=("rounds=30", "local_steps=20", "axes.algorithm.max_strikes=[3,6,15]"),
             quick=("axes.algorithm.kappa=[0.4,0.6,1.0]", "axes.algorithm.max_strikes=[1,2,5]"),
             y="num_expelled",
         ),
         Target(
-            *("clusterguard002_table2", CLUSTERGUARD, "Table II", "method", ("data", "attack"), 50),
-            medium=("rounds=30", "eval_every=5", _SMALL, *_ALONE, _GREY),
-            quick=(_SMALL, "axes.data=[fashion_mnist]"),
+            name="clusterguard002_table2",
+            paper=CLUSTERGUARD,
+            place="Table II",
+            lines="method",
+            panels=("data", "attack"),
+            minutes=50,
+            medium=("rounds=30", "eval_every=5", _SMALL_CNN, *_ONE_SEED_SHARDED, _GREY_DATA),
+            quick=(_SMALL_CNN, "axes.data=[fashion_mnist]"),
         ),
         Target(
-            *("clusterguard002_table3", CLUSTERGUARD, "Table III", "method", ("data", "attack"), 29),
-            medium=("rounds=60", "model=mlp", *_ALONE, _GREY),
-            quick=(_SMALL, "axes.data=[fashion_mnist]"),
+            name="clusterguard002_table3",
+            paper=CLUSTERGUARD,
+            place="Table III",
+            lines="method",
+            panels=("data", "attack"),
+            minutes=29,
+            medium=("rounds=60", "model=mlp", *_ONE_SEED_SHARDED, _GREY_DATA),
+            quick=(_SMALL_CNN, "axes.data=[fashion_mnist]"),
         ),
         Target(
-            *("drag000_fig4_cifar10", DRAG, "Fig. 4", "method", ("cohort_size",), 9),
-            medium=("rounds=200", *_ALONE),
+            name="drag000_fig4_cifar10",
+            paper=DRAG,
+            place="Fig. 4",
+            lines="method",
+            panels=("cohort_size",),
+            minutes=9,
+            medium=("rounds=200", *_ONE_SEED_SHARDED),
         ),
         Target(
-            *("brdrag003_fig3_emnist", BR_DRAG, "Fig. 3", "method", ("partition.beta",), 15),
-            medium=("rounds=600", _SMALL, _SEED),
-            quick=(_SMALL,),
+            name="brdrag003_fig3_emnist",
+            paper=BR_DRAG,
+            place="Fig. 3",
+            lines="method",
+            panels=("partition.beta",),
+            minutes=15,
+            medium=("rounds=600", _SMALL_CNN, ONE_SEED),
+            quick=(_SMALL_CNN,),
         ),
         Target(
-            *("taco004_table5_fmnist", TACO, "Table V, FMNIST", "method", (), 36),
-            medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5", *_ALONE),
+            name="taco004_table5_fmnist",
+            paper=TACO,
+            place="Table V, FMNIST",
+            lines="method",
+            panels=(),
+            minutes=36,
+            medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5", *_ONE_SEED_SHARDED),
             timed=True,
         ),
-        Target("taco004_table7_adult", TACO, "Table VII, adult", "method", (), 11),
         Target(
-            *("taco004_fig6", TACO, "Fig. 6", "method", ("data",), 24),
-            medium=("rounds=16", "local_steps=50", *_ALONE),
+            name="taco004_table7_adult", paper=TACO, place="Table VII, adult", lines="method", panels=(), minutes=11
         ),
         Target(
-            *("taco004_fig7_gamma", TACO, "Fig. 7", "algorithm.gamma", ("data",), 23),
-            medium=("rounds=12", _SEED, _GREY),
-            quick=(_GREY,),
+            name="taco004_fig6",
+            paper=TACO,
+            place="Fig. 6",
+            lines="method",
+            panels=("data",),
+            minutes=24,
+            medium=("rounds=16", "local_steps=50", *_ONE_SEED_SHARDED),
         ),
         Target(
-            *("taco004_table6_emnist", TACO, "Table VI, FEMNIST", "method", ("partition.beta",), 16),
-            medium=("rounds=12", _SEED),
+            name="taco004_fig7_gamma",
+            paper=TACO,
+            place="Fig. 7",
+            lines="algorithm.gamma",
+            panels=("data",),
+            minutes=23,
+            medium=("rounds=12", ONE_SEED, _GREY_DATA),
+            quick=(_GREY_DATA,),
         ),
         Target(
-            *("brdrag003_fig4_cifar10", BR_DRAG, "Fig. 4", "method", ("partition.beta",), 20),
-            medium=("rounds=600", _SMALL, _SEED),
-            quick=(_SMALL,),
+            name="taco004_table6_emnist",
+            paper=TACO,
+            place="Table VI, FEMNIST",
+            lines="method",
+            panels=("partition.beta",),
+            minutes=16,
+            medium=("rounds=12", ONE_SEED),
         ),
         Target(
-            *("brdrag003_signflip_cnn", BR_DRAG, "Figs. 11, 16", "aggregator", ("byzantine_fraction",), 300),
+            name="brdrag003_fig4_cifar10",
+            paper=BR_DRAG,
+            place="Fig. 4",
+            lines="method",
+            panels=("partition.beta",),
+            minutes=20,
+            medium=("rounds=600", _SMALL_CNN, ONE_SEED),
+            quick=(_SMALL_CNN,),
+        ),
+        Target(
+            name="brdrag003_signflip_cnn",
+            paper=BR_DRAG,
+            place="Figs. 11, 16",
+            lines="aggregator",
+            panels=("byzantine_fraction",),
+            minutes=300,
             medium=None,
-            quick=(_SMALL,),
+            quick=(_SMALL_CNN,),
         ),
         Target(
-            *("brdrag003_fig5_cifar100", BR_DRAG, "Fig. 5", "method", ("partition.beta",), 17),
-            medium=("data=fashion_mnist", "rounds=200", _SEED),
+            name="brdrag003_fig5_cifar100",
+            paper=BR_DRAG,
+            place="Fig. 5",
+            lines="method",
+            panels=("partition.beta",),
+            minutes=17,
+            medium=("data=fashion_mnist", "rounds=200", ONE_SEED),
         ),
         Target(
-            *("brdrag003_fig9_17_cifar10", BR_DRAG, "Figs. 9, 11, 13, 15 to 17", "aggregator"),
-            *(("attack", "byzantine_fraction", "partition.beta"), 6000),
+            name="brdrag003_fig9_17_cifar10",
+            paper=BR_DRAG,
+            place="Figs. 9, 11, 13, 15 to 17",
+            lines="aggregator",
+            panels=("attack", "byzantine_fraction", "partition.beta"),
+            minutes=6000,
             medium=None,
-            quick=(_SMALL,),
+            quick=(_SMALL_CNN,),
         ),
         Target(
-            *("drag_or_longer_step", WHY, "is DRAG more than a longer step?", "method", ("partition.beta",), 7),
+            name="drag_or_longer_step",
+            paper=WHY,
+            place="is DRAG more than a longer step?",
+            lines="method",
+            panels=("partition.beta",),
+            minutes=7,
             folder="why",
         ),
         Target(
-            *("br_drag_or_root_data", WHY, "is BR-DRAG more than its root data?", "aggregator", ("root_bias",), 14),
+            name="br_drag_or_root_data",
+            paper=WHY,
+            place="is BR-DRAG more than its root data?",
+            lines="aggregator",
+            panels=("root_bias",),
+            minutes=14,
             x="root_size",
             folder="why",
         ),
         Target(
-            *("br_drag_strength", WHY, "which c does BR-DRAG want?", "method"),
-            *(("attack", "byzantine_fraction"), 13),
+            name="br_drag_strength",
+            paper=WHY,
+            place="which c does BR-DRAG want?",
+            lines="method",
+            panels=("attack", "byzantine_fraction"),
+            minutes=13,
             folder="why",
         ),
         Target(
-            *("corrections_with_robust_rules", WHY, "do corrections of drift survive an attack?", "algorithm"),
-            *(("attack", "aggregator"), 19),
+            name="corrections_with_robust_rules",
+            paper=WHY,
+            place="do corrections of drift survive an attack?",
+            lines="algorithm",
+            panels=("attack", "aggregator"),
+            minutes=19,
             folder="why",
         ),
     )
 }
 """By name, in the order in which all are run."""
+
+
+def matching(name: str) -> list[Target]:
+    """The targets that a name on the command line stands for.
+
+    Args:
+      name: a target, the beginning of the names of several, ``paper``, ``why`` or ``all``.
+
+    Raises:
+      ValueError: no target matches.
+    """
+    if name in TARGETS:
+        return [TARGETS[name]]
+    matches = [target for known, target in TARGETS.items() if name in ("all", target.folder) or known.startswith(name)]
+    if not matches:
+        raise ValueError(f"{name!r}: must be all, paper, why, or the beginning of one of {', '.join(TARGETS)}")
+    return matches
+
+
+def listing() -> str:
+    """A line for each target with the changes of the medium scale and its estimated time, and the total."""
+    lines = []
+    for target in TARGETS.values():
+        changes = target.overrides(Scale.MEDIUM)
+        shown = "only at full scale" if changes is None else " ".join(changes) or "unchanged"
+        lines.append(f"{target.name:32}{target.paper + ', ' + target.place:56}{target.minutes:6} min  {shown}")
+    total = sum(target.minutes for target in TARGETS.values() if target.medium is not None)
+    return "\n".join([*lines, f"{'all --scale medium':88}{total:6} min"])

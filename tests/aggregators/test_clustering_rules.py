@@ -80,6 +80,7 @@ class TestLinkage:
 
 
 class TestClustering:
+    @pytest.mark.thorough
     def test_the_smaller_group_does_not_count(self):
         G = np.concatenate([around(np.ones(SIZE), 5), around(-np.ones(SIZE), 3) * 1e6])
         update, metrics, _ = play(clustering, G)
@@ -87,18 +88,21 @@ class TestClustering:
         np.testing.assert_allclose(metrics["weight"], metrics["selected"] / 5, rtol=1e-6)
         np.testing.assert_allclose(update, G[:5].mean(0), rtol=1e-5)
 
+    @pytest.mark.thorough
     def test_of_groups_of_one_size_the_tighter_counts(self):
         loose, tight = around(np.ones(SIZE), 4, 0.5), around(-np.ones(SIZE), 4, 0.01)
         for G, expected in ((np.concatenate([loose, tight]), tight), (np.concatenate([tight, loose]), tight)):
             update, _, _ = play(clustering, G)
             np.testing.assert_allclose(update, expected.mean(0), rtol=1e-5)
 
+    @pytest.mark.thorough
     def test_of_two_clients_both_count(self):
         G = around(np.ones(SIZE), 8, 1.0)
         update, metrics, _ = play(clustering, G, {"valid": jnp.arange(8) < 2})
         np.testing.assert_array_equal(metrics["selected"], [1, 1, 0, 0, 0, 0, 0, 0])
         np.testing.assert_allclose(update, G[:2].mean(0), rtol=1e-5)
 
+    @pytest.mark.thorough
     def test_cosine_distances_of_all_pairs(self):
         x = np.random.default_rng(0).normal(size=(5, SIZE)).astype(np.float32)
         unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
@@ -112,6 +116,7 @@ class TestClustering:
         assert (found[[1, 3]] == 1 - np.eye(5)[[1, 3]]).all()
         np.testing.assert_allclose(found[0, [2, 4]], expected[0, [2, 4]], rtol=1e-5)
 
+    @pytest.mark.thorough
     def test_nearly_parallel_deltas_keep_their_angles(self):
         rng = np.random.default_rng(1)
         x = (100 * rng.normal(size=SIZE) + 0.1 * rng.normal(size=(6, SIZE))).astype(np.float32)
@@ -148,6 +153,7 @@ class TestKMeans:
         np.testing.assert_allclose(found.inertia, np.square(distances[valid].min(1)).sum(), rtol=1e-5)
         assert (np.diff(centroids[:, 0]) >= 0).all()
 
+    @pytest.mark.thorough
     def test_order_and_absent_points_do_not_matter(self):
         rng = np.random.default_rng(1)
         points = rng.normal(size=(40, 2)).astype(np.float32)
@@ -162,6 +168,7 @@ class TestKMeans:
         smaller = clusters_of(points[:25], valid[:25], key, 3, 1)
         np.testing.assert_array_equal(smaller.assignment, found.assignment[:25])
 
+    @pytest.mark.thorough
     def test_more_clusters_than_points(self):
         points = np.zeros((40, 2), np.float32)
         points[:2] = [[1, 0], [-1, 0]]
@@ -191,6 +198,7 @@ class TestClusterGuard:
     MOVED = (0.1, 0.11, 0.12, 0.1, 0.9, 0.11, 0.105, 0.95, 0.1, 0.115)
     ODD = np.isin(np.arange(10), [4, 7])
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("settings", [{}, STANDARDISED])
     def test_an_outlying_group_loses_its_weight(self, settings):
         G = np.where(self.ODD[:, None], -100.0, around(np.ones(SIZE), 10))
@@ -201,6 +209,7 @@ class TestClusterGuard:
         np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-6)
         np.testing.assert_allclose(update, metrics["weight"] @ G, rtol=1e-4)
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize(("sized", "scaled"), [(False, False), (False, True), (True, True)])
     def test_scores_are_those_of_the_paper(self, sized, scaled):
         """Computed again from the clusters found."""
@@ -216,6 +225,7 @@ class TestClusterGuard:
             score[members] = members.sum() / (1 + distance)
         np.testing.assert_allclose(metrics["weight"], np.exp(score) / np.exp(score).sum(), rtol=1e-4)
 
+    @pytest.mark.thorough
     def test_raw_dissimilarity_spares_the_ordinary_and_standardised_picks_few(self):
         """In one and the same cluster the highest weight is twice the lowest, or thirty times."""
         moved = (0.1, 0.13, 0.16, 0.19, 0.22, 0.25, 0.28, 0.31)
@@ -226,6 +236,7 @@ class TestClusterGuard:
         assert raw["weight"].max() < 2.5 * raw["weight"].min()
         assert scaled["weight"].max() > 20 * scaled["weight"].min()
 
+    @pytest.mark.thorough
     def test_the_reading_of_text_and_flattened_distance_is_as_it_was(self):
         """The weights of the first version, whose only reading it was."""
         _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(self.MOVED, self.SIZES), **STANDARDISED)
@@ -233,6 +244,7 @@ class TestClusterGuard:
         before += [0.096933, 0.2113847, 0.001668252, 0.02171824, 0.01556119]
         np.testing.assert_allclose(metrics["weight"], before, rtol=1e-5)
 
+    @pytest.mark.thorough
     def test_without_sizes_they_are_not_asked_for(self):
         extra = guarded(self.MOVED, self.SIZES)
         del extra["num_examples"]
@@ -242,11 +254,13 @@ class TestClusterGuard:
         with pytest.raises(TypeError, match="num_examples"):
             play(clusterguard, around(np.ones(SIZE), 10), extra, **STANDARDISED)
 
+    @pytest.mark.thorough
     def test_a_feature_that_all_share_says_nothing(self):
         for settings in ({}, STANDARDISED):
             _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded([0.3] * 10, [50] * 10), **settings)
             np.testing.assert_allclose(metrics["weight"], 0.1, rtol=1e-6)
 
+    @pytest.mark.thorough
     def test_what_differs_by_rounding_is_not_parted(self):
         """The sums over examples that make up a dissimilarity end in noise; clusters do not hang on it."""
         moved = np.float32(0.3) + np.float32(3e-8) * np.arange(10, dtype=np.float32)
@@ -289,6 +303,7 @@ class TestFoolsGold:
         np.testing.assert_allclose(metrics["weight"], metrics["trust"] / 8, rtol=1e-6)
         np.testing.assert_allclose(update, honest.sum(0) / 8, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.thorough
     def test_history_follows_the_client_and_not_its_place(self):
         G = around(np.ones(SIZE), 8, 1.0)
         ids = np.array([3, 1, 7, 5, 0, 2, 11, 9])
@@ -304,12 +319,14 @@ class TestFoolsGold:
         np.testing.assert_allclose(state.history.rows["w"], expected, rtol=1e-6)
         assert metrics["trust"][5] == 0
 
+    @pytest.mark.thorough
     def test_a_client_of_its_own_direction_counts_as_in_the_mean(self):
         G = np.diag(np.arange(1.0, SIZE + 1))
         update, metrics, _ = play(foolsgold, G, {"client_ids": jnp.arange(SIZE)}, num_clients=SIZE)
         np.testing.assert_array_equal(metrics["trust"], 1)
         np.testing.assert_allclose(update, G.mean(0), rtol=1e-6)
 
+    @pytest.mark.thorough
     def test_pardon_of_a_client_that_resembles_sybils_by_chance(self):
         """By hand: cosines 0.6 of client 0 to two sybils, which are 0.8 apart from each other."""
         a = np.zeros((3, SIZE))
@@ -335,6 +352,7 @@ class TestFoolsGoldTaco:
         np.testing.assert_allclose(update, trust @ G / trust.sum(), rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("builder", "settings"),
     [(clustering, {}), (clusterguard, {}), (foolsgold, {"num_clients": 8}), (foolsgold_taco, {})],

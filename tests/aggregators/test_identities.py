@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from fedjax_drag import aggregators, algorithms, clients
@@ -117,6 +118,7 @@ def test_fltrust_does_not_go_farther_than_the_root_delta_nor_against_it(G, root)
             assert np.linalg.norm(update) <= np.linalg.norm(root) * (1 + 1e-5)
 
 
+@pytest.mark.thorough
 @bounded
 @given(vectors)
 def test_identical_deltas_are_the_update(g):
@@ -126,6 +128,7 @@ def test_identical_deltas_are_the_update(g):
         np.testing.assert_allclose(update, g, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 @bounded
 @given(vectors, hnp.arrays(np.float32, (2,), elements=st.integers(1, 8).map(float)), vectors)
 def test_geometric_median_of_collinear_symmetric_points_is_their_centre(step, distances, centre):
@@ -157,6 +160,7 @@ def test_scaling_all_deltas_scales_the_update(G, factor):
         np.testing.assert_allclose(scaled, factor * plain, rtol=1e-5, atol=1e-5 * factor)
 
 
+@pytest.mark.thorough
 @bounded
 @given(cohorts, vectors)
 def test_shifting_all_deltas_shifts_what_depends_on_differences_only(G, shift):
@@ -185,6 +189,7 @@ def test_the_update_is_the_weighted_sum_where_the_weights_are_coefficients(G, ro
         np.testing.assert_allclose(metrics["weight"] @ G, update, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thorough
 @bounded
 @given(cohorts, weights)
 def test_weighting_by_equal_or_repeated_examples(G, counts):

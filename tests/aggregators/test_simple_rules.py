@@ -53,6 +53,7 @@ def test_fedexp_counts_those_who_are_there():
     assert state.metrics["server_step_size"] == pytest.approx(2.02 / (4 * (0.01 + 1e-3)), rel=1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("length", [1e-30, 1e12, 1e30, 1e31])
 def test_fedexp_stays_finite_where_squares_do_not(length):
     opposed = length * np.array([[1, 0.5, 0], [1, -0.5, 0], [1, 0, 0.5], [1, 0, -0.5]])
@@ -82,6 +83,7 @@ def test_norm_clipping_shortens_only_the_long():
     np.testing.assert_allclose(state.metrics["weight"] @ G, update, rtol=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("length", [10.0, 1e30])
 def test_clipping_bounds_what_one_client_can_do(length):
     """By 2 C / S, against its being replaced by any other."""
@@ -129,6 +131,7 @@ def test_centered_clipping_reaches_honest_deltas_that_are_far_away():
     np.testing.assert_allclose(steps[-1], [20, 0, 0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_radius_beyond_all_distances_gives_the_mean():
     mean, _ = jitted(fedavg())(G)
     for rule in (centered_clipping(radius=100.0, iterations=3), norm_clipping(max_norm=100.0)):
@@ -146,6 +149,7 @@ def test_center_is_kept_in_float32():
     assert state.center["w"].dtype == rule.init(params).center["w"].dtype == jnp.float32
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "rule",
     [fedexp(), norm_clipping(2.0), centered_clipping(2.0, 2), root_only()],

@@ -59,7 +59,7 @@ class Round:
         """The round in which the malicious clients' ``aux`` is another: uplink, parameters and state."""
 
         def leaf(false, true):
-            return jnp.where(BAD.reshape(-1, *[1] * (true.ndim - 1)), false, true)
+            return jnp.where(tree.expand(BAD, true), false, true)
 
         uplink = self.uplink._replace(aux=jax.tree.map(leaf, change(self.uplink.aux), self.uplink.aux))
         return uplink, *self.aggregate(self.params, uplink, self.state)
@@ -99,6 +99,7 @@ def spoilt(uplink, number, value):
     return uplink._replace(aux=jax.tree.unflatten(structure, leaves))
 
 
+@pytest.mark.sample(1)
 @parametrize(SPEAKING)
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 2e37, -3e38])
 def test_a_number_that_is_not_finite_or_too_large_loses_the_client(case, value):
@@ -237,6 +238,7 @@ def test_every_method_with_a_message_documents_its_protection():
     assert {case.builder.__name__ for case in SPEAKING} == PROMISES.keys()
 
 
+@pytest.mark.sample(2)
 @parametrize(SPEAKING, slow=lambda case: case.label in ("feddc", "taco"))
 @pytest.mark.parametrize("factor", FACTORS)
 def test_a_finite_message_has_the_documented_effect(case, factor):
@@ -248,6 +250,7 @@ def test_a_finite_message_has_the_documented_effect(case, factor):
 REACHING = [case for case in SPEAKING if case.builder in (algorithms.scaffold, algorithms.feddc, algorithms.mime)]
 
 
+@pytest.mark.thorough
 @parametrize(REACHING)
 def test_a_corrupted_shared_state_moves_the_next_round_without_bound(case):
     """All clients alike, so that no rule can tell: the damage grows as the message does."""
@@ -266,6 +269,7 @@ def test_a_corrupted_shared_state_moves_the_next_round_without_bound(case):
     assert (directions @ directions.T).min() > 0.99
 
 
+@pytest.mark.thorough
 def test_under_the_mean_the_message_of_stem_moves_the_parameters():
     """As a delta would: there is no protection but the rule's."""
     played = as_built(next(case for case in SPEAKING if case.label == "stem"))

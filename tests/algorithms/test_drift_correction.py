@@ -110,6 +110,7 @@ def assert_same_bits(a, b):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "plainer"),
     [
@@ -139,6 +140,7 @@ def test_feddyn_starts_with_fedprox_and_repeats_its_step():
     np.testing.assert_allclose(state.metrics["correction_norm"], np.linalg.norm(state.correction["w"]), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_server_knows_the_mean_over_all_clients():
     _, _, dyn, _ = built("feddyn")
     _, _, dc, _ = built("feddc")
@@ -225,6 +227,7 @@ def test_fedacg_starts_ahead_and_steps_by_its_momentum():
     assert np.linalg.norm(old.momentum["w"]) > 0.01
 
 
+@pytest.mark.sample(2)
 @every_method
 @pytest.mark.parametrize("lost", ["delta", "message", "masked"])
 def test_a_lost_client_leaves_no_trace(name, lost):
@@ -251,6 +254,7 @@ def test_a_lost_client_leaves_no_trace(name, lost):
         assert (np.asarray(x[moved]) != np.asarray(y[moved])).all()
 
 
+@pytest.mark.sample(1)
 @every_method
 def test_a_round_without_messages_changes_nothing(name):
     method, params, state, aggregate = built(name)
@@ -262,6 +266,7 @@ def test_a_round_without_messages_changes_nothing(name):
         assert int(unchanged.metrics["num_rejected"]) == 4 * int(valid[0])
 
 
+@pytest.mark.sample(1)
 @every_method
 def test_the_aggregator_takes_the_place_of_the_mean(name):
     """And protects what goes through it, when one client sends far too much in both halves of its message."""
@@ -305,15 +310,18 @@ def optimum(pull=0.0):
     return np.linalg.solve(A.mean(0) + pull * np.eye(SIZE), right)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["feddyn", "feddc"])
 def test_heterogeneous_clients_do_not_move_the_optimum(name):
     np.testing.assert_allclose(end(method_of(name)), optimum(), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_fedavg_stalls_where_corrected_methods_do_not():
     assert np.abs(end(PLAIN) - optimum()).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_adabest_depends_on_its_starting_point():
     reached = end(method_of("adabest"))
     assert np.abs(reached - optimum()).max() > 1e-2

@@ -92,6 +92,7 @@ def plain():
 # STEM
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("carry_momentum", [False, True])
 def test_stem_without_history_lengthens_sgd_by_its_last_step(plain, carry_momentum):
     method = stem(a=1.0, carry_momentum=carry_momentum)
@@ -122,6 +123,7 @@ def recursion(m, theta, a, v=None, previous=None):
     return w - theta, v
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("a", "carry_momentum"), [(0.2, False), (0.2, True), (0.0, True)])
 def test_stem_follows_its_recursion(a, carry_momentum):
     method = stem(a, carry_momentum)
@@ -137,12 +139,14 @@ def test_stem_follows_its_recursion(a, carry_momentum):
         np.testing.assert_allclose(flat(state.memory.momentum), v, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_stem_without_noise_is_sgd_with_any_momentum():
     """If all mini-batches are one, the correction of the last direction is exact."""
     sent = uplink_of(stem(0.2), *begin(stem(0.2)), SAME)
     np.testing.assert_allclose(flat(sent.delta), deltas(from_aggregator(fedavg()), SAME), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_stem_with_momentum_of_one_step_tracks_the_global_gradient():
     method = stem(a=0.0, carry_momentum=True)
     params, state = begin(method)
@@ -153,6 +157,7 @@ def test_stem_with_momentum_of_one_step_tracks_the_global_gradient():
         np.testing.assert_allclose(flat(state.memory.momentum), expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_aggregator_of_stem_sees_both_halves_of_the_message():
     for rule, moved in ((median(), False), (fedavg(), True)):
         method = stem(0.2, aggregator=rule)
@@ -168,6 +173,7 @@ def test_the_aggregator_of_stem_sees_both_halves_of_the_message():
 RAGGED = [POSITIONS[0][:1], POSITIONS[1], POSITIONS[2][:2], POSITIONS[3][:1]]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", [{}, {"rho": 0.9}, {"rho": 0.5, "mu": 2.0, "weighting": "examples"}], ids=str)
 def test_fednova_of_equal_work_is_fedavg(plain, settings):
     method = fednova(**settings)
@@ -185,6 +191,7 @@ def begin_rule():
     return begin(from_aggregator(fedavg()))[1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("rho", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 3.0), (0.6, 2.0)])
 def test_fednova_measures_work_by_what_a_constant_gradient_would_do(rho, mu):
     """Clients whose gradient is the same everywhere agree, however much each of them did."""
@@ -213,6 +220,7 @@ def test_fednova_measures_work_by_what_a_constant_gradient_would_do(rho, mu):
     np.testing.assert_allclose(flat(moved), START - ETA * np.mean(work) * np.arange(1, 4), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_fednova_does_not_favour_the_client_with_more_steps():
     method = fednova()
     params, state = begin(method)
@@ -225,6 +233,7 @@ def test_fednova_does_not_favour_the_client_with_more_steps():
     np.testing.assert_allclose(flat(moved) - START, steps.mean() * per_step.mean(0), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_client_that_claims_negative_work_is_idle_in_fednova():
     method = fednova()
     params, state = begin(method)
@@ -238,6 +247,7 @@ def test_a_client_that_claims_negative_work_is_idle_in_fednova():
 # MimeLite
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("gradient", ["average", "first"])
 def test_mime_without_momentum_is_fedavg(plain, gradient):
     params, state = play(mime(b=0.0, gradient=gradient))
@@ -245,6 +255,7 @@ def test_mime_without_momentum_is_fedavg(plain, gradient):
     assert state.metrics["momentum_norm"] > 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("which", ["average", "first"])
 def test_mime_averages_gradients_at_the_start_of_the_round(which):
     method, b = mime(b=0.6, gradient=which), 0.6
@@ -265,6 +276,7 @@ def test_mime_averages_gradients_at_the_start_of_the_round(which):
         np.testing.assert_allclose(flat(state.momentum), momentum, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_mime_of_one_step_is_centralised_momentum():
     theta, momentum = START.astype(np.float64), np.zeros(SIZE)
     for _ in range(4):
@@ -292,6 +304,7 @@ def test_fedsam_takes_the_gradient_uphill():
         np.testing.assert_allclose(sent[m], w - START, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_fedsam_rests_where_the_gradient_is_zero():
     rule, w = fedsam(rho=0.3), {"w": jnp.zeros(SIZE)}
     sent = work(rule, Downlink(w), jnp.asarray(POSITIONS[0]), CURVATURE[0], np.zeros_like(CENTRE[0]))
@@ -304,6 +317,7 @@ METHODS = {"stem": stem(), "stem-carry": stem(carry_momentum=True), "fednova": f
 everyone = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
+@pytest.mark.sample(1)
 @everyone
 def test_a_broken_half_loses_the_client(method):
     """Whichever half it is, the others move parameters and memory as without it."""
@@ -323,6 +337,7 @@ def test_a_broken_half_loses_the_client(method):
             assert all(np.array_equal(x, y) for x, y in zip(got, like, strict=True))
 
 
+@pytest.mark.sample(1)
 @everyone
 def test_a_round_without_counted_clients_changes_nothing(method):
     params, state = play(method, rounds=1)
@@ -336,6 +351,7 @@ def test_a_round_without_counted_clients_changes_nothing(method):
             assert all(np.array_equal(x, y) for x, y in zip(got, like, strict=True))
 
 
+@pytest.mark.sample(1)
 @everyone
 def test_bfloat16_parameters_stay_so_in_the_local_scan(method):
     params = {"w": jnp.asarray(START, jnp.bfloat16)}

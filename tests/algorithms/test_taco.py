@@ -78,6 +78,7 @@ def test_a_round_follows_the_equations():
     np.testing.assert_allclose(downlink.own, 1 - np.array([0.1, alpha[0]]), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_server_step_size_scales_the_step_and_not_the_gradient():
     method, half = built(), built(server_step_size=0.5)
     sent = uplink(deltas(1))
@@ -89,6 +90,7 @@ def test_the_server_step_size_scales_the_step_and_not_the_gradient():
     np.testing.assert_allclose(output_of(half, halved, other)["w"], halved["w"] + ahead, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", [{"gamma": 0.0}, {"tailored_correction": False}], ids=str)
 def test_neither_part_is_fedavg(settings):
     """No correction and no weights leave the gradient and the mean."""
@@ -103,6 +105,7 @@ def test_neither_part_is_fedavg(settings):
     assert steps == 1
 
 
+@pytest.mark.thorough
 def test_equal_coefficients_are_the_mean():
     """Deltas of one length at one angle to their mean."""
     sent = np.zeros((S, SIZE), np.float32)
@@ -133,6 +136,7 @@ def test_coefficients_are_in_range_for_any_message():
     np.testing.assert_allclose(coefficients_of(plain * 1e30), coefficients_of(plain), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_lone_client_has_no_coefficient():
     """Nothing to agree with: the round moves nothing."""
     method = built()
@@ -143,6 +147,7 @@ def test_a_lone_client_has_no_coefficient():
     assert state.alpha[IDS[0]] == 0
 
 
+@pytest.mark.thorough
 def test_only_the_freeloader_is_expelled():
     """Whoever sends back the last update agrees with it: a strike a round, then out, its count frozen."""
     method = built(max_strikes=3)
@@ -167,6 +172,7 @@ def test_only_the_freeloader_is_expelled():
     np.testing.assert_allclose(np.delete(rounds[-1]["alpha"], freeloader), formula(own), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_without_a_limit_no_client_is_expelled():
     method = built(kappa=0.0)
     assert method.eligible is None
@@ -177,6 +183,7 @@ def test_without_a_limit_no_client_is_expelled():
     assert int(state.metrics["num_expelled"]) == 0
 
 
+@pytest.mark.thorough
 def test_clients_that_do_not_count_leave_no_trace():
     """A rejected client keeps its row, and a round without messages changes nothing at all."""
     method = built(kappa=0.0)
@@ -195,6 +202,7 @@ def test_clients_that_do_not_count_leave_no_trace():
     assert int(nothing.metrics["num_rejected"]) == S
 
 
+@pytest.mark.thorough
 def test_a_minority_cannot_misreport_the_work():
     """Step counts far off in either direction, negative or not."""
     method, honest = built(), uplink(deltas(7))
@@ -207,6 +215,7 @@ def test_a_minority_cannot_misreport_the_work():
         assert other.work == state.work == (STEPS, pytest.approx(STEPS * ETA))
 
 
+@pytest.mark.thorough
 def test_the_rule_that_takes_the_place_of_the_mean():
     """Krum returns one of the deltas that it is given: weighted with tailored aggregation, else as sent."""
     sent = deltas(8)
@@ -224,6 +233,7 @@ def direction_of(method, downlink, w):
     return method.client.direction(lambda w, _: jax.tree.map(jnp.zeros_like, w), w, (), one, None)[0]["w"]
 
 
+@pytest.mark.thorough
 def test_tailored_coefficients_in_fedprox_and_scaffold():
     """``mu`` and ``a`` times 1 - alpha: 0.9 at first, then by the last participation; the server's step is plain."""
     sent, w = deltas(9), {"w": PARAMS["w"] + 1.0}
@@ -241,6 +251,7 @@ def test_tailored_coefficients_in_fedprox_and_scaffold():
             )
 
 
+@pytest.mark.thorough
 def test_scaffold_is_the_same_without_coefficients():
     """``tailored`` adds nothing to the state where it is off, and off is ``alpha = 0``."""
     plain, tailored = scaffold(M, a=0.5), scaffold(M, a=0.5, tailored=True)
@@ -262,7 +273,7 @@ def agreeing(key, sent, malicious, **_):
 
     def leaf(x):
         mean = jnp.tensordot(weight.astype(x.dtype), x, 1)
-        return jnp.where(malicious.reshape(-1, *[1] * (x.ndim - 1)), 0.5 * mean, x)
+        return jnp.where(fd.tree.expand(malicious, x), 0.5 * mean, x)
 
     return sent._replace(delta=jax.tree.map(leaf, sent.delta))
 

@@ -40,6 +40,7 @@ def test_boost(boost, factor):
     np.testing.assert_allclose(sent[malicious], factor * rows[malicious], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_boosted_the_mean_is_the_backdoored_model():
     """Model replacement: with the others at rest, the mean of the deltas is the malicious clients' mean."""
     rows = jnp.array([[1.0, 2.0], [0.0, 0.0], [0.0, 0.0], [3.0, -2.0]])

@@ -72,6 +72,7 @@ def krum_attacked(knowledge):
     return G, malicious, sent(krum_attack(knowledge=knowledge))(G, malicious)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("knowledge", ["full", "partial"])
 def test_krum_attack_agrees_with_its_twin(knowledge):
     for G, malicious, forged in zip(*krum_attacked(knowledge), strict=True):
@@ -89,6 +90,7 @@ def test_krum_chooses_the_forged_delta():
         np.testing.assert_array_equal(update, row[attackers][0])
 
 
+@pytest.mark.thorough
 def test_krum_does_not_choose_a_forged_delta_of_twice_the_length_or_more():
     for G, malicious, forged in zip(*krum_attacked("full"), strict=True):
         known, found = observed(G, malicious, "full"), np.float64(forged[malicious][0])
@@ -117,6 +119,7 @@ def trim_attacked(knowledge, b=2.0):
     return G, malicious, sent(trim_attack(knowledge=knowledge, b=b))(G, malicious)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("knowledge", "b"), [("full", 2.0), ("full", 1.25), ("partial", 2.0)])
 def test_trim_attack_draws_uniformly_from_the_intervals_of_its_twin(knowledge, b):
     shares = []
@@ -135,6 +138,7 @@ def test_trim_attack_draws_uniformly_from_the_intervals_of_its_twin(knowledge, b
     assert abs(np.corrcoef(shares.reshape(COHORTS, MALICIOUS, -1)[:, :2].swapaxes(0, 1).reshape(2, -1))[0, 1]) < 0.25
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "rule", [aggregators.trimmed_mean(trim_fraction=0.2), aggregators.median()], ids=["trimmed_mean", "median"]
 )
@@ -228,6 +232,7 @@ def test_optimised_stays_within_its_budget(name, objective):
 LENGTHS = np.arange(1, 17) / 16
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "objective"),
     [
@@ -272,6 +277,7 @@ def test_optimised_is_at_least_as_harmful_as_known_attacks(name, objective):
         assert no_less.all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("steps", [0, 6])
 def test_optimised_agrees_with_its_twin_on_a_rule_with_a_known_gradient(steps):
     """The mean of the deltas' hyperbolic tangents: its ascent turns and overshoots."""
@@ -295,6 +301,7 @@ def test_optimised_agrees_with_its_twin_on_a_rule_with_a_known_gradient(steps):
         np.testing.assert_allclose(rows[attackers], np.tile(mean + offset, (MALICIOUS, 1)), rtol=0, atol=1e-4 * radius)
 
 
+@pytest.mark.thorough
 def test_optimised_counts_non_finite_harm_as_none():
     """A rule that breaks down where the malicious delta points against the others', and has no gradient there."""
     G, malicious = cohorts(number=4)
@@ -351,6 +358,7 @@ DELICATE = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "optimised-median" else []) for n in DELICATE]
 )

@@ -68,7 +68,9 @@ def test_an_attack_acts_somewhere(case):
 
 
 @parametrize(FORGING, slow=is_variation)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.thorough)], ids=["float32", "bfloat16"]
+)
 def test_benign_rows_keep_every_bit(case, dtype):
     """Negative zero, the smallest numbers and what is not finite included."""
     odd = jnp.array([-0.0, 1e-40, np.nan, -np.inf], dtype)
@@ -111,6 +113,7 @@ def test_a_forged_message_depends_on_the_client_id_and_not_on_the_position(case)
         assert bits(permuted, slice(None)) == bits(expected, slice(None))
 
 
+@pytest.mark.sample(1)
 @parametrize([case for case in FORGING if case.sweeps], slow=is_variation)
 def test_vmap_over_a_hyperparameter_equals_a_loop(case):
     for name, values in case.sweeps.items():
@@ -170,7 +173,9 @@ def test_scale_noise_scales_a_whole_message_by_one_factor():
     np.testing.assert_array_equal(ratios[~MALICIOUS], 1)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.thorough)], ids=["float32", "bfloat16"]
+)
 def test_a_freeloader_sends_the_last_update_as_it_is(dtype):
     forged = freeloader().forge(
         jax.random.key(0), uplink(dtype=dtype), jnp.asarray(MALICIOUS), client_ids=IDS, last_update=LAST
@@ -223,6 +228,7 @@ def test_label_flip_of_an_odd_number_of_classes_leaves_the_middle_one():
     np.testing.assert_array_equal(after, [4, 3, 2, 1, 0])
 
 
+@pytest.mark.thorough
 def test_label_flip_works_under_jit_and_vmap_over_clients_and_its_fraction():
     y = jnp.tile(jnp.arange(10, dtype=jnp.int32), (3, 1))
 

@@ -89,17 +89,20 @@ def test_honest_messages_do_not_change():
     assert np.abs(after[1] - unharmed[1]).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_without_malicious_clients_it_is_the_run_without_attack():
     (lazy, after), (plain, expected) = run(attack=ATTACK), run()
     assert after.tobytes() == expected.tobytes()
     assert lazy.history["sent"].tobytes() == plain.history["sent"].tobytes()
 
 
+@pytest.mark.thorough
 def test_the_last_update_is_kept_for_attackers_only():
     assert run()[0].state.last_update == ()
     assert jax.tree.leaves(run(**LAZY)[0].state.last_update)
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_keeps_the_last_update():
     whole, _ = run(**LAZY)
     rest, _ = run(resumed=2, **LAZY)

@@ -124,6 +124,7 @@ def observed(G, malicious, knowledge):
     return np.asarray(G[malicious if knowledge == "partial" else ~malicious], np.float64)
 
 
+@pytest.mark.sample(6)
 @forgers(ENTRIES)
 def test_agrees_with_its_twin_and_is_one_program_for_every_number_of_malicious_clients(name, knowledge):
     attack, twin = forger(name, knowledge), FORGERS[name][2]

@@ -1,11 +1,9 @@
-"""What a tool has been handed is what its own files say.
-
-The tools are not installed with the tests: ``pip install -e '.[logging,test]'``, then ``pytest tests/callbacks -m ''``.
-"""
+"""Each logging tool's own files hold what it was given."""
 
 import json
 import struct
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -84,7 +82,6 @@ def events(path):
 
 
 def test_tensorboard_events_are_read_back(tmp_path):
-    pytest.importorskip("tensorboardX", reason="needs tensorboardX: pip install 'fedjax-drag[tensorboard]'")
     handed_on(callbacks.tensorboard(tmp_path, "run", CONFIG))
     (path,) = (tmp_path / "run").iterdir()
     values = [value for event in events(path) for value in event.summary.value]
@@ -119,12 +116,14 @@ def history(path):
 
 @pytest.mark.slow
 def test_wandb_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="needs wandb: pip install 'fedjax-drag[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     handed_on(callbacks.wandb(tmp_path, "run", CONFIG))
     (path,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
-    rows = history(path)
+    rows, deadline = history(path), time.monotonic() + 30
+    while len(rows) < 2 and time.monotonic() < deadline:  # wandb's own process writes them, on a busy machine later
+        time.sleep(0.1)
+        rows = history(path)
     assert [(row["_step"], row["test_accuracy"], row["cosine._type"]) for row in rows] == [
         (2, 0.25, "histogram"),
         (4, 0.5, "histogram"),
@@ -133,8 +132,10 @@ def test_wandb_offline(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The filesystem tracking backend:FutureWarning")
 def test_mlflow_in_a_file_store(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="needs MLflow: pip install 'fedjax-drag[mlflow]'")
+    import mlflow
+
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "runs").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions want to be told
     handed_on(callbacks.mlflow("run", CONFIG))

@@ -32,11 +32,13 @@ def test_run_writes_the_folder_draws_the_curve_and_tells(command, tiny_file, tmp
     assert (tmp_path / "runs" / "tiny" / "accuracy.png").stat().st_size > 5000
 
 
+@pytest.mark.thorough
 def test_quiet_says_nothing(command, tiny_file):
     result = command("run", tiny_file, "rounds=2", "--out", "x", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
 
 
+@pytest.mark.thorough
 def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
     result = command("run", tiny_file, "compare={A: {aggregator: fedavg}, B: {}}", "rounds=2", "--out", tmp_path / "x")
     assert result.exit_code == 0, result.output
@@ -77,6 +79,7 @@ def test_misuse_is_one_line_with_status_2_before_anything_is_written(command, ti
     assert list(tmp_path.iterdir()) == [tiny_file]
 
 
+@pytest.mark.thorough
 def test_run_with_components_inside_components(command, tiny_file, tmp_path):
     """Overridden by dots, written out whole, and refused to go on otherwise."""
     schedule = "{name: linear_schedule, init_value: 0.5, end_value: 0.1, transition_steps: 2}"
@@ -94,6 +97,7 @@ def test_missing_configuration(command):
     assert "configuration 'none.yaml': no such file" in one_line(command("run", "none.yaml"), 2)
 
 
+@pytest.mark.thorough
 def test_folder_with_a_run_is_refused_until_told_what_to_do(command, tiny_file):
     arguments = ["run", tiny_file, "rounds=2", "--out", "x", "--quiet"]
     assert command(*arguments).exit_code == 0
@@ -111,6 +115,7 @@ def rounds_in(folder):
     return json.loads((folder / "summary.json").read_text())["rounds"]
 
 
+@pytest.mark.thorough
 def test_overrides_have_a_folder_of_their_own(command, tiny_file, tmp_path):
     assert command("run", tiny_file, "rounds=2").exit_code == 0
     changes = ["rounds=2", "aggregator=krum", "aggregator.num_byzantine=1"]
@@ -122,6 +127,7 @@ def test_overrides_have_a_folder_of_their_own(command, tiny_file, tmp_path):
     assert command("run", tiny_file, *changes, "--resume").exit_code == 0
 
 
+@pytest.mark.thorough
 def test_resume_finds_the_run_that_had_fewer_rounds(command, tiny_file, tmp_path):
     for arguments in (["seed=1"], ["seed=1", "--resume", "rounds=8", "keep_checkpoints=1"]):
         done = command("run", tiny_file, *arguments)
@@ -132,6 +138,7 @@ def test_resume_finds_the_run_that_had_fewer_rounds(command, tiny_file, tmp_path
     assert missing == "out='runs/tiny,seed=2': holds no run to resume"
 
 
+@pytest.mark.thorough
 def test_resume_prefers_the_run_of_the_same_command(command, tiny_file, tmp_path, interrupt_after):
     assert command("run", tiny_file).exit_code == 0
     with interrupt_after(1):
@@ -140,6 +147,7 @@ def test_resume_prefers_the_run_of_the_same_command(command, tiny_file, tmp_path
     assert [rounds_in(tmp_path / "runs" / name) for name in folders(tmp_path)] == [6, 8]
 
 
+@pytest.mark.thorough
 def test_so_does_a_sweep(command, tiny_file, tmp_path):
     axes = ["axes.seed=[0,1]", "rounds=2", "data={name: synthetic, num_examples: 60, dim: 8}"]
     first = command("sweep", tiny_file, *axes)

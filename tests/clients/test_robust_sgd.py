@@ -57,6 +57,7 @@ def test_with_the_mean_it_is_sgd():
         np.testing.assert_allclose(flat(direction(robust_sgd(fedavg()))(start(), batch)), flat(plain), atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "reducer",
     [
@@ -87,6 +88,7 @@ def test_examples_of_a_gradient_that_is_not_finite_are_left_out():
     np.testing.assert_allclose(flat(rule(start(), broken)), flat(alone), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_reducer_has_a_new_state_in_every_step():
     """A rule with memory gives the same direction however often it was asked."""
     rule, w = robust_sgd(drag()), start()

@@ -14,10 +14,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_drag.aggregators import br_drag, drag, krum
 from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.tree import initial_state
+from fedjax_drag.types import DISSIMILARITIES
 
 COHORT = 7
+ONE_OF_EACH = ("drag", "median", "krum")
+"""Rules with a sum, with coordinates and with distances: the fast tier tries with these what compiles for one test."""
 FEW = ("drag", "fltrust", "geometric_median", "median", "krum")
-"""One of each way to look at a cohort: with these, what costs a compilation of its own is among the quick tests."""
+"""One of each way to look at a cohort: with the others, what costs a compilation of its own is slow."""
+
+
+def in_fast_tier(case):
+    return case.label in ONE_OF_EACH
+
+
 PER_CLIENT = {
     "weight",
     "cosine",
@@ -104,7 +113,7 @@ def test_structure_shapes_and_dtypes_are_kept(case, dtype):
         assert (x.shape, x.dtype, x.weak_type) == (y.shape, y.dtype, y.weak_type)
 
 
-@parametrize([case for case in AGGREGATORS if case.label in ("fedavg", "drag", "fltrust", "median")])
+@parametrize([case for case in AGGREGATORS if case.label in ("fedavg", "drag", "fltrust", "median")], fast=in_fast_tier)
 def test_bfloat16_deltas_are_summed_in_float32(case):
     """The only loss against float32 parameters is the one rounding of the result."""
     G = np.asarray(jnp.asarray(matrix(), jnp.bfloat16).astype(jnp.float32))
@@ -156,7 +165,9 @@ def test_one_compilation_serves_all_rounds(case):
     assert TRACES[case.label] == before
 
 
-@parametrize([case for case in AGGREGATORS if not case.sweeps], slow=lambda case: case.label not in FEW)
+@parametrize(
+    [case for case in AGGREGATORS if not case.sweeps], slow=lambda case: case.label not in FEW, fast=in_fast_tier
+)
 def test_scan_over_rounds_equals_a_loop(case):
     """The others are scanned in the next test."""
     rule, apply = compiled(case)
@@ -178,7 +189,9 @@ def test_scan_over_rounds_equals_a_loop(case):
 
 
 @parametrize(
-    [case for case in AGGREGATORS if case.sweeps], slow=lambda case: case.label in ("geometric_median", "autogm")
+    [case for case in AGGREGATORS if case.sweeps],
+    slow=lambda case: case.label in ("geometric_median", "autogm"),
+    fast=in_fast_tier,
 )
 def test_vmap_over_hyperparameters_and_scan_over_rounds_equal_loops(case):
     """Two rounds, so that what the state carries is swept too; all hyperparameters of a rule at once."""
@@ -216,7 +229,7 @@ def test_order_of_clients_does_not_matter(case):
         assert_close(permuted.metrics[name], state.metrics[name][order], rtol=1e-4, atol=1e-5)
 
 
-@parametrize(AGGREGATORS)
+@parametrize(AGGREGATORS, fast=in_fast_tier)
 def test_unknown_extras_are_ignored(case):
     rule, _ = compiled(case)
     arguments = nested_params(), unflatten(matrix()), settled(case)
@@ -242,7 +255,7 @@ def test_only_the_extras_named_as_required_are(case):
     params, deltas = nested_params(), unflatten(matrix())
     needed = {name: value for name, value in extras(COHORT).items() if name in case.requires}
     jax.eval_shape(rule.apply, params, deltas, rule.init(params), **needed)
-    assert {need.partition(":")[0] for need in rule.needs} <= case.requires
+    assert {"dissimilarity" if need in DISSIMILARITIES else need for need in rule.needs} <= case.requires
 
 
 ABSENT = np.array([False, True, False, False, True, False, False])
@@ -251,7 +264,7 @@ ABSENT = np.array([False, True, False, False, True, False, False])
 DROPPABLE = [case for case in AGGREGATORS if not case.keyed and case.smallest <= COHORT - ABSENT.sum()]
 
 
-@parametrize(DROPPABLE)
+@parametrize(DROPPABLE, fast=in_fast_tier)
 @pytest.mark.parametrize(
     "junk",
     ["nan", *(pytest.param(junk, marks=pytest.mark.slow) for junk in ("masked", "inf", "one-entry"))],
@@ -280,7 +293,7 @@ def test_absent_and_rejected_rows_count_as_dropped(case, junk):
     assert not state.metrics["weight"][ABSENT].any()
 
 
-@parametrize(DROPPABLE)
+@parametrize(DROPPABLE, fast=in_fast_tier)
 def test_rejected_and_masked_rows_together(case):
     G = matrix()
     G[1] = np.nan
@@ -310,7 +323,7 @@ def test_a_round_without_a_usable_delta_changes_nothing(case, reason):
     assert not any(np.isnan(value).any() for value in unchanged.metrics.values())
 
 
-@parametrize(AGGREGATORS, slow=lambda case: case.label not in FEW)
+@parametrize(AGGREGATORS, slow=lambda case: case.label not in FEW, fast=in_fast_tier)
 def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
     rule = case.build()
     params, G = nested_params(), np.full_like(matrix(), np.nan)
@@ -477,7 +490,7 @@ def test_gradients_are_finite(case):
     assert gradient.any() != case.flat
 
 
-@parametrize(AGGREGATORS, slow=lambda case: case.label != "drag")
+@parametrize(AGGREGATORS, slow=lambda case: case.label != "drag", fast=lambda case: False)
 def test_divided_over_two_devices(case):
     """As the engine divides a cohort of eight."""
     rule, _ = compiled(case)

@@ -38,7 +38,9 @@ def play(case, rounds=3, order=None, step=None):
 
 
 @parametrize(ALGORITHMS)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.thorough)], ids=["float32", "bfloat16"]
+)
 def test_protocol(case, dtype):
     """Shapes and dtypes of everything that goes down, up and into the state."""
     method, params = case.build(), nested_params(dtype)
@@ -77,7 +79,7 @@ def test_same_inputs_same_bits(case):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
-@parametrize(ALGORITHMS)
+@parametrize(ALGORITHMS, fast=lambda case: case.label in ("scaffold", "fednova"))
 def test_a_lost_client_counts_as_absent(case):
     """The others move parameters and state as they would without it."""
     method, params, extra = case.build(), nested_params(), extras(COHORT)
@@ -103,6 +105,7 @@ def test_a_lost_client_counts_as_absent(case):
 @parametrize(
     [case for case in [*ALGORITHMS, *CLIENTS] if case.sweeps],
     slow=lambda case: case.label not in ("scaffold", "fedprox"),
+    fast=lambda case: case.label == "fedprox",
 )
 def test_vmap_over_hyperparameters_equals_a_loop(case):
     for name, values in case.sweeps.items():

@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from fedjax_drag.cli.main import app
 from fedjax_drag.experiment.run.checkpoints import load_params
 
+pytestmark = pytest.mark.optimised
+
 RUN = SMALL | {"keep_checkpoints": 3}
 NEWEST = "checkpoints/6"
 
@@ -168,6 +170,7 @@ QUICK = ("is missing", "has a flipped bit", "a flipped bit", "summary.json is mi
 MENDED = METRICS | CHECKPOINTS | OTHERS
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("damage", "said"),
     [pytest.param(*MENDED[name], id=name, marks=[] if name in QUICK else pytest.mark.slow) for name in MENDED],
@@ -243,6 +246,7 @@ def test_the_ways_out_that_are_named(config, whole, copy):
     assert_same(copy, whole)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", METRICS)
 def test_readers_show_what_can_be_read(copy, tmp_path, name):
     METRICS[name][0](copy)
@@ -275,6 +279,7 @@ def sweep(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "damage", [pytest.param(SWEEP[name], id=name, marks=[] if name == "a cell" else pytest.mark.slow) for name in SWEEP]
 )
@@ -292,6 +297,7 @@ def test_a_sweep_is_mended_by_resume(sweep, tmp_path, damage):
     assert {path: path.stat().st_mtime_ns for path in intact} == intact, "the other cell is left alone"
 
 
+@pytest.mark.thorough
 def test_a_cell_whose_checkpoint_cannot_be_read_fails_and_says_what_can_be_done(sweep, tmp_path):
     out = shutil.copytree(sweep / "out", tmp_path / "out")
     several(removed(f"{CELL}/summary.json"), numbers(flipped, f"{CELL}/checkpoints/6"))(out)

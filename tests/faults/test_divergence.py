@@ -57,6 +57,7 @@ def infinite_from(first):
     return fd.algorithms.from_aggregator(AVERAGE._replace(apply=apply))
 
 
+@pytest.mark.thorough
 def test_the_round_is_exact_however_rounds_are_chunked(settings):
     algorithm = infinite_from(4)
     for chunking, ends in (({"eval_every": 1}, 5), ({"eval_every": 3, "rounds_per_compile": 2}, 6)):
@@ -83,6 +84,7 @@ def test_model_that_is_not_a_number(settings):
     assert fd.simulate(fedavg, nonfinite="propagate", **model).diverged_at == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [{"local_steps": 1}, {"local_steps": None, "local_epochs": 1.0}])
 def test_clients_of_one_class_and_of_one_example(settings, length):
     rows = np.zeros((4, 7), np.int32)

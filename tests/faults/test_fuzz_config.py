@@ -15,10 +15,10 @@ from tiny import SYNTHETIC, TINY
 from typer.testing import CliRunner
 
 from fedjax_drag.cli.main import app
-from fedjax_drag.experiment.build import registry, signatures
+from fedjax_drag.experiment.build import registry, resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, OPTIONAL
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.run import run
+from fedjax_drag.experiment.run import planning, run
 from fedjax_drag.experiment.sweep import sweep
 
 SMALL = TINY | SYNTHETIC | {"rounds": 2}
@@ -132,9 +132,9 @@ USUAL = {
 
 def usual(hint, depth):
     """Values that an argument of this type may well have."""
-    if table := signatures.table_of(hint):
+    if table := resolve.table_of(hint):
         return components(table, depth - 1) if depth else st.none()
-    words = signatures.phrase(hint)
+    words = resolve.phrase(hint)
     if words.startswith("one of "):
         return st.sampled_from(words.removeprefix("one of ").split(", "))
     for kind, values in USUAL.items():
@@ -149,7 +149,7 @@ def components(draw, table, depth=2):
     names = [name for name in registry.TABLES[table] if table != "data" or name in ("digits", "synthetic", "mnist")]
     name = draw(st.sampled_from(names))
     found = {}
-    for argument, (parameter, hint) in signatures.arguments(table, registry.TABLES[table][name]).items():
+    for argument, (parameter, hint) in resolve.arguments(table, registry.TABLES[table][name]).items():
         if argument == "allow_download":
             continue
         needed = parameter.default is inspect.Parameter.empty and argument not in registry.SUPPLIED[table]
@@ -279,8 +279,8 @@ def harness(tmp_path_factory, bounded):
         patch.setattr(sweep, "execute", stop)
         patch.setattr("fedjax_drag.simulation.devices.processes.one_device_per_core", lambda: None)
         patch.setattr("sys.argv", ["fedjax-drag"])
-        harness, trace = Harness(tmp_path_factory.mktemp("fuzz"), bounded), run.trace
-        patch.setattr(run, "trace", lambda asked: trace(asked) if harness.traced else asked)
+        harness, trace = Harness(tmp_path_factory.mktemp("fuzz"), bounded), planning.trace
+        patch.setattr(planning, "trace", lambda asked: trace(asked) if harness.traced else asked)
         yield harness
 
 
@@ -289,6 +289,7 @@ QUICK = settings(
 )
 
 
+@pytest.mark.thorough
 @given(calls)
 @QUICK
 def test_any_configuration_ends_in_settings_or_one_line(harness, call):
@@ -372,19 +373,19 @@ def extremes():
         for name, builder in registry.TABLES[table].items():
             if table == "data" and name not in ("digits", "synthetic"):
                 continue
-            allowed = signatures.arguments(table, builder)
+            allowed = resolve.arguments(table, builder)
             needed = {
                 argument: 0.5
-                if signatures.phrase(hint) in ("a number", "a value")
+                if resolve.phrase(hint) in ("a number", "a value")
                 else "krum"
-                if signatures.table_of(hint)
+                if resolve.table_of(hint)
                 else 3
                 for argument, (parameter, hint) in allowed.items()
                 if parameter.default is inspect.Parameter.empty and argument not in registry.SUPPLIED[table]
             }
             for argument, (_, hint) in allowed.items():
-                if re.search("integer|number|value", signatures.phrase(hint)):
-                    listed = "list" in signatures.phrase(hint)
+                if re.search("integer|number|value", resolve.phrase(hint)):
+                    listed = "list" in resolve.phrase(hint)
                     yield (table, argument, listed), {table: {"name": name, **needed}}
 
 

@@ -279,6 +279,7 @@ def test_whole_files_load(harness, name, kind):
     assert harness.loaded == before + 1
 
 
+@pytest.mark.thorough
 @given(attacks())
 @QUICK
 def test_damaged_files_are_refused_or_are_what_they_say(harness, attack):
@@ -302,6 +303,7 @@ def test_thousands_of_damaged_files(harness, capsys):
             print(f"\nfiles fuzzed: {harness.refused} refused in one line, {harness.loaded} read as what they are")
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(QUICK, max_examples=30)
 def test_any_change_of_a_published_file_is_seen(harness, data):
@@ -313,6 +315,7 @@ def test_any_change_of_a_published_file_is_seen(harness, data):
         files.load_idx(files.MNIST._replace(sha256=digests(content)), harness.folder)
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 2), st.booleans(), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
 @settings(QUICK, max_examples=40)
 def test_a_damaged_cache_is_read_anew(tmp_path_factory, file, cut, where, bit):
@@ -340,6 +343,7 @@ BOMBS = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "kind"), [*BOMBS[:4], *(pytest.param(*bomb, marks=pytest.mark.slow) for bomb in BOMBS[4:])]
 )

@@ -22,6 +22,8 @@ from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.run import run
 from fedjax_drag.experiment.sweep.sweep import sweep
 
+pytestmark = pytest.mark.optimised
+
 
 class Killed(BaseException):
     """What nothing expects."""
@@ -69,6 +71,7 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
     assert_same(out, whole)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["before the summary", "before the picture"])
 def test_stops_after_the_last_evaluation(tmp_path, whole, monkeypatch, place):
     """A run that has nothing left to do but to say so is finished by ``--resume``."""
@@ -91,6 +94,7 @@ def test_stops_after_the_last_evaluation(tmp_path, whole, monkeypatch, place):
     assert (out / "accuracy.png").is_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("most", [None, 1])
 def test_cells_stop_after_their_last_evaluation(tmp_path, monkeypatch, most):
     grid = SMALL | {"time_clients": True, "axes": {"seed": [0, 1]}}

@@ -84,6 +84,7 @@ def test_a_folder_that_was_filled_while_the_lock_was_waited_for(tmp_path, monkey
     assert (out / "config.yaml").read_text() == "of another run"
 
 
+@pytest.mark.thorough
 def test_a_cell_in_use_is_a_failed_cell(tmp_path):
     process = holder(tmp_path / "cells" / "seed-1")
     try:
@@ -97,6 +98,7 @@ def test_a_cell_in_use_is_a_failed_cell(tmp_path):
     assert f"in use by process {process.pid}" in cells[1].message
 
 
+@pytest.mark.thorough
 def test_a_variant_of_a_comparison_has_a_lock_of_its_own(tmp_path):
     process = holder(tmp_path / "b")
     try:

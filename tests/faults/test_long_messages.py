@@ -27,6 +27,7 @@ def settings():
     return lengths | {"model": nn.Dense(CLASSES), "data": fed, "time_clients": False, "clients_axis": "vmap"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "rule",
     [

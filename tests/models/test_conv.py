@@ -1,5 +1,7 @@
+import functools
 import re
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_drag.models import conv
 from fedjax_drag.models.conv import Conv, conv2d, max_pool
+
+pytestmark = pytest.mark.optimised
 
 SHAPES = [  # N, H, W, Cin, Cout, k
     (3, 9, 7, 1, 4, 5),
@@ -41,8 +45,7 @@ def loss_of(convolve, padding):
     return lambda x, kernel: jnp.sum(jnp.sin(convolve(x, kernel, padding)))
 
 
-def close(ours, theirs):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-4), ours, theirs)
+close = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=2e-4)
 
 
 def both(convolve, padding):
@@ -53,6 +56,7 @@ def both(convolve, padding):
     )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_value_and_gradients(shape, padding):
@@ -60,6 +64,7 @@ def test_value_and_gradients(shape, padding):
     close(jax.jit(both(conv2d, padding))(x, kernel), both(reference, padding)(x, kernel))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize("padding", ["SAME", pytest.param("VALID", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
@@ -70,6 +75,7 @@ def test_vmap(axes, padding, shape):
     close(ours, jax.vmap(both(reference, padding), in_axes=axes)(*args))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize(
     "outer", [(0, 0), *(pytest.param(axes, marks=pytest.mark.slow) for axes in [(0, None), (None, 0)])]
@@ -87,6 +93,7 @@ def test_nested_vmap(outer, inner, shape):
     close(jax.jit(nested(both(conv2d, "SAME")))(*args), nested(both(reference, "SAME"))(*args))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 def test_gradient_through_vmap(shape):
     x, kernel = arrays(shape, lead=(3,))
@@ -104,6 +111,7 @@ def sgd_steps(convolve, padding):
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_inside_scan_alone_and_vmapped(padding, shape):
@@ -116,6 +124,7 @@ def test_inside_scan_alone_and_vmapped(padding, shape):
     close(jax.jit(lambda k, x: lax.map(lambda a: ours(*a), (k, x)))(kernels[:2], many), expected)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 def test_shard_map(shape):
     xs, kernels = arrays(shape, lead=(2,))
@@ -126,6 +135,7 @@ def test_shard_map(shape):
     close(sharded(kernels, xs), jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None]))(kernels, xs))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 def test_shard_map_without_vmap(shape):
     xs, kernels = arrays(shape, lead=(2,))
@@ -136,6 +146,7 @@ def test_shard_map_without_vmap(shape):
     close(sharded(kernels, xs), jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None]))(kernels, xs))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize("argnums", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_second_derivative_by_reverse_over_reverse(argnums, shape):
@@ -177,6 +188,7 @@ def test_forms_agree():
         np.testing.assert_allclose(form(x[0], g, (1, 1)), dk, rtol=1e-4, atol=1e-4 * float(jnp.abs(dk).max()))
 
 
+@pytest.mark.thorough
 def test_unused_input_gradient_costs_nothing():
     x, kernel = arrays(WIDE)
     gradient = jax.jit(jax.grad(loss_of(conv2d, "SAME"), argnums=1))
@@ -203,6 +215,7 @@ def test_max_pool_keeps_not_a_number():
     assert jnp.isnan(max_pool(jnp.full((1, 2, 2, 1), jnp.nan))).all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_layer_is_interchangeable_with_flax(padding, pool):

@@ -9,6 +9,8 @@ from jax import lax
 from fedjax_drag import models
 from fedjax_drag.models.lstm import recurrence
 
+pytestmark = pytest.mark.optimised
+
 SMALL = models.lstm(num_classes=11, embedding=3, hidden=5, layers=2)
 
 
@@ -54,12 +56,14 @@ def test_parameter_count_by_hand():
     assert (logits.shape, logits.dtype) == ((3, 80), jnp.float32)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_it_is_the_lstm_of_the_equations(params, length):
     x = tokens(4, length)
     np.testing.assert_allclose(jax.jit(SMALL.apply)(params, x), by_numpy(params, x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_the_equations():
     """The hand-written backward pass against automatic differentiation of the plain recurrence."""
     length, batch, hidden = 6, 3, 4
@@ -142,6 +146,7 @@ def test_it_learns_the_character_three_positions_back():
     assert np.mean(np.argmax(logits, axis=1) == y) > 0.95
 
 
+@pytest.mark.thorough
 def test_forget_gates_begin_open_and_recurrent_kernels_orthogonal():
     layer = models.lstm(num_classes=2, embedding=1, hidden=5, layers=1)
     params = jax.jit(layer.init)(jax.random.key(0), tokens(1, 1, num_classes=2))["params"]["LSTMLayer_0"]

@@ -7,6 +7,8 @@ import pytest
 from fedjax_drag import models
 from fedjax_drag.models.resnet import BasicBlock
 
+pytestmark = pytest.mark.optimised
+
 CASES = [
     (models.mlp(10), (28, 28, 1), 397_510),
     (models.mlp(2, hidden=(32, 16, 8)), (108,), 108 * 32 + 32 + 32 * 16 + 16 + 16 * 8 + 8 + 8 * 2 + 2),
@@ -41,6 +43,7 @@ def test_shapes_and_parameter_count(model, input_shape, count):
     assert logits.dtype == jnp.float32
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "model",
     [

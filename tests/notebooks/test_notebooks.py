@@ -20,6 +20,7 @@ def read(path):
     return notebook
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem != QUICK)) for path in NOTEBOOKS],

@@ -123,6 +123,7 @@ def test_every_rule_is_here():
     assert set(RULES) == set(aggregators.__all__)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in sorted(RULES)]
 )

@@ -54,6 +54,7 @@ def exact(G):
 measure = jax.jit(distances)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_distances_agree_with_float64(kind):
     G = INPUTS[kind].astype(np.float32)
@@ -87,6 +88,7 @@ def test_double_precision_stays():
         np.testing.assert_allclose(measured, exact(G), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_long_rows_are_multiplied_in_blocks(monkeypatch):
     """Whole blocks and what is left of them, for each leaf."""
     monkeypatch.setattr("fedjax_drag.ops.distances._BLOCK", 7)
@@ -107,6 +109,7 @@ def test_vmap_equals_a_loop():
 slope = jax.jit(jax.grad(lambda deltas, weights: (weights * distances(deltas)).sum()))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["random", "six orders of length", "tied", "zero", "all huge", "one of 1e30"])
 def test_gradient_of_distances(kind):
     """``sum_j w_ij (g_i - g_j) / d_ij``, and no part from clients that are equal."""

@@ -10,6 +10,8 @@ from reference import numpy_rules
 
 from fedjax_drag import aggregators
 
+pytestmark = pytest.mark.optimised
+
 SIZE = 6
 
 
@@ -44,18 +46,21 @@ def check(G, place=1e-5, smoothing=1e-6, **settings):
     return metrics
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("S", [1, 10, *(pytest.param(S, marks=pytest.mark.slow) for S in (2, 3, 41))])
 def test_random(S):
     metrics = check(np.random.default_rng(S).normal(size=(S, SIZE)), place=1e-5 if S != 2 else 1.0)
     np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("S", [10, 41])
 def test_norms_over_six_orders(S):
     rng = np.random.default_rng(S)
     check(rng.normal(size=(S, SIZE)) * np.logspace(-3, 3, S)[:, None])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("S", [10, 41])
 def test_a_majority_in_one_place(S):
     """The median is then that place; Weiszfeld's iteration from the mean must reach it."""
@@ -64,12 +69,14 @@ def test_a_majority_in_one_place(S):
     check(G)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("S", [10, 41])
 def test_ties(S):
     rng = np.random.default_rng(S)
     check(rng.normal(size=(5, SIZE))[rng.integers(0, 5, S)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("S", [10, 41])
 def test_half_of_them_close_together(S):
     G = np.random.default_rng(S).normal(size=(S, SIZE))
@@ -77,6 +84,7 @@ def test_half_of_them_close_together(S):
     check(G)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("far", [1e3, 1e12])
 def test_many_far_away_in_one_place(far):
     G = np.random.default_rng(7).normal(size=(10, SIZE))
@@ -84,6 +92,7 @@ def test_many_far_away_in_one_place(far):
     check(G)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pull", [0.9, 0.999, 1.001, 1.1])
 def test_a_delta_that_is_almost_the_median(pull):
     """The others draw at the first with this multiple of what it holds: below 1 it is the median, above it is not."""
@@ -98,6 +107,7 @@ def test_a_delta_that_is_almost_the_median(pull):
     assert (np.linalg.norm(found) < 1e-5) == (pull < 1)
 
 
+@pytest.mark.thorough
 def test_starting_at_a_delta_that_is_not_the_median():
     """The mean is a delta: the first steps of Weiszfeld's iteration are as short as the smoothing."""
     G = np.random.default_rng(9).normal(size=(11, SIZE)) + 2 * np.eye(1, SIZE)
@@ -108,11 +118,13 @@ def test_starting_at_a_delta_that_is_not_the_median():
     assert np.linalg.norm(solve(G)[0]) > 0.01
 
 
+@pytest.mark.thorough
 def test_a_hundred_with_outliers_of_all_sizes():
     rng = np.random.default_rng(10)
     check(rng.normal(size=(100, SIZE)) * np.where(np.arange(100) < 30, 10.0 ** rng.uniform(0, 20, 100), 1.0)[:, None])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("smoothing", [0.1, 1.0, 100.0])
 def test_wide_smoothing_is_minimised_as_defined(smoothing):
     """Far above all distances the rule is the mean."""
@@ -122,6 +134,7 @@ def test_wide_smoothing_is_minimised_as_defined(smoothing):
         np.testing.assert_allclose(solve(G, smoothing)[0], G.mean(axis=0), atol=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
 def test_extreme_norms(scale):
     """With the smoothing in proportion, the solution is in proportion; with the default it is the minimiser still."""
@@ -135,6 +148,7 @@ def test_extreme_norms(scale):
     np.testing.assert_allclose(found / scale, expected / scale, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [1e3, 1e12, 1e30])
 def test_a_huge_delta_moves_it_no_more_than_a_far_one(size):
     G = np.random.default_rng(3).normal(size=(10, SIZE))
@@ -149,6 +163,7 @@ def test_collinear_symmetric_points_have_their_centre():
     np.testing.assert_allclose(solve(G)[0], np.full(SIZE, 2.0), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_defaults_converge_and_say_so():
     G = np.random.default_rng(6).normal(size=(10, SIZE))
     rule = aggregators.geometric_median()
@@ -160,6 +175,7 @@ def test_defaults_converge_and_say_so():
     assert np.linalg.norm(np.asarray(params["w"]) - best) <= 1e-3 * np.linalg.norm(G - best, axis=1).mean()
 
 
+@pytest.mark.thorough
 def test_the_bound_on_steps_is_kept_and_the_residual_honest():
     G = np.random.default_rng(6).normal(size=(10, SIZE))
     _, metrics = solve(G, max_iterations=2)

@@ -11,6 +11,8 @@ from reference.twins import Pair, assert_close, assert_weights
 from fedjax_drag.ops import kmeans
 from fedjax_drag.simulation.program import dissimilarity
 
+pytestmark = pytest.mark.optimised
+
 
 def check_clustering(played):
     """The larger of SciPy's two clusters."""
@@ -82,6 +84,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("S", [twins.seldom(S, unless=S == 10) for S in (1, 2, 3, 10, 41)])
 @pytest.mark.parametrize("name", PAIRS)
 def test_agrees_with_its_twin(name, S):
@@ -91,6 +94,7 @@ def test_agrees_with_its_twin(name, S):
         twins.duel(PAIRS[name], S, missing={3: 1, 10: 3, 41: 12}[S])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [1e30, twins.seldom(1e-30, unless=False)])
 @pytest.mark.parametrize("name", PAIRS)
 def test_extreme_norms(name, scale):
@@ -103,6 +107,7 @@ def test_extreme_norms(name, scale):
 KMEANS = jax.jit(kmeans.kmeans, static_argnames="num_clusters")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_clusters", [1, 2, 3, 5])
 def test_kmeans_finds_what_scikit_learn_finds(num_clusters):
     """On points without structure, on groups, on ties, and with some points absent."""

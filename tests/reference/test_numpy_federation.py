@@ -28,6 +28,8 @@ from fedjax_drag.clients._fedsam import fedsam
 from fedjax_drag.simulation.program.local import local_pass
 from fedjax_drag.types import Algorithm, Batch
 
+pytestmark = pytest.mark.optimised
+
 STEPS, BATCH, STEP_SIZE = 4, 3, 0.3
 F, C, SIZE = twins.Softmax.features, twins.Softmax.classes, twins.Softmax.size
 
@@ -146,9 +148,16 @@ PAIRS = [
 ]
 
 
+FAST = ("fedprox", "scaffold", "stem", "taco")
+"""Methods without memory, with rows of the clients, with two halves of a message and with weights of their own."""
+
+
 def parametrize(pairs):
-    entries = [pytest.param(p, id=p.label, marks=pytest.mark.xdist_group(p.label)) for p in pairs]
-    return pytest.mark.parametrize("pair", entries)
+    def entry(pair):
+        marks = [pytest.mark.xdist_group(pair.label)] + (pair.label not in FAST) * [pytest.mark.thorough]
+        return pytest.param(pair, id=pair.label, marks=marks)
+
+    return pytest.mark.parametrize("pair", [entry(pair) for pair in pairs])
 
 
 def as_tree(vector):
@@ -187,7 +196,7 @@ def step(method, params, state, x, y, cohort, places, lost, t):
     """One round; a client may be ``absent``, or have a NaN in its ``delta`` or in its message ``aux``."""
 
     def broken(where, messages):
-        return jax.tree.map(lambda m: jnp.where(where.reshape(-1, *[1] * (m.ndim - 1)), jnp.nan, m), messages)
+        return jax.tree.map(lambda m: jnp.where(tree.expand(where, m), jnp.nan, m), messages)
 
     uplink = uplink_of(method, params, state, x, y, cohort, places)
     silent = not jax.tree.leaves(uplink.aux)  # there is no other half to break
@@ -301,6 +310,7 @@ def test_agrees_to_the_last_digits(pair):
             assert_agrees(pair, method, after, expected, federation.theta, pair.rtol, t)
 
 
+@pytest.mark.thorough
 @parametrize(PAIRS)
 def test_a_client_that_does_not_count_leaves_no_trace(pair):
     """Absent, expelled, or not finite in either half of its message: nor does its own row hear of it."""
@@ -333,6 +343,7 @@ def changed(value):
     )
 
 
+@pytest.mark.thorough
 @parametrize(PAIRS)
 def test_every_setting_matters_here(pair):
     """Else agreement would say nothing about it."""
@@ -350,6 +361,7 @@ def test_every_setting_matters_here(pair):
         assert moved > 1e-3, (name, moved)
 
 
+@pytest.mark.thorough
 def test_fednova_where_clients_take_different_numbers_of_steps():
     """Where it is more than an average: passes of one, two and four steps."""
     settings, federation = {"rho": 0.5, "mu": 0.4}, Federation(num_clients=3, size=3, seed=3)

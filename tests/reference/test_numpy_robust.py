@@ -15,6 +15,8 @@ from fedjax_drag import aggregators, tree
 from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
+pytestmark = pytest.mark.optimised
+
 
 def check_multi_krum(played, num_byzantine, num_selected):
     """The mean of clients none of which has a higher score than one that was left out."""
@@ -206,6 +208,7 @@ def sizes(name):
     return [S for S in sorted({smallest, 3, 10, 41}) if smallest <= S and (name not in VARIANTS or S == 10)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "S"), [twins.seldom(name, S, unless=S == 10 and name not in SLOW) for name in PAIRS for S in sizes(name)]
 )
@@ -222,6 +225,7 @@ def test_agrees_with_its_twin(name, S, request):
         twins.duel(pair, S, missing, twins.INPUTS if S > 3 else twins.INPUTS[:-1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "S"),
     [
@@ -251,6 +255,7 @@ def groups_of(pair, played, S):
     return np.unique(np.round(weight, 5), return_inverse=True)[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("S", "missing"),
     [twins.seldom(*case, unless=case == (4, 2)) for case in ((4, 2), (10, 0), (10, 3), (41, 12))],
@@ -340,6 +345,7 @@ def bucketed(G, bucket, base, state, t, e):
     return numpy_robust.outcome(G, found.update, (found.weight / size)[bucket], found.state)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "S"),
     [
@@ -374,6 +380,7 @@ def test_bucketing_agrees_with_its_twin(name, S):
         assert S == 3 or len(set(seen_so_far)) > 1, "every round has its own buckets"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [1e30, twins.seldom(1e-30, unless=False)])
 @pytest.mark.parametrize("name", [twins.seldom(name, unless="bulyan" not in name) for name in PAIRS])
 def test_extreme_norms(name, scale):

@@ -12,6 +12,8 @@ from fedjax_drag import server_optimizers
 from fedjax_drag.aggregators import fedavg as averaging_rule
 from fedjax_drag.experiment.build.registry import OPTIMIZERS
 
+pytestmark = pytest.mark.optimised
+
 
 def averaging(optimizer, weighting="uniform"):
     """A twin: the optimiser steps along the pseudo-gradient ``-sum p g``; its state counts its steps."""
@@ -57,8 +59,8 @@ PAIRS = {
 ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad", "adam", "yogi", "adagrad")
 
 
-@pytest.mark.parametrize("S", [3, 10])
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("S", [pytest.param(3, marks=pytest.mark.thorough), 10])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=("-" in name) * [pytest.mark.thorough]) for name in PAIRS])
 def test_agrees_with_its_twin(name, S):
     """Three rounds; with clients missing, a round in which nobody counts is no step of the optimiser."""
     twins.duel(PAIRS[name], S)
@@ -73,6 +75,7 @@ def test_momentum_worked_by_hand():
     np.testing.assert_allclose(moves, [1, 2.5, 1.25], rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PAIRS)
 def test_twins_agree_with_themselves_in_scale(name):
     """Adaptive optimisers forget the scale of large gradients, the others keep it: a check of the twins."""
@@ -100,6 +103,7 @@ def small_deltas():
     return jnp.asarray(0.02 * (rng.normal(size=200) + rng.normal(size=(8, 3, 200))), jnp.float32)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ours", "of_optax", "least"),
     [
@@ -115,6 +119,7 @@ def test_optimisers_of_the_same_name_differ_from_those_of_optax(ours, of_optax, 
     assert jnp.linalg.norm(walk(of_optax, small_deltas()) - paper) > least * jnp.linalg.norm(paper)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", server_optimizers.__all__)
 def test_a_configuration_and_the_python_interface_name_the_same(name):
     arguments = {} if name == "fedavgm" else {"learning_rate": 0.01}
@@ -122,6 +127,7 @@ def test_a_configuration_and_the_python_interface_name_the_same(name):
     np.testing.assert_array_equal(walk(named, small_deltas()), walk(called, small_deltas()))
 
 
+@pytest.mark.thorough
 def test_momentum_and_the_degree_of_adaptivity_may_be_traced():
     """A sweep over them is one program."""
 

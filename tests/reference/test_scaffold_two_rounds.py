@@ -15,6 +15,8 @@ from fedjax_drag.aggregators import median
 from fedjax_drag.algorithms import scaffold
 from fedjax_drag.types import Batch, Uplink
 
+pytestmark = pytest.mark.optimised
+
 
 def gradient(w, batch):
     """Of ``(w - b)' A (w - b) / 2``, with ``A`` in ``batch.x`` and ``b`` in ``batch.y``."""
@@ -107,6 +109,7 @@ class Quadratics:
         return self.A[m].astype(np.float64) @ (w - self.b[m])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("a", "server_step_size", "size"), [(1.0, 1.0, 3), (0.5, 0.7, 2), (0.0, 1.0, 6)])
 def test_agrees_with_its_twin(a, server_step_size, size):
     problem, rng = Quadratics(size), np.random.default_rng(size)

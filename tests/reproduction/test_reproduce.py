@@ -1,12 +1,13 @@
 import json
 
 import pytest
-import reproduce
 import typer
 import yaml
-from reproduction import judging, targets, timing, verdicts
-from reproduction.judging import Claim
-from reproduction.targets import Scale, Target
+
+import reproduce
+from reproduction import questions, running, target, targets, timing, verdicts
+from reproduction.claims import Claim
+from reproduction.target import Scale, Target
 
 TINY = {
     "name": "tiny_here",
@@ -32,12 +33,12 @@ def tiny(tmp_path, monkeypatch):
     (tmp_path / "paper" / "tiny_here.yaml").write_text(yaml.safe_dump(TINY))
     nowhere = TINY | {"name": "tiny_absent", "data": {"name": "mnist", "data_dir": str(tmp_path / "nowhere")}}
     (tmp_path / "paper" / "tiny_absent.yaml").write_text(yaml.safe_dump(nowhere))
-    monkeypatch.setattr(targets, "CONFIGS", tmp_path)
-    question = judging.highest("method", "DRAG", {"partition.beta": 0.1}, within=1.0)
+    monkeypatch.setattr(target, "CONFIGS", tmp_path)
+    question = questions.highest("method", "DRAG", {"partition.beta": 0.1}, within=1.0)
     claims = []
     for name in ("tiny_here", "tiny_absent"):
-        target = Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1, timed=True)
-        monkeypatch.setitem(targets.TARGETS, name, target)
+        made = Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1, timed=True)
+        monkeypatch.setitem(targets.TARGETS, name, made)
         claims.append(Claim("A paper", "Fig. 1", f"DRAG is first in {name}", "90 %", name, question))
     monkeypatch.setattr(verdicts, "CLAIMS", tuple(claims))
     return tmp_path / "out"
@@ -46,10 +47,10 @@ def tiny(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_from_configurations_to_figures_and_verdicts_and_again_without_running(tiny, capsys):
     reproduce.main("tiny", Scale.FULL, tiny, quiet=True)
-    told = capsys.readouterr().out
-    assert "Fig. 1: DRAG is first in tiny_here: yes, " in told
-    assert "not all of it ran: " in told
-    assert "nowhere" in told
+    printed = capsys.readouterr().out
+    assert "Fig. 1: DRAG is first in tiny_here: yes, " in printed
+    assert "not all of it ran: " in printed
+    assert "nowhere" in printed
     assert (tiny / "figures" / "tiny_here.png").stat().st_size > 10_000
     first, second = json.loads((tiny / verdicts.JSON).read_text())
     assert (first["holds"], second["holds"]) == ("yes", "not measured")
@@ -86,24 +87,24 @@ def test_quick_leaves_one_seed(tiny):
 
 
 def test_a_target_that_takes_hours_is_not_run_at_a_smaller_scale(tmp_path):
-    assert reproduce.run(targets.TARGETS["brdrag003_signflip_cnn"], Scale.MEDIUM, tmp_path, False, True) == (
-        "at full length only"
+    assert running.run(targets.TARGETS["brdrag003_signflip_cnn"], Scale.MEDIUM, tmp_path, False, True) == (
+        "only at full scale"
     )
     assert not list(tmp_path.iterdir())
 
 
 def test_names_stand_for_targets():
-    assert [target.name for target in reproduce.chosen("brdrag003_fig7")] == ["brdrag003_fig7_alpha"]
-    assert len(reproduce.chosen("all")) == len(targets.TARGETS)
-    papers, why = reproduce.chosen("paper"), reproduce.chosen("why")
-    assert {target.name for target in why} == {path.stem for path in (targets.CONFIGS / "why").glob("*.yaml")}
+    assert [one.name for one in targets.matching("brdrag003_fig7")] == ["brdrag003_fig7_alpha"]
+    assert len(targets.matching("all")) == len(targets.TARGETS)
+    papers, why = targets.matching("paper"), targets.matching("why")
+    assert {one.name for one in why} == {path.stem for path in (target.CONFIGS / "why").glob("*.yaml")}
     assert not set(papers) & set(why)
     assert len(papers) + len(why) == len(targets.TARGETS)
     with pytest.raises(ValueError, match="'fig3': must be all, paper, why, or the beginning of one of drag000_"):
-        reproduce.chosen("fig3")
+        targets.matching("fig3")
 
 
 def test_listing_has_every_target_with_its_time():
-    lines = reproduce.listing().splitlines()
+    lines = targets.listing().splitlines()
     assert len(lines) == len(targets.TARGETS) + 1
     assert lines[-1].split()[-1] == "min"

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import fedjax_drag as fd
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.settings import Settings
+
+pytestmark = pytest.mark.optimised
 
 GRID = [(0.1, 0, 0.1), (0.5, 1, 0.1), (0.5, 2, 3.0)]
 """The correction c, the seed and the heterogeneity of each cell."""
@@ -34,15 +37,15 @@ def cells(settings, algorithm=drag, **changes):
 
 
 def assert_same(alone, together, exact=True):
-    assert alone.history.keys() == together.history.keys()
-    same = np.testing.assert_array_equal if exact else lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-5)
-    for name, column in alone.history.items():
-        assert column.dtype == together.history[name].dtype
-        same(column, together.history[name])
-    for a, b in zip(jax.tree.leaves(alone.state), jax.tree.leaves(together.state), strict=True):
-        same(np.asarray(a), np.asarray(b))
+    one, other = ((run.history, jax.tree.map(np.asarray, run.state)) for run in (alone, together))
+    chex.assert_trees_all_equal_dtypes(one, other)
+    if exact:
+        chex.assert_trees_all_equal(one, other)
+    else:
+        chex.assert_trees_all_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
     made, numbers, rebuild = cells(settings, attack=fd.attacks.sign_flip(), byzantine_fraction=0.25)
     lengths = {one.data.rows.shape[1] for one in made}
@@ -56,7 +59,7 @@ def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
 
 
 @pytest.mark.slow
-def test_all_at_once_and_over_devices(settings):
+def test_cells_at_once_and_over_devices(settings):
     made, numbers, rebuild = cells(settings)
     alone = [trace(one).run() for one in made]
     for options, exact in (({"cells_axis": "vmap"}, False), ({"mesh": Mesh(jax.devices()[:2], ("cells",))}, True)):
@@ -87,7 +90,7 @@ def test_all_at_once_and_over_devices(settings):
     ],
     ids=["root data", "rows of clients, epochs", "malicious of cohort"],
 )
-def test_what_cells_have_of_their_own(settings, algorithm, changes):
+def test_cells_with_root_data_rows_of_clients_and_malicious_clients_of_their_own(settings, algorithm, changes):
     made, numbers, rebuild = cells(settings, algorithm, attack=fd.attacks.sign_flip(), **changes)
     found = prepare_batch(made, numbers, rebuild).run(range(3))
     for place in (0, 2):
@@ -108,7 +111,8 @@ def test_continued_equals_uninterrupted(settings):
         assert all(jax.tree.leaves(jax.tree.map(np.array_equal, one.state, other.state)))
 
 
-def test_callbacks_see_every_cell(settings):
+@pytest.mark.thorough
+def test_callbacks_receive_every_cell(settings):
     made, numbers, rebuild = cells(settings)
     seen = []
     found = prepare_batch(made, numbers, rebuild).run([2, 0], [lambda event: seen.append((event.round, event.of(1)))])

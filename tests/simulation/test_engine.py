@@ -1,5 +1,6 @@
-"""The run as a whole: what it computes, and what must not change its bits."""
+"""The run as a whole: its results, and settings that must not change their bits."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,7 @@ from fedjax_drag.data.batching import draw_positions
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.types import Attack
 
-
-def same_bits(a, b):
-    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+pytestmark = pytest.mark.optimised
 
 
 def numpy_softmax_step(w, b, x, y, step_size):
@@ -56,9 +55,11 @@ def test_two_rounds_equal_a_numpy_twin(digits, settings, fedavg):
 def test_bits_do_not_depend_on_chunking_or_evaluation(settings, fedavg):
     whole = fd.simulate(fedavg, **settings(eval_every=6))
     for changes in ({"eval_every": 1}, {"eval_every": 4}, {"eval_every": 6, "rounds_per_compile": 4}):
-        assert same_bits(fd.simulate(fedavg, **settings(**changes)).params, whole.params), changes
+        params = fd.simulate(fedavg, **settings(**changes)).params
+        chex.assert_trees_all_equal(params, whole.params, custom_message=str(changes))
 
 
+@pytest.mark.thorough
 def test_bits_do_not_depend_on_diagnostics_or_an_idle_attack(settings, fedavg):
     plain = fd.simulate(fedavg, **settings())
     for changes in (
@@ -67,9 +68,11 @@ def test_bits_do_not_depend_on_diagnostics_or_an_idle_attack(settings, fedavg):
         {"attack": fd.attacks.scale_noise(), "byzantine_fraction": 0.0},
         {"attack": fd.attacks.label_flip(), "byzantine_fraction": 0.0},
     ):
-        assert same_bits(fd.simulate(fedavg, **settings(**changes)).params, plain.params), changes
+        params = fd.simulate(fedavg, **settings(**changes)).params
+        chex.assert_trees_all_equal(params, plain.params, custom_message=str(changes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [{"clients_axis": "vmap"}, pytest.param({"clients_axis": "map", "clients_per_chunk": 2}, marks=pytest.mark.slow)],
@@ -82,12 +85,14 @@ def test_clients_axes_agree(settings, changes):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_seed_decides_everything(settings, fedavg):
     first, again, other = (fd.simulate(fedavg, **settings(seed=seed)) for seed in (3, 3, 4))
-    assert same_bits(first.params, again.params)
-    assert not same_bits(first.params, other.params)
+    chex.assert_trees_all_equal(first.params, again.params)
+    assert not np.array_equal(first.params["Dense_0"]["kernel"], other.params["Dense_0"]["kernel"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "algorithm", [fd.algorithms.scaffold(12), fd.algorithms.from_aggregator(fd.aggregators.drag())]
 )
@@ -95,12 +100,12 @@ def test_continued_equals_uninterrupted(settings, algorithm):
     half = fd.simulate(algorithm, **settings(num_rounds=3))
     resumed = fd.simulate(algorithm, initial=half.state, **settings(num_rounds=6))
     whole = fd.simulate(algorithm, **settings(num_rounds=6))
-    assert same_bits(resumed.state, whole.state)
+    chex.assert_trees_all_equal(resumed.state, whole.state)
     assert resumed.history["round"].tolist() == [6]
     assert whole.history["round"].tolist() == [3, 6]
 
 
-def test_nothing_is_traced_again_after_the_start(settings, fedavg):
+def test_nothing_is_traced_after_the_start(settings, fedavg):
     traces = []
 
     class Counting(nn.Module):
@@ -117,6 +122,7 @@ def test_nothing_is_traced_again_after_the_start(settings, fedavg):
     assert counts == [at_start] * 3  # rounds 3, 6 and 7, in stretches of two and one
 
 
+@pytest.mark.thorough
 def test_history(settings, fedavg):
     events = []
     result = fd.simulate(fedavg, callbacks=[events.append], **settings(num_rounds=7))
@@ -133,6 +139,7 @@ def test_history(settings, fedavg):
     assert figures | of_clients | traffic == set(quiet.history)
 
 
+@pytest.mark.thorough
 def test_a_client_smaller_than_a_batch_trains_on_its_own_examples(settings, fedavg):
     x = np.eye(6, dtype=np.float32)
     y = np.array([0, 0, 1, 1, 1, 1])
@@ -162,6 +169,7 @@ def broken(value):
     return Attack(forge=forge)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "algorithm",
@@ -182,16 +190,18 @@ def test_nonfinite_messages_are_rejected_and_counted(settings, value, algorithm)
     assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(spread.params))
 
 
-def test_if_everybody_is_rejected_nothing_moves(settings):
+@pytest.mark.thorough
+def test_if_all_clients_are_rejected_nothing_moves(settings):
     algorithm = fd.algorithms.scaffold(12)
     everybody = settings(attack=broken(np.nan), byzantine_fraction=1.0)
     simulation = fd.simulation.prepare(algorithm, **everybody)
     start = jax.tree.map(np.asarray, simulation.initial_state())
     after = simulation.run().state
-    assert same_bits(start.params, after.params)
-    assert same_bits(start.algorithm.client_controls, after.algorithm.client_controls)
+    chex.assert_trees_all_equal(start.params, after.params)
+    chex.assert_trees_all_equal(start.algorithm.client_controls, after.algorithm.client_controls)
 
 
+@pytest.mark.thorough
 def test_scaffold_without_correction_is_fedavg(settings, fedavg):
     plain = fd.simulate(fedavg, **settings())
     scaffold = fd.simulate(fd.algorithms.scaffold(12, a=0.0), **settings())
@@ -199,10 +209,11 @@ def test_scaffold_without_correction_is_fedavg(settings, fedavg):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_fedprox_without_proximal_term_is_sgd(settings, fedavg):
     client = fd.clients.fedprox(mu=0.0)
     prox = fd.simulate(fd.algorithms.from_aggregator(fd.aggregators.fedavg(), client=client), **settings())
-    assert same_bits(prox.params, fd.simulate(fedavg, **settings()).params)
+    chex.assert_trees_all_equal(prox.params, fd.simulate(fedavg, **settings()).params)
 
 
 def test_a_state_that_changes_its_dtype_is_refused(settings):

@@ -1,4 +1,4 @@
-"""What is minimised, and on what: the loss, changes of the inputs at random, inputs that are no numbers."""
+"""The objective: the loss, random augmentation of inputs, and integer inputs."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,8 @@ def test_wrong_smoothing():
         cross_entropy(1.5)
 
 
-def test_the_loss_is_what_is_minimised_and_reported(settings, fedavg):
+@pytest.mark.thorough
+def test_the_given_loss_is_minimised_and_reported(settings, fedavg):
     common = settings(num_rounds=1, eval_every=1)
     given = fd.simulate(fedavg, loss=cross_entropy(), **common)
     default = fd.simulate(fedavg, **common)
@@ -113,6 +114,7 @@ class Bag(nn.Module):
         return nn.Dense(self.num_classes)(nn.Embed(4, 8)(tokens).mean(1))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [np.int8, np.int32])
 def test_tokens_reach_the_model_as_integers(settings, fedavg, dtype):
     rng = np.random.default_rng(0)

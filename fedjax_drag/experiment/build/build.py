@@ -1,52 +1,27 @@
-"""From a configuration to what a run is made of: every component's builder called with its arguments.
+"""From a resolved configuration to what a run is made of: every component's builder called with its arguments.
 
-A component's arguments are checked against its builder's signature, and those that the experiment
-already knows (the number of classes, of clients, of malicious clients) are supplied when the
-configuration leaves them out. An argument whose type is in :data:`~fedjax_drag.experiment.build.registry.NESTED` is a
-component itself, treated alike.
+Arguments that the experiment knows (the number of classes, of clients, of malicious clients) are supplied where the
+configuration leaves them out.
 """
 
 import dataclasses
 import inspect
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import optax
 
-from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build.registry import ALGORITHMS, SUPPLIED, TABLES
-from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split, unknown_key
+from fedjax_drag.experiment.build.traced_numbers import with_numbers
+from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.build.signatures import arguments, fits, hints, phrase, table_of
+from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import count_malicious
+from fedjax_drag.simulation.settings import GROUPS, Settings
 
-_LARGEST, _LARGEST_COUNT = float(np.finfo(np.float32).max), int(np.iinfo(np.int32).max)
-
-
-def resolve(config: Config) -> Config:
-    """Checks every component's name and arguments, and writes out the defaults it relies on.
-
-    Args:
-      config: a single-run configuration.
-
-    Returns:
-      The configuration with default arguments filled in, other than those that the experiment
-      supplies.
-
-    Raises:
-      ValueError: an unknown name or argument, a wrong type, or a required argument left out.
-    """
-    tables = {key: key for key in COMPONENTS} | dict.fromkeys(SCHEDULED, "schedule")
-    given = {key: getattr(config, key) for key in tables}
-    resolved = {
-        key: _resolve(tables[key], key, part, SUPPLIED[tables[key]])
-        for key, part in given.items()
-        if isinstance(part, Component)
-    }
-    return dataclasses.replace(config, **resolved)
+_PLAIN = tuple(field.name for group in GROUPS for field in dataclasses.fields(group))
+"""Keys that mean the same in a configuration and in the settings."""
 
 
 def dataset(config: Config) -> FederatedDataset:
@@ -54,7 +29,7 @@ def dataset(config: Config) -> FederatedDataset:
 
     Raises:
       FileNotFoundError: the data are not on this machine.
-      ValueError: the data cannot be had as configured.
+      ValueError: the data cannot be loaded as configured.
     """
     return _call("data", config.data, {"name": config.data.name})
 
@@ -63,7 +38,7 @@ def federation(config: Config, fed: FederatedDataset) -> FederatedDataset:
     """Splits the data of a resolved configuration among its clients.
 
     Raises:
-      ValueError: the partition cannot be had as configured.
+      ValueError: the data cannot be split as configured.
     """
     return _call("partition", config.partition, {"fed": fed, "seed": config.seed})
 
@@ -131,7 +106,7 @@ def attack(config: Config, fed: FederatedDataset) -> Any:
 def step_size(config: Config) -> float | optax.Schedule:
     """The local step size of a resolved configuration: a number or a function of the round."""
     if isinstance(config.step_size, Component):
-        return _call("schedule", config.step_size, {}, "step_size")
+        return _call("step_size", config.step_size, {})
     return config.step_size
 
 
@@ -146,99 +121,89 @@ def part(config: Config, key: str) -> Any:
     return None if component is None else _call(key, component, {})
 
 
-def _resolve(table: str, where: str, component: Component, supplied: Sequence[str]) -> Component:
-    """Checks a component and those inside it, and writes out their defaults.
+def settings(
+    config: Config, fed: FederatedDataset, walk: Walk | None = None, numbers: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings that a configuration asks for.
 
     Args:
-      table: which of :data:`~fedjax_drag.experiment.build.registry.TABLES` it is chosen from.
-      where: its dotted key.
-      component: what the configuration says.
-      supplied: arguments that the experiment knows here.
+      config: resolved.
+      fed: its data, split among clients.
+      walk: how to go through the clients, in place of what the configuration says; None for what it says.
+      numbers: other values for :func:`~fedjax_drag.experiment.build.traced_numbers.numbers` of the configuration, also
+        traced.
+
+    Raises:
+      ValueError: a part of the configuration is not valid.
     """
-    builders = TABLES[table]
-    _check_name(where, component.name, builders)
-    builder = builders[component.name]
-    allowed = arguments(table, builder)
-    filled: dict[str, Any] = {}
-    for name in component.arguments:
-        if name in inspect.signature(builder).parameters and name not in allowed:
-            instead = f"set the top-level key {name!r}" if name in COMPONENTS else "it can only be given from Python"
-            raise ValueError(f"{where}.{name}: not an argument that a configuration can express; {instead}")
-        unknown_key(name, allowed, f"{where} {component.name}")
-    for name, (parameter, hint) in allowed.items():
-        if name in component.arguments:
-            filled[name] = _resolve_argument(f"{where}.{name}", component.arguments[name], hint, supplied)
-        elif name not in supplied:
-            if parameter.default is parameter.empty:
-                raise ValueError(f"{where}.{name}: missing; {component.name} needs it ({phrase(hint)})")
-            filled[name] = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-    return Component(component.name, filled)
+    if numbers:
+        config = with_numbers(config, numbers)
+    plain = {key: getattr(config, key) for key in _PLAIN} | (walk._asdict() if walk else {})
+    return Settings(
+        algorithm=method(config, fed.num_clients),
+        model=model(config, fed),
+        data=fed,
+        num_rounds=config.rounds,
+        cohort_size=config.cohort_size,
+        step_size=numbers["step_size"] if numbers and "step_size" in numbers else step_size(config),
+        seed=config.seed,
+        attack=attack(config, fed),
+        local_optimizer=part(config, "local_optimizer"),
+        loss=part(config, "loss"),
+        augmentation=part(config, "augmentation"),
+        root_client=part(config, "root_client"),
+        **plain,
+    )
 
 
-def _check_name(where: str, name: str, builders: Mapping[str, Any]) -> None:
-    """Refuses a name that is not in the table, and says under which key it would be."""
-    keys = [key for key in COMPONENTS if name in TABLES[key]]
-    if name not in builders and keys:
-        raise ValueError(f"{where}.name={name!r}: must be one of {', '.join(builders)}; did you mean {keys[0]}={name}?")
-    checks.one_of(f"{where}.name", name, builders)
+def traced(trace: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls ``trace``; shapes or types that do not go together, or are too large, become a ValueError of one line."""
+    try:
+        return trace(*args, **kwargs)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(str(error).splitlines()[0]) from error
 
 
-def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]) -> Any:
-    table = table_of(hint)
-    if table and isinstance(value, str | Mapping):
-        handed_on = [name for name in SUPPLIED[table] if name in supplied]
-        inner = _resolve(table, where, split(where, value), handed_on)
-        return {"name": inner.name, **inner.arguments}
-    if not fits(value, hint):
-        raise ValueError(f"{where}={value!r}: must be {phrase(hint)}")
-    return _within_range(where, value, hint) if checks.is_concrete(value) else value
-
-
-def _within_range(where: str, value: int | float, hint: Any) -> int | float:
-    """A number that the device can hold; builders say what they think of infinity and of what is not a number."""
-    whole = not fits(0.5, hint)
-    largest = _LARGEST_COUNT if whole else _LARGEST
-    if largest < abs(value) < math.inf and not where.endswith(".seed"):
-        raise ValueError(f"{where}={value!r}: must be at most {largest:{'' if whole else 'g'}} in size")
-    return value if whole or abs(value) <= _LARGEST_COUNT else float(value)
-
-
-def _call(table: str, component: Component, known: Mapping[str, Any], where: str = "") -> Any:
+def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
     """Calls a component's builder, its errors prefixed with the configuration's key.
 
     Args:
-      table: which of :data:`~fedjax_drag.experiment.build.registry.TABLES` it is chosen from.
+      where: its dotted key.
       component: resolved.
-      known: what the experiment knows here.
-      where: its dotted key; default the table's.
+      known: arguments that the experiment supplies to this component and to those inside it.
     """
-    where = where or table
-    builder = TABLES[table][component.name]
+    builder = TABLES[component.table][component.name]
     parameters = inspect.signature(builder).parameters
-    told = {name: known[name] for name in SUPPLIED[table] if name in known}
-    types_of = hints(builder)
+    supplied = {name: known[name] for name in SUPPLIED[component.table] if name in known}
     given: dict[str, Any] = {}
     for name, value in component.arguments.items():
-        inner = table_of(types_of.get(name, Any))
-        if inner and isinstance(value, Mapping):
-            given[name] = _call(inner, split(f"{where}.{name}", value), told, f"{where}.{name}")
+        if isinstance(value, Component):
+            given[name] = _call(f"{where}.{name}", value, supplied)
         else:
             given[name] = tuple(value) if isinstance(value, list) else value
     try:
-        return builder(**{name: value for name, value in told.items() if name in parameters} | given)
+        return builder(**{name: value for name, value in supplied.items() if name in parameters} | given)
     except FileNotFoundError:
         raise
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
-        about_argument = any(str(error).startswith((f"{name}=", f"{name}:")) for name in parameters)
-        prefix = f"{where}." if about_argument else f"{where} {component.name}: "
+        prefix = f"{where}." if _names_argument(error, parameters) else f"{where} {component.name}: "
         raise ValueError(f"{prefix}{error}") from error
 
 
+def _names_argument(error: Exception, parameters: Iterable[str]) -> bool:
+    """Whether a builder's error begins with one of its arguments, which then becomes part of the dotted key.
+
+    That is how errors are written in this package (:mod:`fedjax_drag.checks`); builders raise plain ValueErrors, so
+    the message is all that says which argument is wrong.
+    """
+    return str(error).startswith(tuple(f"{name}{mark}" for name in parameters for mark in "=:"))
+
+
 def _check_num_byzantine(where: str, component: Component, fewest: int, most: int) -> None:
-    """Refuses a count that a rule, or one inside it, is told and that contradicts the simulated attack."""
+    """Refuses a count that a rule, or one inside it, is given and that contradicts the simulated attack."""
     for name, value in component.arguments.items():
-        if isinstance(value, Mapping):
-            _check_num_byzantine(f"{where}.{name}", split(f"{where}.{name}", value), fewest, most)
+        if isinstance(value, Component):
+            _check_num_byzantine(f"{where}.{name}", value, fewest, most)
         elif name == "num_byzantine" and isinstance(value, int) and not fewest <= value <= most:
             allowed = f"{fewest}" if fewest == most else f"between {fewest} (on the average) and {most} (at most)"
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What there is to choose from, told from the builders' own signatures and docstrings."""
+"""Lists of the names that a configuration can choose, made from the builders' signatures and docstrings."""
 
 import inspect
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_drag import checks, data
 from fedjax_drag.experiment.build import registry
-from fedjax_drag.experiment.build import signatures
+from fedjax_drag.experiment.build.resolve import arguments as arguments_of
 
 KINDS: Mapping[str, str] = {
     "aggregators": "aggregator",
@@ -93,7 +93,7 @@ def _row(key: str, name: str, builder: Callable[..., Any]) -> list[str]:
 
 def _arguments(key: str, builder: Callable[..., Any]) -> str:
     words = []
-    for argument, (parameter, _) in signatures.arguments(key, builder).items():
+    for argument, (parameter, _) in arguments_of(key, builder).items():
         supplied = argument in registry.SUPPLIED[key]
         required = parameter.default is parameter.empty
         words.append(f"{argument}=auto" if supplied else argument if required else f"{argument}={parameter.default!r}")

@@ -115,7 +115,7 @@ def local_sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float
 def linear_schedule(
     init_value: float, end_value: float, transition_steps: int, transition_begin: int = 0
 ) -> optax.Schedule:
-    """From one value to another along a line.
+    """A linear change from one value to another.
 
     Args:
       init_value: at first.
@@ -129,12 +129,12 @@ def linear_schedule(
 
 
 def cosine_decay_schedule(init_value: float, decay_steps: int, alpha: float = 0.0) -> optax.Schedule:
-    """From a value to a part of it along half a cosine wave.
+    """A decay to a fraction of the first value along half a cosine wave.
 
     Args:
       init_value: at first.
       decay_steps: rounds until the last value.
-      alpha: the last value, as a part of the first.
+      alpha: the last value, as a fraction of the first.
 
     References:
       Loshchilov and Hutter, SGDR: Stochastic gradient descent with warm restarts, 2017.
@@ -146,7 +146,7 @@ def cosine_decay_schedule(init_value: float, decay_steps: int, alpha: float = 0.
 def exponential_decay(
     init_value: float, transition_steps: int, decay_rate: float, transition_begin: int = 0, staircase: bool = False
 ) -> optax.Schedule:
-    """Multiplied by a rate in every so many rounds.
+    """A decay by a constant factor over a given number of rounds.
 
     Args:
       init_value: at first.

@@ -138,9 +138,9 @@ NESTED: Mapping[Any, str] = {
     optax.GradientTransformation: "optimizer",
     Callable: "schedule",
 }
-"""Types of the arguments that are components themselves, with the table that each is chosen from.
+"""Types of arguments that are components themselves, with the table that each is chosen from.
 
-The functions among the builders' arguments are functions of the round.
+An argument that is a function is a schedule: a function of the round.
 """
 
 SUPPLIED: Mapping[str, tuple[str, ...]] = {
@@ -160,6 +160,6 @@ SUPPLIED: Mapping[str, tuple[str, ...]] = {
 }
 """Arguments of each component's builder that the experiment supplies where the configuration does not.
 
-A component hands on to those inside it what it is told itself: an aggregator inside an aggregator knows the number of
-malicious clients, one inside a client rule does not, for there it reduces examples.
+A component passes them on to the components inside it: an aggregator inside an aggregator gets the number of malicious
+clients. One inside a client rule does not, since it reduces examples there.
 """

@@ -3,12 +3,12 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 from fedjax_drag.experiment.build import registry
-from fedjax_drag.experiment.build import signatures
-from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split
+from fedjax_drag.experiment.build.resolve import arguments
+from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component
 from fedjax_drag.experiment.config.config import Config
 
 _KEYS = tuple(key for key in COMPONENTS if key not in ("data", "partition", "model"))
@@ -16,19 +16,19 @@ _KEYS = tuple(key for key in COMPONENTS if key not in ("data", "partition", "mod
 
 
 def numbers(config: Config) -> dict[str, float]:
-    """Numbers that may be traced, by dotted key; builders say so with an argument of type ``Any``.
+    """Numbers that may be traced, by dotted key; builders declare them by an argument of type ``Any``.
 
     Args:
       config: resolved.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key in (*_KEYS, *SCHEDULED):
         value = getattr(config, key)
         if isinstance(value, Component):
-            found |= _inside(_table(key), key, value)
+            result |= _inside(key, value)
         elif _is_number(value):
-            found[key] = value
-    return found
+            result[key] = value
+    return result
 
 
 def with_numbers(config: Config, values: Mapping[str, Any]) -> Config:
@@ -40,33 +40,28 @@ def with_numbers(config: Config, values: Mapping[str, Any]) -> Config:
     """
     changed: dict[str, Component] = {}
     for dotted, value in values.items():
-        key, _, inner = dotted.partition(".")
-        if inner:
-            component = changed[key] if key in changed else getattr(config, key)
-            changed[key] = Component(component.name, _replaced(component.arguments, inner.split("."), value))
+        key, *path = dotted.split(".")
+        if path:
+            changed[key] = _replaced(changed[key] if key in changed else getattr(config, key), path, value)
     return dataclasses.replace(config, **changed)
 
 
-def _inside(table: str, where: str, component: Component) -> dict[str, float]:
-    found: dict[str, Any] = {}
-    allowed = signatures.arguments(table, registry.TABLES[table][component.name])
+def _inside(where: str, component: Component) -> dict[str, float]:
+    result: dict[str, Any] = {}
+    allowed = arguments(component.table, registry.TABLES[component.table][component.name])
     for name, value in component.arguments.items():
-        hint = allowed[name][1]
         dotted = f"{where}.{name}"
-        if isinstance(value, Mapping) and (inner := signatures.table_of(hint)):
-            found |= _inside(inner, dotted, split(dotted, value))
-        elif _is_number(value) and _may_be_traced(hint):
-            found[dotted] = value
-    return found
+        if isinstance(value, Component):
+            result |= _inside(dotted, value)
+        elif _is_number(value) and _may_be_traced(allowed[name][1]):
+            result[dotted] = value
+    return result
 
 
-def _replaced(arguments: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+def _replaced(component: Component, path: Sequence[str], value: Any) -> Component:
     name, *below = path
-    return {**arguments, name: _replaced(arguments[name], below, value) if below else value}
-
-
-def _table(key: str) -> str:
-    return "schedule" if key in SCHEDULED else key
+    inner = _replaced(component.arguments[name], below, value) if below else value
+    return dataclasses.replace(component, arguments={**component.arguments, name: inner})
 
 
 def _may_be_traced(hint: Any) -> bool:

@@ -1,1 +1,4 @@
-"""Configurations: a YAML file and overrides become a :class:`~fedjax_drag.experiment.config.config.Config`."""
+"""From YAML to a checked configuration.
+
+``loading`` does it in three steps: ``yaml_text`` reads, ``merging`` merges overrides and defaults, ``config`` checks.
+"""

@@ -36,12 +36,19 @@ class Component:
 
     Attributes:
       name: which builder.
-      arguments: keyword arguments that the configuration gives it; a component among them is a mapping with its
-        name and arguments, or a bare name.
+      arguments: keyword arguments from the configuration. A component among them is a mapping or a bare name as it was
+        written, and a :class:`Component` once it is resolved.
+      table: the registry's table that a resolved component is chosen from; empty before.
     """
 
     name: str
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    table: str = dataclasses.field(default="", compare=False, repr=False)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Its name and arguments as plain values, as :func:`split` reads them."""
+        inner = {key: x.to_mapping() if isinstance(x, Component) else x for key, x in self.arguments.items()}
+        return {"name": self.name, **inner}
 
 
 def split(where: str, value: Any) -> Component:
@@ -54,7 +61,8 @@ def split(where: str, value: Any) -> Component:
     Raises:
       ValueError: it is neither.
     """
-    value = _named(value)
+    if isinstance(value, str):
+        return Component(value)
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}={value!r}: must be a name, or {MAPPING}")
     if not isinstance(value.get("name"), str):
@@ -62,32 +70,15 @@ def split(where: str, value: Any) -> Component:
     return Component(value["name"], {str(k): v for k, v in value.items() if k != "name"})
 
 
-def merge_component(old: Any, new: Any) -> Any:
-    """``old`` with the arguments that ``new`` gives it, and with those inside them; ``new`` if that is another one."""
-    old, new = _named(old), _named(new)
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return new
-    if new.get("name", old.get("name")) != old.get("name"):
-        return dict(new)
-    nested = [key for key in new if isinstance(old.get(key), Mapping) or isinstance(new[key], Mapping)]
-    return {**old, **new, **{key: merge_component(old.get(key), new[key]) for key in nested}}
-
-
-def unknown_key(key: str, known: Iterable[str], where: str = "") -> None:
-    """Raises ValueError, with the nearest spelling, unless ``key`` is one of ``known``.
+def unknown_key(key: str, known: Iterable[str], where: str = "") -> ValueError:
+    """The error for a key that does not exist, with the nearest spelling.
 
     Args:
-      key: the key to look up.
+      key: the unknown key.
       known: keys that are allowed.
       where: what the key belongs to, such as ``"aggregator drag"``.
     """
     known = list(known)
-    if key in known:
-        return
     near = get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
-    raise ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
-
-
-def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+    return ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")

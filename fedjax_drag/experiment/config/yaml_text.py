@@ -1,4 +1,4 @@
-"""YAML text, of a file or of an override: read as plain values, within bounds, one line on what is wrong with it."""
+"""YAML text, of a file or of an override: read as plain values, within bounds; errors are one line."""
 
 import io
 import re
@@ -11,14 +11,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 _MOST_BYTES = 1 << 20
-"""Of a configuration's text; one with a page of comments has some thousand."""
+"""Of a configuration's text; one with a page of comments has a few thousand."""
 
 _DEEPEST = 40
-"""Collections inside one another, at most; the readers of YAML and all that follows them go down by recursion."""
+"""Levels of nesting, at most: the readers of YAML and the code after them recurse."""
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What a file says.
+    """The keys and values of a file.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -31,7 +31,7 @@ def read_file(path: Path) -> dict[str, Any]:
         mapping = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
     except FileNotFoundError:
         raise FileNotFoundError(f"configuration {str(path)!r}: no such file") from None
-    except Exception as error:  # a tag on what is none of its kind makes PyYAML stumble, in many ways
+    except Exception as error:  # PyYAML raises many kinds for a tag on a value of another type
         raise ValueError(f"configuration {str(path)!r}: {one_line(error)}") from None
     if not isinstance(mapping, dict) or not mapping:
         raise ValueError(f"configuration {str(path)!r}: must be a mapping of keys to values")
@@ -52,20 +52,8 @@ def parse(overrides: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [_parse(override) if isinstance(override, str) else dict(override) for override in overrides]
 
 
-def check_literal(value: Any, where: str = "") -> None:
-    """Refuses interpolations: nothing in a configuration is looked up elsewhere, such as in the environment."""
-    if isinstance(value, str) and "${" in value:
-        raise ValueError(f"{where}={value!r}: must be the value itself, without '${{'")
-    if isinstance(value, Mapping):
-        for key, below in value.items():
-            check_literal(below, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, list | tuple):
-        for below in value:
-            check_literal(below, where)
-
-
 def one_line(error: Exception) -> str:
-    """An exception's message on one line, with the place in a YAML file where it has one."""
+    """An exception's message on one line, with the line and column of a YAML file if it has them."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
@@ -77,12 +65,12 @@ def one_line(error: Exception) -> str:
 def _check_text(text: str) -> None:
     """Refuses YAML that is too long, or nested so deeply that reading it would exhaust the stack.
 
-    How far aliases may multiply what is there is limited by OmegaConf.
+    OmegaConf limits how far aliases multiply their content.
     """
     if len(text.encode()) > _MOST_BYTES:
         raise ValueError(f"must have at most {_MOST_BYTES:,} bytes")
     depth = 0
-    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # which does not go down itself
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # events need no recursion
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise ValueError(f"line {event.start_mark.line + 1}: nested more than {_DEEPEST} deep")

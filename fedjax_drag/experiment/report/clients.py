@@ -10,6 +10,8 @@ from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import Run
+from fedjax_drag.experiment.run import metric_kinds
+from fedjax_drag.experiment.run.metric_kinds import IDENTITY, PER_CLIENT
 
 ROWS = 100
 """Most clients that get a row each; of more, the rows are places in the cohort."""
@@ -20,18 +22,9 @@ RUNS = 100
 EVALUATIONS = (200, 60)
 """Columns of a heat map, of a single run and of one among several; more are thinned out evenly."""
 
-QUANTITIES = {
-    "divergence": "degree of divergence (DoD)",
-    "alpha": "correction coefficient alpha",
-    "weight": "weight in the aggregate",
-    "cosine": "cosine with the reference",
-}
-"""Quantities with a name of their own, first; others follow."""
-
 SIDES = ("benign", "malicious")
 """Names of series 0 and 1."""
 
-_ABOUT = ("client_ids", "malicious", "valid")
 _TICKS = 40  # most clients that are named at the axis
 _DIVERGING = [[0.0, "#b35806"], [0.25, "#f1a340"], [0.5, "#f7f7f7"], [0.75, "#67a9cf"], [1.0, "#2166ac"]]
 _MARK = "\N{MULTIPLICATION X} "  # of a malicious client
@@ -102,7 +95,7 @@ def _clients(run: Run, most: int, drawing: list[dict[str, Any]]) -> Clients | No
     fewer = _Cohorts(*(getattr(cohorts, field.name)[kept] for field in dataclasses.fields(_Cohorts)))
     panels = []
     for name in names:
-        title = QUANTITIES.get(name, name.replace("_", " "))
+        title = metric_kinds.title(name)
         lines = _lines(cohorts, run.history[name])
         drawing.append(charts.curves(lines, charts.scale(title, lines, False)))
         panels.append(Panel(len(drawing) - 1, title, f"{title}: mean and range over the clients of a side, by round"))
@@ -129,9 +122,9 @@ def _quantities(run: Run, cohorts: _Cohorts) -> list[str]:
     present = [
         name
         for name, x in run.history.items()
-        if name not in _ABOUT and x.shape == cohorts.ids.shape and np.unique(x[np.isfinite(x)]).size > 1
+        if name not in IDENTITY and x.shape == cohorts.ids.shape and np.unique(x[np.isfinite(x)]).size > 1
     ]
-    return [name for name in QUANTITIES if name in present] + [name for name in present if name not in QUANTITIES]
+    return [name for name in PER_CLIENT if name in present] + [name for name in present if name not in PER_CLIENT]
 
 
 def _lines(cohorts: _Cohorts, values: np.ndarray) -> list[Line]:

@@ -10,47 +10,11 @@ import numpy as np
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line
 from fedjax_drag.experiment.report.reading import Run
+from fedjax_drag.experiment.run import metric_kinds
+from fedjax_drag.experiment.run.metric_kinds import METRICS, Kind, kind
 
 LINES = 8
 """Lines in a chart; more are divided among charts, the best first."""
-
-MEASURES = {
-    "test_accuracy": "test accuracy",
-    "test_loss": "test loss",
-    "train_loss": "training loss",
-    "output_accuracy": "test accuracy of the model handed out",
-    "output_loss": "test loss of the model handed out",
-    "attack_success_rate": "attack success rate",
-    "cosine_to_benign": "cosine of the update with the benign mean",
-    "malicious_weight": "malicious clients' share of the weights",
-    "detection_tpr": "malicious clients rejected",
-    "detection_fpr": "benign clients rejected",
-    "num_rejected": "messages rejected as not finite or too long",
-    "num_expelled": "clients expelled",
-}
-"""Quantities with a name of their own, in the order in which they are shown; others follow."""
-
-PERCENT = (
-    "test_accuracy",
-    "output_accuracy",
-    "attack_success_rate",
-    "malicious_weight",
-    "detection_tpr",
-    "detection_fpr",
-)
-"""Those that are shares."""
-
-COUNTERS = (
-    "round",
-    "local_steps",
-    "participants",
-    "slowest_steps",
-    "gradient_evaluations",
-    "vector_operations",
-    "bytes_down",
-    "bytes_up",
-)
-"""What a history has of each evaluation that is no curve worth seeing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,11 +113,13 @@ def blocks(found: Sequence[Group], target: float | None, drawing: list[dict[str,
     shown = ("test_accuracy", "test_loss") if len(columns) == 1 else ("test_accuracy",)
     made = []
     for measure in _measures(found):
-        title = MEASURES.get(measure, measure.replace("_", " "))
+        title = metric_kinds.title(measure)
         of_rows = {
             row: [(g.column, line) for g in found if g.row == row and (line := g.line(measure, 0))] for row in rows
         }
-        axis = charts.scale(title, [line for lines in of_rows.values() for _, line in lines], measure in PERCENT)
+        axis = charts.scale(
+            title, [line for lines in of_rows.values() for _, line in lines], kind(measure) is Kind.SHARE
+        )
         parts = []
         for start in range(0, len(rows), LINES):
             names = rows[start : start + LINES]
@@ -180,7 +146,7 @@ def _measures(found: Sequence[Group]) -> list[str]:
     for run in (run for group in found for run in group.drawn):
         for name in run.history:
             values = run.scalars(name)
-            if values is not None and name not in COUNTERS:
+            if values is not None and kind(name) is not Kind.COST:
                 present[name] = present.get(name, False) or bool(np.any(np.nan_to_num(values)))
-    telling = [name for name, seen in present.items() if seen]
-    return [name for name in MEASURES if name in telling] + [name for name in telling if name not in MEASURES]
+    shown = [name for name, nonzero in present.items() if nonzero]
+    return [name for name in METRICS if name in shown] + [name for name in shown if name not in METRICS]

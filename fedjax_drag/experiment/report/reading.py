@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from fedjax_drag.experiment.config.config import Config, load, slug
+from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.loading import load, variants
+from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import outcome_table, sweep
@@ -87,9 +89,9 @@ def read(folder: Path) -> Found:
         )
     config = load(_no_interpolation(folder / results.CONFIG))
     yaml = OmegaConf.to_yaml(OmegaConf.create(config.to_mapping()))
-    variants = config.variants()
-    if variants:
-        runs = tuple(_run(folder / slug(label), (label, "", label), variant) for label, variant in variants.items())
+    compared = variants(config)
+    if compared:
+        runs = tuple(_run(folder / slug(label), (label, "", label), variant) for label, variant in compared.items())
         return Found("comparison", config.name, runs, None, yaml)
     only = _run(folder, (config.name, "", config.name), config)
     return Found("run", config.name, (only,), None, yaml)

@@ -1,6 +1,5 @@
 """How the data of the runs are spread over clients and classes, made again from their configurations."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.data.skew import SkewReport
-from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import Run
-from fedjax_drag.experiment.run.run import Federations
+from fedjax_drag.experiment.run.planning import Federations
 
 SPLITS = 4
 """Most splits that are shown."""
@@ -39,14 +38,14 @@ def splits(runs: Sequence[Run], drawing: list[dict[str, Any]]) -> tuple[list[Spl
     """
     first = min(run.config.seed for run in runs)
     different = {
-        json.dumps([dataclasses.asdict(run.config.data), dataclasses.asdict(run.config.partition)], default=str): run
+        json.dumps([run.config.data.to_mapping(), run.config.partition.to_mapping()], default=str): run
         for run in reversed(runs)
         if run.config.seed == first
     }
     made, federations = [], Federations()
     for run in [*reversed(different.values())][:SPLITS]:
         try:
-            report = federations.split(build.resolve(run.config)).skew_report()
+            report = federations.split(resolve(run.config)).skew_report()
         except (ValueError, OSError, ImportError) as error:
             return made, f"Not shown, since the data cannot be had here: {next(iter(str(error).splitlines()), '')}"
         drawing.append(_heat_map(report))

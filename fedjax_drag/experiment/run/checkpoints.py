@@ -1,9 +1,9 @@
 """Checkpoints of a run's state and history, written with Orbax.
 
 The state is stored as a flat mapping from each leaf's path to an array, so that a checkpoint can be
-read without knowing the classes it was made of, with the lines of ``metrics.jsonl`` up to its round, and with a
-checksum of both, since Orbax does not notice a flipped bit. Of several processes the first writes and reads the whole
-state, so that a run may go on with another number of them.
+read without knowing its classes, with the lines of ``metrics.jsonl`` up to its round, and with a checksum of both,
+since Orbax does not notice a flipped bit. Of several processes the first writes and reads the whole state, so that a
+run may go on with another number of them.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from fedjax_drag.simulation.devices.placement import fetch
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
 
 KEEP = 2
-"""How many of the newest are kept if nothing else is said."""
+"""How many of the newest are kept by default."""
 
 _ACCURACY, _CHECKSUM, _HISTORY = "test_accuracy", "checksum", "history"
 
@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 
 class Stored(NamedTuple):
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Attributes:
       state: after its round.
-      history: the lines of ``metrics.jsonl`` up to it; None in a checkpoint that has none, as older versions wrote.
+      history: the lines of ``metrics.jsonl`` up to it; None in a checkpoint of an older version, which has none.
     """
 
     state: Any
@@ -86,11 +86,11 @@ class Checkpoints:
       folder: the run's results folder.
       keep: how many of the newest are kept, >= 1.
       keep_best: whether the one with the highest test accuracy is kept as well.
-      writes: whether this is the run that writes them: then what a killed one left half written is removed.
+      writes: whether the caller writes them: then what a killed run left half written is removed.
     """
 
     def __init__(self, folder: Path, keep: int = KEEP, keep_best: bool = True, writes: bool = False):
-        import orbax.checkpoint as ocp  # here: slow to import, and only runs that write need it
+        import orbax.checkpoint as ocp  # imported here: slow, and only runs that write need it
 
         self._ocp = ocp
         self._path = (folder / CHECKPOINTS).absolute()
@@ -99,7 +99,7 @@ class Checkpoints:
 
     @functools.cached_property
     def _manager(self) -> Any:
-        """Made when it is needed: it starts threads of its own, and a sweep has many runs open at once."""
+        """Made on first use: it starts threads, and a sweep has many runs open at once."""
         from orbax.checkpoint import checkpoint_managers as policies
 
         self._path.mkdir(exist_ok=True)  # Orbax itself would wait for the other processes
@@ -121,7 +121,7 @@ class Checkpoints:
         return self._ocp.CheckpointManager(self._path, item_handlers=handlers, options=options)
 
     def _drop_damaged_accuracies(self) -> None:
-        """Orbax would not start with one; without, its checkpoint is none of the candidates for the best."""
+        """Removes accuracies that Orbax could not read at its start; their checkpoints cannot be the best."""
         for path in self._path.glob("*/metrics/metrics"):
             try:
                 float(json.loads(path.read_text(encoding="utf-8"))[_ACCURACY])
@@ -164,22 +164,22 @@ class Checkpoints:
         """The newest checkpoint that can be read; newer ones are set aside, with a line that says so.
 
         Args:
-          read: ``(round) -> what is read``, such as :meth:`restore`; what it raises says what is wrong.
+          read: ``(round) -> contents``, such as :meth:`restore`; the message of its exception says what is wrong.
 
         Returns:
           Its round and what was read; None if there is no checkpoint.
 
         Raises:
-          FolderError: none of those that there are can be read; nothing is moved.
+          FolderError: there are checkpoints, and none can be read; nothing is moved.
         """
         faults: dict[int, str] = {}
         complete = self.rounds()
         for round_number in sorted({*complete, *self._named()}, reverse=True):
             try:
                 if round_number not in complete:
-                    raise ValueError(f"checkpoint of round {round_number}: damaged: Orbax takes it for incomplete")
-                found = read(round_number)
-            except Exception as error:  # Orbax and what it stands on raise many kinds
+                    raise ValueError(f"checkpoint of round {round_number}: damaged: Orbax regards it as incomplete")
+                contents = read(round_number)
+            except Exception as error:  # Orbax and TensorStore raise many kinds
                 faults[round_number] = _reason(error)
                 continue
             for damaged, reason in faults.items():
@@ -189,7 +189,7 @@ class Checkpoints:
                     tqdm.write(f"{reason}; {where}", file=sys.stderr)
             if self._writes:
                 from_first(self._prune)
-            return round_number, found
+            return round_number, contents
         if not faults:
             return None
         reason = "; ".join(faults.values())
@@ -197,11 +197,11 @@ class Checkpoints:
         raise FolderError(f"{str(self._path)!r}: no checkpoint can be read; {remedy} ({reason})")
 
     def _named(self) -> list[int]:
-        """The rounds of all folders that are named like a checkpoint, whatever Orbax takes them for."""
+        """The rounds of all folders that are named like a checkpoint, also those that Orbax regards as incomplete."""
         return from_first(lambda: [int(path.name) for path in self._path.iterdir() if path.name.isdecimal()])
 
     def _prune(self) -> None:
-        """Removes what is not to be kept, as a run does that was killed before it had removed all of it."""
+        """Removes checkpoints that are not to be kept, which a killed run may have left."""
         complete = sorted(self._manager.all_steps())
         kept = {*complete[-self._keep :], *([self._manager.best_step()] if self._keep_best else [])}
         for round_number in {int(path.name) for path in self._path.iterdir() if path.name.isdecimal()} - kept:
@@ -250,18 +250,18 @@ class Checkpoints:
         if not (self._path / str(round_number) / "default").is_dir():
             raise ValueError(f"{fault}: holds no state")
         try:
-            found = dict(self._manager.item_metadata(round_number))
-            return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in found.items()}
+            metadata = dict(self._manager.item_metadata(round_number))
+            return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in metadata.items()}
         except Exception as error:
             raise ValueError(f"{fault}: {_reason(error)}") from error
 
     def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What a checkpoint holds, its history included; the state must be what is ``wanted``."""
-        found = self._stored(round_number)
-        beside = {name: found.pop(name) for name in (_CHECKSUM, _HISTORY) if name in found}
-        wanted = found if wanted is None else wanted
-        for name in sorted({*wanted, *found}):
-            here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, found))
+        """The contents of a checkpoint with its history; the state must have the shapes in ``wanted``."""
+        present = self._stored(round_number)
+        beside = {name: present.pop(name) for name in (_CHECKSUM, _HISTORY) if name in present}
+        wanted = present if wanted is None else wanted
+        for name in sorted({*wanted, *present}):
+            here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, present))
             if here != there:
                 fault = f"has {there} at {name}; must have {here} for this configuration"
                 raise ValueError(f"checkpoint of round {round_number}: {fault}")
@@ -270,23 +270,23 @@ class Checkpoints:
         except Exception as error:
             raise ValueError(f"checkpoint of round {round_number}: damaged: {_reason(error)}") from error
         if _CHECKSUM in beside and int(stored.pop(_CHECKSUM)) != checksum(stored):
-            raise ValueError(f"checkpoint of round {round_number}: damaged: is not what its checksum says")
+            raise ValueError(f"checkpoint of round {round_number}: damaged: does not match its checksum")
         return stored
 
     def close(self) -> None:
-        """Releases what Orbax holds."""
+        """Closes Orbax's manager."""
         if "_manager" in vars(self):
-            with contextlib.suppress(Exception):  # what went wrong with a checkpoint, saving it has already raised
+            with contextlib.suppress(Exception):  # saving has already raised what went wrong
                 self._manager.close()
             del self._manager
 
 
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
-    """Of what Orbax raises, it also writes pages into the log."""
+    """Silences the log, where Orbax writes pages about what it also raises."""
     logger = logging.getLogger("absl")
 
-    def none(_):
+    def none(_: logging.LogRecord) -> bool:
         return False
 
     logger.addFilter(none)
@@ -301,7 +301,7 @@ def _accuracy(metrics: Any) -> float:
 
 
 def _reason(error: Exception) -> str:
-    """The beginning of what Orbax says, which may be pages."""
+    """The beginning of an error's message; Orbax's may be pages long."""
     first = next(iter(str(error).splitlines()), "") or type(error).__name__
     return first if len(first) <= 160 else first[:159] + "\N{HORIZONTAL ELLIPSIS}"
 
@@ -310,7 +310,7 @@ def _flatten(state: Any) -> dict[str, Any]:
     """Leaves by name, random keys as their raw data: Orbax stores plain arrays of at least one entry."""
     paths = jax.tree_util.tree_flatten_with_path(state)[0]
 
-    def plain(leaf):
+    def plain(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):  # state that is kept on the host stays there
             return leaf
         return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Errors that the user can put right."""
+"""Errors that the user can correct."""
 
 
 class FolderError(ValueError):

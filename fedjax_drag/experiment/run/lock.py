@@ -1,30 +1,34 @@
 """One writer for each results folder.
 
 The lock is the operating system's, on a file in the folder: it is released when the process that holds it ends, however
-it ends. On network file systems it is as good as their ``flock``.
+it ends. On network file systems it is as reliable as their ``flock``.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
 from fedjax_drag.experiment.run.errors import FolderError
+from fedjax_drag.simulation.devices.processes import from_first
 
 LOCK, HOLDER = ".lock", ".lock.json"
 FILES = (LOCK, HOLDER)
-"""The file that is locked, which stays when the lock is released, and the one that says by whom it is held."""
+"""The file that is locked, which stays when the lock is released, and the one that names the process holding it."""
 
 
 class FolderLock:
-    """The right to write into a results folder, from when it is made until :meth:`release`.
+    """The right to write into a results folder, from its construction until :meth:`release`.
 
     Args:
-      folder: the results folder; made here if it is not there.
+      folder: the results folder; made here if it does not exist.
 
     Raises:
       FolderError: another process holds the lock, or the folder cannot be written.
@@ -42,11 +46,11 @@ class FolderLock:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise FolderError(f"out={str(folder)!r}: cannot be written ({reason}); choose another folder") from error
-        with contextlib.suppress(OSError):  # a full disk: the lock holds, others are only not told whose it is
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, only its holder's name is missing
             (folder / HOLDER).write_text(json.dumps(_this_process()), encoding="utf-8")
 
     def release(self) -> None:
-        """Lets others write; a folder that was made for the lock, and that nothing was written into, is removed."""
+        """Lets others write; a folder that was made for the lock and is still empty is removed."""
         if not self._lock.is_locked:
             return
         (self._folder / HOLDER).unlink(missing_ok=True)
@@ -55,8 +59,58 @@ class FolderLock:
             (self._folder / LOCK).unlink()
         self._lock.release()
         for path in self._made if unused else ():
-            with contextlib.suppress(OSError):  # somebody else uses it
+            with contextlib.suppress(OSError):  # another process uses it
                 path.rmdir()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HoldsLock:
+    """A plan that holds the lock of its folder until the end of its ``with`` block.
+
+    Attributes:
+      lock: of the folder; None without one, and in all processes but the first.
+    """
+
+    lock: FolderLock | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.lock is not None:
+            self.lock.release()
+
+
+def locked(folder: Path, check: Callable[[Path], Any]) -> FolderLock | None:
+    """The lock of a results folder that has passed a check, in the first of several processes.
+
+    Args:
+      folder: the results folder to be.
+      check: ``(folder) -> None`` raises an error if the folder is not fit. It is called before the folder is made, and
+        once more when it is locked: another process may have written there in between.
+    """
+    held: list[FolderLock] = []
+
+    def take() -> None:
+        check(folder)
+        lock = FolderLock(folder)
+        with released_on_error(lock):
+            check(folder)
+        held.append(lock)
+
+    from_first(take)
+    return held[0] if held else None
+
+
+@contextlib.contextmanager
+def released_on_error(lock: FolderLock | None) -> Iterator[None]:
+    """Releases a lock, if there is one, where what follows fails."""
+    try:
+        yield
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
 
 
 def remove(folder: Path) -> None:
@@ -71,7 +125,7 @@ def _this_process() -> dict[str, str | int]:
 
 
 def _holder(folder: Path) -> str:
-    """Who holds the lock, as far as it is known."""
+    """The process that holds the lock, as far as it is known."""
     try:
         held = json.loads((folder / HOLDER).read_text(encoding="utf-8"))
         return f"process {held['process']} on {held['host']} since {held['since']}"

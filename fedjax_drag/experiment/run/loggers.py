@@ -1,4 +1,4 @@
-"""Where a run's metrics go besides its folder, by name."""
+"""Tools that receive the metrics of a run besides its folder, by name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

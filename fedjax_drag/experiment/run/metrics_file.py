@@ -1,7 +1,7 @@
-"""``metrics.jsonl``: one line for each evaluation, written as it comes and read back line by line.
+"""``metrics.jsonl``: one line for each evaluation, appended after it and read back line by line.
 
-The file may come from anywhere and may be damaged: every line is checked by itself, and one that cannot be read costs
-no other. Each checkpoint holds a copy of the lines up to its round, from which a resumed run restores the file.
+The file is not trusted and may be damaged: every line is checked by itself, and one that cannot be read does not
+affect the others. Each checkpoint holds a copy of the lines up to its round; a resumed run restores the file from it.
 """
 
 import bisect
@@ -42,7 +42,7 @@ class Damage(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
       history: arrays by name, leading axis evaluations, None read as NaN; empty if there is no evaluation.
@@ -85,10 +85,10 @@ def line_of(metrics: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path) -> Metrics:
-    """Reads ``metrics.jsonl``; a file that is not there holds no evaluation.
+    """Reads ``metrics.jsonl``; without a file there is no evaluation.
 
     Raises:
-      OSError: the file is there and cannot be read.
+      OSError: the file exists and cannot be read.
     """
     try:
         return parse(path.read_bytes())
@@ -99,8 +99,8 @@ def read(path: Path) -> Metrics:
 def parse(content: bytes) -> Metrics:
     """Reads lines of ``metrics.jsonl``.
 
-    A last line without its end is none if it cannot be read: a run is writing it, or was stopped there. Of lines that
-    contradict each other, because their rounds do not increase or their entries differ, the larger number is believed.
+    A last line without a line end is ignored if it cannot be read: a run is writing it, or was stopped there. Where
+    lines contradict each other, because their rounds do not increase or their entries differ, the majority is kept.
     """
     rows: list[Row] = []
     damage: list[Damage] = []
@@ -123,7 +123,7 @@ def parse(content: bytes) -> Metrics:
 
 
 def restore(folder: Path, copy: bytes) -> str:
-    """Makes ``metrics.jsonl`` what a checkpoint has a copy of; later lines are those of rounds to be computed again.
+    """Restores ``metrics.jsonl`` from the copy in a checkpoint; rounds of later lines are computed again.
 
     Lines that cannot be read, and lines that are not those of the copy, are set aside in ``metrics.damaged.jsonl``.
 
@@ -132,16 +132,16 @@ def restore(folder: Path, copy: bytes) -> str:
       copy: the lines up to the checkpoint.
 
     Returns:
-      A line that says what was wrong; empty if nothing was.
+      A message about the damage; empty if there was none.
     """
     path = folder / METRICS
     content = path.read_bytes() if path.exists() else b""
     if content == copy:
         return ""
-    known, wanted, found = set(copy.split(b"\n")), parse(copy), parse(content)
+    known, wanted, present = set(copy.split(b"\n")), parse(copy), parse(content)
     end = wanted.rows[-1].round if wanted.rows else 0
-    other = [Damage(row.number, "is not what the checkpoint has", row.line) for row in found.rows if row.round <= end]
-    aside = [damage for damage in sorted([*found.damage, *other]) if damage.line not in known]
+    other = [Damage(row.number, "is not what the checkpoint has", row.line) for row in present.rows if row.round <= end]
+    aside = [damage for damage in sorted([*present.damage, *other]) if damage.line not in known]
     if aside:
         with (folder / DAMAGED).open("ab") as stream:
             stream.writelines(damage.line + b"\n" for damage in aside)
@@ -152,13 +152,13 @@ def restore(folder: Path, copy: bytes) -> str:
         partial = path.with_suffix(".partial")
         partial.write_bytes(copy)
         partial.replace(path)
-    told = [f"{listed(aside)} set aside in {DAMAGED}"] if aside else []
-    told += [] if intact else [f"restored from the checkpoint of round {end}"]
-    return f"{str(path)!r}: {', '.join(told)}" if told else ""
+    notes = [f"{listed(aside)} set aside in {DAMAGED}"] if aside else []
+    notes += [] if intact else [f"restored from the checkpoint of round {end}"]
+    return f"{str(path)!r}: {', '.join(notes)}" if notes else ""
 
 
 def listed(damage: Sequence[Damage]) -> str:
-    """The damaged lines in a few words."""
+    """The first damaged lines, and how many more there are."""
     more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
     return ", ".join(map(str, damage[:3])) + more
 

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on, and the table at its end."""
+"""The progress of a run on standard error, and the table at its end."""
 
 import sys
 import time
@@ -9,13 +9,13 @@ import numpy as np
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Between two lines of a run whose standard error is no terminal, at least."""
+"""Least time between two lines where standard error is no terminal."""
 
 _TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
 class Progress:
-    """A progress bar over a run's rounds on standard error; where that is no terminal, a line now and then.
+    """A progress bar over a run's rounds on standard error; where that is no terminal, a line every half minute.
 
     Args:
       label: what is running.
@@ -30,18 +30,18 @@ class Progress:
         disable = quiet or (quiet is None and not sys.stderr.isatty())
         self._label = label
         self._num_rounds = num_rounds
-        self._told = None if quiet or not disable else time.monotonic()  # when the last line was, if there are lines
+        self._last_line = None if quiet or not disable else time.monotonic()  # None: no lines are written
         self._compiled = False
         style = {"unit": " rounds", "smoothing": 0, "dynamic_ncols": True, "bar_format": layout}
         self._bar = tqdm(total=num_rounds, initial=start, desc=f"{label} (compiling)", disable=disable, **style)
 
     def update(self, round_number: int, metrics: Mapping[str, Any]) -> None:
-        """Moves the bar to a round that was evaluated, or writes a line if the last one was a while ago."""
+        """Moves the bar to an evaluated round; without a bar, writes a line if the last one is half a minute old."""
         accuracy = f"accuracy {float(metrics['test_accuracy']):.1%}"
-        if self._told is not None and time.monotonic() - self._told >= SECONDS_BETWEEN_LINES:
-            self._told = time.monotonic()
+        if self._last_line is not None and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
             print(f"{self._label}: round {round_number}/{self._num_rounds}, {accuracy}", file=sys.stderr, flush=True)
-        if not self._compiled:  # the time until here tells nothing of the rounds to come
+        if not self._compiled:  # compilation says nothing about the speed of later rounds
             self._compiled = True
             self._bar.unpause()
             self._bar.initial = round_number
@@ -56,7 +56,7 @@ class Progress:
             self._bar.write(f"{self._label}: {text}", file=sys.stderr)
 
     def close(self) -> None:
-        """Leaves the bar as it is."""
+        """Closes the bar."""
         self._bar.close()
 
 
@@ -72,11 +72,11 @@ def summary(history: Mapping[str, np.ndarray], seconds: float, compile_seconds: 
       Final and best accuracy, and times; accuracies are None if nothing was evaluated.
     """
     accuracy = np.asarray(history.get("test_accuracy", ()))
-    seen = accuracy[np.isfinite(accuracy)]
+    finite = accuracy[np.isfinite(accuracy)]
     return {
         "rounds": int(history["round"][-1]) if accuracy.size else 0,
         "final_accuracy": accuracy[-1] if accuracy.size else None,
-        "best_accuracy": seen.max() if seen.size else None,
+        "best_accuracy": finite.max() if finite.size else None,
         "seconds": round(seconds, 3),
         "compile_seconds": None if compile_seconds is None else round(compile_seconds, 3),
     }
@@ -89,8 +89,8 @@ def table(rows: Mapping[str, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
       rows: history and summary of each run, by label.
 
     Returns:
-      Aligned lines: final and best accuracy, first round at up to three accuracies that are
-      telling for these runs, and seconds.
+      Aligned lines: final and best accuracy, the first round at up to three accuracies that the best run reached, and
+      seconds.
     """
     best = max((s["best_accuracy"] or 0.0 for _, s in rows.values()), default=0.0)
     targets = [target for target in _TARGETS if target <= best][-3:]

@@ -1,4 +1,4 @@
-"""What writes a run into its results folder as it goes on, and reads there where it is to go on."""
+"""Writes a run into its results folder while it is computed, and finds the round from which it resumes."""
 
 import errno
 import os
@@ -24,6 +24,9 @@ from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.devices.processes import from_first, is_first
 from fedjax_drag.simulation.result import client_seconds
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a disk, or of a user's share of it, that is full."""
+
 
 class _Earlier(NamedTuple):
     """What a run had done before it is resumed."""
@@ -35,14 +38,14 @@ class _Earlier(NamedTuple):
 
 
 class Recorder:
-    """Writes a run's evaluations, checkpoints and summary as they come; a callback of the engine.
+    """Writes a run's evaluations, checkpoints and summary; a callback of the engine.
 
-    Each of several processes has one, of which the first writes. The folder is locked by who makes it.
+    Each of several processes has one; only the first writes. The caller holds the lock of the folder.
 
     Args:
       folder: the results folder; made here.
       config: the run's configuration.
-      simulation: the run, or those that it is one of, which knows what its state looks like.
+      simulation: the run, or the batch of runs that it is part of; it gives the shapes of the state.
       resume: continue from the newest checkpoint in the folder that can be read, if there is one.
 
     Raises:
@@ -81,16 +84,16 @@ class Recorder:
         round_number, (state, lines) = newest
         if lines is None:  # written by an older version
             lines = from_first(_lines_up_to, self._folder / METRICS, round_number)
-        told = from_first(metrics_file.restore, self._folder, lines)
-        if told and is_first():
-            tqdm.write(told, file=sys.stderr)
+        note = from_first(metrics_file.restore, self._folder, lines)
+        if note and is_first():
+            tqdm.write(note, file=sys.stderr)
         return _Earlier(round_number, lines, metrics_file.parse(lines).history, state)
 
     def __call__(self, event: Evaluation) -> None:
-        """Records an evaluation: first its line, then the state after it, unless it is one to go back from.
+        """Records an evaluation: first its line, then the state after it, unless the run has diverged.
 
         Raises:
-          OSError: one line with what was wrong with the folder, the round, and how to go on.
+          OSError: one line with the fault of the folder, the round, and how to go on.
         """
         with self._writing(event.round):
             if is_first() and not (self._folder / METRICS).exists():
@@ -110,9 +113,9 @@ class Recorder:
     def _writing(self, round_number: int) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # Orbax has its own for a disk that is full
-            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-            reason = "No space left on device" if full else next(iter(str(error).splitlines()), type(error).__name__)
+        except Exception as error:  # Orbax raises many kinds
+            full = _is_full_disk(error)
+            reason = os.strerror(errno.ENOSPC) if full else next(iter(str(error).splitlines()), type(error).__name__)
             remedy = f"{'free space' if full else 'put that right'} and run again with --resume"
             raise OSError(f"{reason} at round {round_number} in {str(self._folder)!r}; {remedy}") from error
 
@@ -147,7 +150,7 @@ class Recorder:
 
     def close(self) -> None:
         """Closes the files."""
-        with suppress(OSError):  # of a line that could not be written, which has been told
+        with suppress(OSError):  # a line that could not be written was reported before
             self._stream.close()
         self._checkpoints.close()
 
@@ -157,6 +160,15 @@ class Recorder:
 
     def _session(self) -> dict[str, Any]:
         return {"resumed_from_round": self.start} if self.start else {}
+
+
+def _is_full_disk(error: Exception) -> bool:
+    """Whether writing failed for lack of space.
+
+    TensorStore, which writes the checkpoints, raises a ValueError without an error number; its message quotes the
+    operating system's text.
+    """
+    return getattr(error, "errno", None) in _FULL or os.strerror(errno.ENOSPC) in str(error)
 
 
 def _lines_up_to(path: Path, round_number: int) -> bytes:

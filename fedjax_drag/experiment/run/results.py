@@ -2,7 +2,7 @@
 
 ``config.yaml`` (can be run again by itself), ``environment.json``, ``metrics.jsonl`` (one line per
 evaluation), ``summary.json`` and ``checkpoints/``. A comparison has one such folder per label inside
-its own. Files that are read may come from anywhere: they are checked line by line.
+its own. Files are not trusted when they are read: they are checked line by line.
 """
 
 import dataclasses
@@ -18,8 +18,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.config.config import Config, flatten, load, slug
+from fedjax_drag.experiment.build.resolve import resolve
+from fedjax_drag.experiment.config.config import Config, flatten
+from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
@@ -35,16 +37,16 @@ WRITTEN = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS, FIGURE)
 """Everything that a run writes into its folder, beside its lock and what it sets aside."""
 
 ASIDE = (metrics_file.DAMAGED, DAMAGED_CHECKPOINTS)
-"""What could not be read when a run was resumed."""
+"""Where a resumed run puts what it could not read."""
 
 SUMMARY_KEYS = ("rounds", "final_accuracy", "best_accuracy", "seconds", "interrupted")
 """What every ``summary.json`` has."""
 
 FREE = ("keep_checkpoints", "keep_best", "stop_on_divergence")
-"""Keys that may be another when a run is resumed: they decide what is kept and where it ends."""
+"""Keys that may change when a run is resumed: they decide what is kept and where it ends."""
 
 REMEDY = "choose --resume, --overwrite or another --out (in Python resume=True, overwrite=True or another out)"
-"""What can be done about a folder that already holds something."""
+"""What to do about a folder that already holds a run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +54,11 @@ class Run:
     """A run read back from its folder.
 
     Attributes:
-      folder: where it lies.
+      folder: its results folder.
       config: its configuration.
       history: arrays with one entry per evaluation, ``round`` and ``test_accuracy`` at least; empty if there is no
         evaluation yet.
-      note: what is missing from the history, in a line; empty if nothing is.
+      note: one line about what is missing from the history; empty if nothing is.
     """
 
     folder: Path
@@ -94,9 +96,8 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
 def check_same(folder: Path, config: Config) -> None:
     """Refuses to resume a run under another configuration.
 
-    Only ``rounds`` may have grown, and what changes no number may differ. Keys and arguments that the stored
-    configuration does not have, since it is older than they are, take their defaults. Without a stored configuration
-    there is nothing to compare.
+    Only ``rounds`` may have grown; keys that do not affect the results may differ. Keys and arguments that an older
+    stored configuration lacks take their defaults. Without a stored configuration nothing is compared.
 
     Raises:
       FolderError: the stored configuration cannot be read.
@@ -107,7 +108,7 @@ def check_same(folder: Path, config: Config) -> None:
     try:
         if not (folder / CONFIG).read_text(encoding="utf-8", errors="replace").strip():
             raise ValueError(f"{CONFIG} is empty")
-        stored, wanted = flatten(build.resolve(load(folder / CONFIG))), flatten(config)
+        stored, wanted = flatten(resolve(load(folder / CONFIG))), flatten(config)
     except ValueError as error:
         remedy = f"to go on under the configuration that is given, remove that {CONFIG}"
         raise FolderError(f"the run to resume in {str(folder)!r}: {error}; {remedy}") from None
@@ -136,7 +137,7 @@ def clear(folder: Path) -> None:
 
 
 def _clear_inner(folder: Path) -> None:
-    """Clears the folder of a variant or a cell, which nobody else may be writing, and removes it if that was all."""
+    """Clears the folder of a variant or a cell under its lock, and removes it if nothing else is in it."""
     writing = lock.FolderLock(folder)
     try:
         clear(folder)
@@ -148,24 +149,24 @@ def _clear_inner(folder: Path) -> None:
 
 
 def begin(folder: Path, config: Config, walk: Walk | None = None) -> None:
-    """Makes the folder with its ``config.yaml`` and ``environment.json``; the latter says how clients are walked."""
+    """Makes the folder with its ``config.yaml`` and ``environment.json``, with ``walk`` in the latter."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config.to_mapping())))
     write_json(folder / ENVIRONMENT, environment(config.seed) | (walk._asdict() if walk else {}))
 
 
 def read_walk(folder: Path) -> Walk | None:
-    """How the run in ``folder`` goes through its clients; None if that is not written there."""
+    """How the run in ``folder`` goes through its clients; None if that is not recorded."""
     try:
-        found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-        return Walk(found["clients_axis"], found["clients_per_chunk"])
+        stored = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+        return Walk(stored["clients_axis"], stored["clients_per_chunk"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # begun by another version, or damaged
         return None
 
 
 def environment(seed: int) -> dict[str, Any]:
-    """What a run's numbers depend on besides its configuration."""
-    import jax  # here, since plotting a folder does not need it
+    """What the results of a run depend on besides its configuration."""
+    import jax  # imported here: plotting a folder does not need it
 
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     return {
@@ -181,7 +182,7 @@ def environment(seed: int) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees the old one or the new one, never half of it."""
+    """Writes a file atomically: a reader sees the old one or the new one."""
     partial = path.with_suffix(".partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
@@ -228,12 +229,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """
     path = folder / SUMMARY
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or any(key not in found for key in SUMMARY_KEYS):
+        summary = None
+    if not isinstance(summary, dict) or any(key not in summary for key in SUMMARY_KEYS):
         raise ValueError(f"{str(path)!r}: damaged; --resume writes it again")
-    return found
+    return summary
 
 
 def _is_results_folder(folder: Path) -> bool:

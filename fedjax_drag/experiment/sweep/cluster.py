@@ -1,7 +1,7 @@
 """A sweep as several jobs, of a SLURM cluster or on this machine, submitted with submitit.
 
 Each job runs a share of the cells and writes their folders where a sweep in one process would; its own table, summary
-and logs lie in a folder beside them. In the end the table, the summary and the heat map of the whole are put together.
+and logs lie in a folder beside them. At the end the table, the summary and the heat map of the whole sweep are written.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.yaml_text import parse
-from fedjax_drag.experiment.run import run
+from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import Grid, Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
@@ -27,16 +27,16 @@ from fedjax_drag.simulation.devices.processes import one_device_per_core
 JOBS, PART = "jobs", "part-"
 LAUNCHERS = ("local", "slurm")
 DEFAULTS = {"name": "fedjax-drag", "timeout_min": 24 * 60}
-"""What a job asks for where nothing else is said: submitit's own default of some minutes is no help."""
+"""Defaults of a job: submitit's own time limit of a few minutes is too short."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one job does.
+    """The work of one job.
 
     Attributes:
       grid: the sweep with the cells of this job alone.
-      folder: where they go, with what the job writes beside them.
+      folder: the results folder of the job, whose cells are a link to those of the sweep.
     """
 
     grid: Grid
@@ -46,11 +46,11 @@ class Share:
         """Runs the cells; those that are finished are read."""
         one_device_per_core()
         keep_compiled()
-        planned = sweep.Plan(self.grid, self.folder, resume=True, federations=run.Federations())
+        planned = sweep.Plan(self.grid, self.folder, resume=True, federations=Federations())
         return sweep.execute(planned, quiet=True).cells
 
     def checkpoint(self) -> Any:
-        """What is submitted again when the job was stopped for its time limit, or to make room for another."""
+        """The job to submit again after it was stopped at its time limit, or preempted."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -74,12 +74,12 @@ def executor(launcher: str, folder: Path, options: Iterable[str] = ()) -> Any:
         raise ValueError(f"launcher={launcher!r}: needs submitit; pip install 'fedjax-drag[cluster]'") from None
     asked = DEFAULTS | {key: value for part in parse(options) for key, value in part.items()}
     try:
-        found = submitit.AutoExecutor(folder, cluster=launcher)
-        found.update_parameters(**asked)
+        made = submitit.AutoExecutor(folder, cluster=launcher)
+        made.update_parameters(**asked)
     except (RuntimeError, NameError, TypeError, ValueError, AssertionError) as error:
         reason = next(iter(str(error).splitlines()), "cannot be used")
         raise ValueError(f"launcher={launcher!r}: {reason}") from error
-    return found
+    return made
 
 
 def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | None = None) -> sweep.Sweep:
@@ -104,10 +104,10 @@ def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | No
         jobs = [submit_to.submit(share) for share in shares]
     cells: dict[str, Cell] = {}
     try:
-        together = zip(shares, jobs, strict=True)
-        for share, job in tqdm(together, desc="jobs", total=len(jobs), disable=quiet, dynamic_ncols=True):
-            came = _outcome(share, job)
-            cells |= {point.folder: cell for point, cell in zip(share.grid.points, came, strict=True)}
+        pairs = zip(shares, jobs, strict=True)
+        for share, job in tqdm(pairs, desc="jobs", total=len(jobs), disable=quiet, dynamic_ncols=True):
+            outcome = _outcome(share, job)
+            cells |= {point.folder: cell for point, cell in zip(share.grid.points, outcome, strict=True)}
     except KeyboardInterrupt:
         for job in jobs:
             job.cancel()
@@ -117,7 +117,7 @@ def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | No
 
 
 def _shares(planned: sweep.Plan, num_jobs: int) -> list[Share]:
-    """The cells in equal parts. Neighbours stay together: those that differ in numbers only are one program."""
+    """The cells in equal parts of neighbours: those that differ in numbers only share a program."""
     assert planned.folder is not None
     cells, parts = planned.folder / sweep.CELLS, planned.folder / JOBS
     cells.mkdir(parents=True, exist_ok=True)

@@ -9,14 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
-from fedjax_drag.experiment.config.config import EITHER, Config, flatten, read, slug
-from fedjax_drag.experiment.config.config import load as load_run
+from fedjax_drag.experiment.config.config import Config, check, flatten
+from fedjax_drag.experiment.config.loading import read, variants
+from fedjax_drag.experiment.config.merging import EITHER, merged
+from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.yaml_text import parse
 
 AXES = "axes"
-"""The key that a sweep's configuration has and a run's has not."""
+"""The key that only a sweep's configuration has."""
 
 METHOD = "method"
 """The first axis of a sweep that compares: its values are the labels under ``compare``."""
@@ -24,7 +26,8 @@ METHOD = "method"
 _MOST_CELLS = 100_000
 """Cells of a sweep at most: all are checked before the first one runs."""
 
-_LONGEST = 100  # letters of a folder's name; file systems allow 255 bytes
+_MOST_LETTERS = 100
+"""Of a folder's name; file systems allow 255 bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Point:
 
     Attributes:
       values: by axis, its number or the label of its value.
-      label: what the cell is called.
+      label: the cell's name in tables and logs.
       folder: name of its results folder.
       config: its resolved configuration, named by the values of all axes but the seed.
     """
@@ -69,8 +72,8 @@ def load_grid(source: str | Path | Mapping[str, Any] | Grid, overrides: Iterable
     """Reads a sweep's configuration and checks all its cells.
 
     Args:
-      source: path of a YAML file, a mapping, or a :class:`Grid`. The variants under ``compare``, if there are any,
-        are one more axis, ``method``.
+      source: path of a YAML file, a mapping, or a :class:`Grid`, which is read again only to apply overrides. The
+        variants under ``compare``, if there are any, are one more axis, ``method``.
       overrides: as for a run; ``axes.seed=[0,1]`` gives an axis other values, or adds one.
 
     Returns:
@@ -80,30 +83,33 @@ def load_grid(source: str | Path | Mapping[str, Any] | Grid, overrides: Iterable
       FileNotFoundError: there is no such file.
       ValueError: the configuration, an axis or one of the cells is not valid.
     """
-    mapping = source.to_mapping() if isinstance(source, Grid) else read(source)
-    changes = parse(overrides)
+    if isinstance(source, Grid):
+        if not overrides:
+            return source
+        source = source.to_mapping()
+    mapping, changes = read(source), parse(overrides)
     axes: dict[str, list[Any]] = {}
     for part in (mapping, *changes):
         if AXES in part:
             axes |= _lists(part.pop(AXES))
-    base = load_run(mapping, changes)
-    variants = base.variants()
+    base = check(merged(mapping, changes))
+    compared = variants(base)
     _check_axes(base, axes, changes)
-    if variants:
-        axes = {METHOD: list(variants), **axes}
+    if compared:
+        axes = {METHOD: list(compared), **axes}
     labels = {axis: _labels(axis, values) for axis, values in axes.items()}
-    return Grid(base, axes, labels, _points(base, axes, labels))
+    return Grid(base, axes, labels, _points(base, compared, axes, labels))
 
 
 def describe(values: Mapping[str, Any]) -> str:
-    """What one cell, or all cells with these values, are called: ``sign_flip, beta=0.1``."""
+    """The name of one cell, or of all cells with these values: ``sign_flip, beta=0.1``."""
     last = Counter(axis.rpartition(".")[2] for axis in values)
-    words = []
+    parts = []
     for axis, value in values.items():
         short = axis.rpartition(".")[2]
-        telling = axis in (METHOD, *COMPONENTS) and value != "none"
-        words.append(str(value) if telling else f"{short if last[short] == 1 else axis}={value}")
-    return ", ".join(words)
+        alone = axis in (METHOD, *COMPONENTS) and value != "none"
+        parts.append(str(value) if alone else f"{short if last[short] == 1 else axis}={value}")
+    return ", ".join(parts)
 
 
 def _lists(written: Any) -> dict[str, list[Any]]:
@@ -127,7 +133,8 @@ def _check_axes(base: Config, axes: Mapping[str, Any], changes: Iterable[Mapping
     for label, own in (base.compare or {}).items():
         set_elsewhere |= dict.fromkeys(flatten(own or {}), f"compare.{label}")
     for axis in axes:
-        unknown_key(axis.partition(".")[0], known, AXES)
+        if (key := axis.partition(".")[0]) not in known:
+            raise unknown_key(key, known, AXES)
         same = next((key for key in (axis, *EITHER.get(axis, ())[:1]) if key in set_elsewhere), None)
         if same is not None:
             raise ValueError(f"{same}: {set_elsewhere[same]} and axes.{axis} both set it; leave out one of them")
@@ -141,12 +148,12 @@ def _labels(axis: str, values: Sequence[Any]) -> list[Any]:
     for value, (name, arguments) in zip(values, parts, strict=True):
         others = [other for own, other in parts if own == name]
         differing = [key for key in arguments if any(other.get(key) != arguments[key] for other in others)]
-        words = [name, *(f"{key}={arguments[key]}" for key in differing)]
+        described = [name, *(f"{key}={arguments[key]}" for key in differing)]
         plain = isinstance(value, int | float) and not isinstance(value, bool)
-        labels.append(value if plain else " ".join(word for word in words if word))
-    twice = [label for label, times in Counter(str(label) for label in labels).items() if times > 1]
-    if twice:
-        raise ValueError(f"axes.{axis}: {twice[0]} is there twice; must be different values")
+        labels.append(value if plain else " ".join(part for part in described if part))
+    repeated = [label for label, times in Counter(str(label) for label in labels).items() if times > 1]
+    if repeated:
+        raise ValueError(f"axes.{axis}: {repeated[0]} is there twice; must be different values")
     return labels
 
 
@@ -158,30 +165,33 @@ def _parts(value: Any) -> tuple[str, dict[str, Any]]:
     return str(flat.pop("name", "")), flat
 
 
-def _points(base: Config, axes: Mapping[str, list[Any]], labels: Mapping[str, list[Any]]) -> tuple[Point, ...]:
+def _points(
+    base: Config, compared: Mapping[str, Config], axes: Mapping[str, list[Any]], labels: Mapping[str, list[Any]]
+) -> tuple[Point, ...]:
+    """The cells, each merged, checked and resolved by itself."""
+    starts = {label: variant.to_mapping() for label, variant in compared.items()} or {"": base.to_mapping()}
     points = []
-    variants = base.variants()
     for choice in itertools.product(*(range(len(values)) for values in axes.values())):
         values = {axis: labels[axis][i] for axis, i in zip(axes, choice, strict=True)}
         changes = {axis: axes[axis][i] for axis, i in zip(axes, choice, strict=True) if axis != METHOD}
         label = describe(values)
         name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base.name
-        start = variants.get(values.get(METHOD, ""), base)
+        start = starts[values.get(METHOD, "")]
         points.append(Point(values, label, slug(label), _cell(start, label, name, changes)))
     shared = Counter(point.folder for point in points)
     return tuple(
-        dataclasses.replace(point, folder=f"{point.folder[:_LONGEST]}-{zlib.crc32(point.label.encode()):08x}")
-        if shared[point.folder] > 1 or len(point.folder) > _LONGEST
+        dataclasses.replace(point, folder=f"{point.folder[:_MOST_LETTERS]}-{zlib.crc32(point.label.encode()):08x}")
+        if shared[point.folder] > 1 or len(point.folder) > _MOST_LETTERS
         else point
         for point in points
     )
 
 
-def _cell(base: Config, label: str, name: str, changes: Mapping[str, Any]) -> Config:
+def _cell(start: Mapping[str, Any], label: str, name: str, changes: Mapping[str, Any]) -> Config:
     """The resolved configuration of a cell; whole components are set before the arguments inside them."""
-    ordered = sorted(changes, key=lambda axis: axis.count("."))
+    ordered = [_nested(axis, changes[axis]) for axis in sorted(changes, key=lambda axis: axis.count("."))]
     try:
-        return build.resolve(load_run(base, [*(_nested(axis, changes[axis]) for axis in ordered), {"name": name}]))
+        return resolve(check(merged(start, [*ordered, {"name": name}])))
     except ValueError as error:
         raise ValueError(f"axes: {label}: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Which cells of a sweep share a program: those that differ in numbers, seeds and the split of the data only."""
+"""Groups of cells that share a program: they differ in numbers, seeds and the split of the data only."""
 
 import inspect
 import json
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build, registry
 from fedjax_drag.experiment.build.traced_numbers import numbers
-from fedjax_drag.experiment.config.components import Component, split
+from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
 
 _DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias", "root_source")
-"""Keys that decide what a program is fed and not what it is."""
+"""Keys that change the inputs of a program and not the program."""
 
 
-class Family(NamedTuple):
+class Group(NamedTuple):
     """Cells that can run as one program.
 
     Attributes:
@@ -27,7 +27,7 @@ class Family(NamedTuple):
     numbers: list[dict[str, float]]
 
 
-def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], starts: Sequence[int]) -> list[Family]:
+def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], starts: Sequence[int]) -> list[Group]:
     """Groups runs, in the order of their first cells.
 
     Args:
@@ -35,27 +35,27 @@ def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], st
       federations: their data.
       starts: rounds that each has done already.
     """
+    traced = [numbers(config) for config in configs]
     alike: dict[str, list[int]] = {}
     for place, (config, fed, start) in enumerate(zip(configs, federations, starts, strict=True)):
-        alike.setdefault(_signature(config, fed, start), []).append(place)
-    return [Family(places, _differing([numbers(configs[place]) for place in places])) for places in alike.values()]
+        alike.setdefault(_signature(config, traced[place], fed, start), []).append(place)
+    return [Group(places, _differing([traced[place] for place in places])) for places in alike.values()]
 
 
 def _differing(values: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """What is the same everywhere stays a constant of the program."""
+    """The numbers in which cells differ; the others stay constants of the program."""
     names = [name for name in values[0] if any(own[name] != values[0][name] for own in values)]
     return [{name: own[name] for name in names} for own in values]
 
 
-def _signature(config: Config, fed: FederatedDataset, start: int) -> str:
-    """Equal for runs of one family."""
-    traced = numbers(config)
+def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDataset, start: int) -> str:
+    """Equal for runs of one group."""
     mapping = {key: value for key, value in config.to_mapping().items() if key not in _DATA}
     program = {key: _without(key, value, traced) for key, value in mapping.items()}
-    lying, _ = build.malicious_in_cohort(config, fed.num_clients)
-    counted = any(_counts_malicious(key, getattr(config, key)) for key in ("algorithm", "aggregator"))
+    malicious, _ = build.malicious_in_cohort(config, fed.num_clients)
+    counted = any(map(_counts_malicious, (config.algorithm, config.aggregator)))
     data = [id(fed.train.x), fed.num_clients, fed.users is not None]
-    return json.dumps([program, data, lying > 0, lying if counted else None, start], sort_keys=True)
+    return json.dumps([program, data, malicious > 0, malicious if counted else None, start], sort_keys=True)
 
 
 def _without(key: str, value: Any, traced: Mapping[str, float]) -> Any:
@@ -64,10 +64,9 @@ def _without(key: str, value: Any, traced: Mapping[str, float]) -> Any:
     return "a number" if key in traced else value
 
 
-def _counts_malicious(key: str, component: Component) -> bool:
+def _counts_malicious(component: Component) -> bool:
     """Whether the program is built for a number of malicious clients, which rules take as a constant."""
-    builder = registry.TABLES[key][component.name]
-    inner = [split(key, value) for value in component.arguments.values() if isinstance(value, Mapping)]
-    nested = [one for one in inner if one.name in registry.AGGREGATORS]
+    builder = registry.TABLES[component.table][component.name]
+    inner = [value for value in component.arguments.values() if isinstance(value, Component)]
     own = "num_byzantine" in inspect.signature(builder).parameters
-    return own or any(_counts_malicious("aggregator", one) for one in nested)
+    return own or any(_counts_malicious(part) for part in inner if part.table == "aggregator")

@@ -1,4 +1,4 @@
-"""Cells of a sweep that run as one program: each with a results folder of its own, as if it ran alone."""
+"""Cells of a sweep that run as one program, each with a results folder as if it ran alone."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_drag.experiment.build.assemble import assemble, traced
+from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.run.lock import FolderLock
 from fedjax_drag.experiment.run.progress import Progress
 from fedjax_drag.experiment.run.recorder import Recorder
@@ -40,10 +40,10 @@ class Member(NamedTuple):
     resume: bool
 
 
-def run_together(
+def run_as_one_program(
     members: Sequence[Member], numbers: Sequence[Mapping[str, float]], most: int | None, quiet: bool | None
 ) -> Iterator[dict[int, Result | Exception]]:
-    """Runs cells of one family, divided among all devices of this process.
+    """Runs cells of one group, divided among all devices of this process.
 
     Args:
       members: the cells, all after the same number of rounds.
@@ -52,18 +52,17 @@ def run_together(
       quiet: as for a run.
 
     Yields:
-      After every call of the program, what became of its cells, by place: a result, or what went wrong with writing
-      its folder.
+      After every call of the program the outcomes of its cells, by place: a result, or the error of writing its folder.
 
     Raises:
-      ValueError: the cells cannot be run together.
+      ValueError: the cells cannot share a program.
       OSError: a folder cannot be made.
       KeyboardInterrupt: stopped by Ctrl-C; what was computed has been saved.
     """
     first = members[0]
 
     def rebuild(values: Mapping[str, Any]) -> Settings:
-        return assemble(first.point.config, first.settings.data, numbers=values)
+        return build.settings(first.point.config, first.settings.data, numbers=values)
 
     devices = jax.local_devices()[: len(members)]
     mesh = Mesh(devices, ("cells",)) if len(devices) > 1 else None
@@ -77,7 +76,7 @@ def run_together(
 def _fitting(*cells: Any, width: int, mesh: Mesh | None) -> BatchSimulation:
     """The program for so many cells at a time, or for as many as fit the memory, compiled."""
     while True:
-        batch = traced(prepare_batch, *cells, width=width, mesh=mesh)
+        batch = build.traced(prepare_batch, *cells, width=width, mesh=mesh)
         try:
             return batch.compile()
         except MemoryError:
@@ -106,7 +105,7 @@ class _Chunk:
             raise
 
     def _check_starts(self) -> None:
-        """The newest checkpoint of a cell may have been damaged, and the cell be behind the others."""
+        """Refuses cells that resume after different rounds, as they do if the newest checkpoint of one is damaged."""
         starts = sorted({recorder.start for recorder in self._recorders.values()})
         if len(starts) > 1:
             raise ValueError(f"they go on after different rounds {starts}")
@@ -122,12 +121,12 @@ class _Chunk:
             bar.update(event.round, {"test_accuracy": np.mean([row["test_accuracy"] for row in event.rows.values()])})
 
         try:
-            found = self._batch.run(which, [self._record, show], initial)
+            outcomes = self._batch.run(which, [self._record, show], initial)
             return {
                 member.place: self._failed[cell]
                 if cell in self._failed
                 else (recorders[cell].finish(result) if cell in recorders else result)
-                for cell, (member, result) in enumerate(zip(self._members, found, strict=True))
+                for cell, (member, result) in enumerate(zip(self._members, outcomes, strict=True))
             }
         except KeyboardInterrupt:
             for recorder in recorders.values():
@@ -150,7 +149,7 @@ class _Chunk:
         for cell, recorder in [(cell, self._recorders[cell]) for cell in event.rows if cell in self._recorders]:
             try:
                 recorder(event.of(cell, with_state=save))
-            except Exception as error:  # of its own folder; the others go on
+            except Exception as error:  # in its own folder; the others go on
                 self._failed[cell] = error
                 self._recorders.pop(cell).close()
         if save:
@@ -158,7 +157,7 @@ class _Chunk:
 
 
 def _common(members: Sequence[Member]) -> str:
-    """What cells are called that differ in something."""
+    """A name for several cells: how many, and the values that they share."""
     values = [member.point.values for member in members]
     same = {axis: value for axis, value in values[0].items() if all(own[axis] == value for own in values)}
     return f"{len(members)} cells" + (f": {describe(same)}" if same else "")

@@ -1,4 +1,4 @@
-"""What came out of a sweep: a row for every evaluation, and a matrix of final accuracies."""
+"""The results of a sweep: a table with a row for every evaluation, and a matrix of final accuracies."""
 
 import csv
 import dataclasses
@@ -35,7 +35,7 @@ COMPLETE = ("done", "diverged")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What came out of one cell of a sweep.
+    """The result of one cell of a sweep.
 
     Attributes:
       values: by axis, its number or the label of its value.
@@ -113,7 +113,7 @@ def to_csv(columns: Table) -> str:
 
 def write_parquet(path: Path, columns: Table) -> None:
     """Writes a table as a Parquet file, NaN as null; a reader sees the old file or the new one."""
-    import pyarrow  # here: slow to import, and only sweeps need it
+    import pyarrow  # imported here: slow, and only sweeps need it
     from pyarrow import parquet
 
     arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns.items()}
@@ -136,7 +136,7 @@ def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
     mean = np.array([[_mean(groups[row, column]) for column in columns] for row in rows])
     failed = np.array([[_any(groups[row, column], "failed") for column in columns] for row in rows])
     texts = [tuple(_text(groups[row, column], num_seeds) for column in columns) for row in rows]
-    worst = mean.min(axis=1)  # NaN if an entry is: a row that cannot be had in a column has no worst case
+    worst = mean.min(axis=1)  # NaN if an entry is: a row with a missing entry has no worst case
     order = np.argsort(-worst, kind="stable")
     return Matrix(
         compared(grid),
@@ -164,12 +164,12 @@ def place(grid: Grid, values: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def summary(grid: Grid, cells: Sequence[Cell]) -> str:
-    """The matrix as a page of Markdown, with what went wrong below it."""
-    found = matrix(grid, cells)
-    over = f", mean over {found.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if found.num_seeds > 1 else ""
-    head = [found.axis, *found.columns, "worst case"]
+    """The matrix as a page of Markdown, with the failures below it."""
+    shown = matrix(grid, cells)
+    over = f", mean over {shown.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if shown.num_seeds > 1 else ""
+    head = [shown.axis, *shown.columns, "worst case"]
     lines = [
-        [row, *texts, percent(worst)] for row, texts, worst in zip(found.rows, found.texts, found.worst, strict=True)
+        [row, *texts, percent(worst)] for row, texts, worst in zip(shown.rows, shown.texts, shown.worst, strict=True)
     ]
     page = [
         f"# {grid.base.name}",

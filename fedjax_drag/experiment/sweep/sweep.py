@@ -1,4 +1,4 @@
-"""Sweeps: every combination of some values of a configuration, into a table, a matrix and its image."""
+"""Sweeps: a run for every combination of values, and their table, summary and heat map."""
 
 import dataclasses
 import sys
@@ -15,15 +15,16 @@ from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from fedjax_drag import checks
-from fedjax_drag.experiment.build.assemble import assemble
-from fedjax_drag.experiment.run import metrics_file, results, run
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.experiment import Experiment
+from fedjax_drag.experiment.run import metrics_file, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
-from fedjax_drag.experiment.run.lock import FolderLock
+from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import grouping, outcome_table
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
-from fedjax_drag.experiment.sweep.grouping import Family
-from fedjax_drag.experiment.sweep.one_program import Member, run_together
+from fedjax_drag.experiment.sweep.grouping import Group
+from fedjax_drag.experiment.sweep.one_program import Member, run_as_one_program
 from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.result import Result, client_seconds
@@ -56,31 +57,20 @@ class Sweep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(HoldsLock):
     """A checked sweep, none of whose cells has started.
-
-    It holds the lock of its folder until the end of its ``with`` block.
 
     Attributes:
       grid: its cells.
       folder: where the results go, or None.
-      resume: whether cells found there are skipped or continued.
+      resume: whether cells in the folder are skipped or continued.
       federations: data that the cells share.
-      lock: of the folder; None without one.
     """
 
     grid: Grid
     folder: Path | None
     resume: bool
-    federations: run.Federations
-    lock: FolderLock | None = None
-
-    def __enter__(self) -> "Plan":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.lock is not None:
-            self.lock.release()
+    federations: planning.Federations
 
 
 def sweep(
@@ -119,8 +109,8 @@ def sweep(
       KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved in ``out``.
 
     Examples:
-      >>> found = sweep({"rounds": 50, "axes": {"aggregator": ["fedavg", "drag"], "seed": [0, 1]}})  # doctest: +SKIP
-      >>> found.worst_case["drag"]  # doctest: +SKIP
+      >>> result = sweep({"rounds": 50, "axes": {"aggregator": ["fedavg", "drag"], "seed": [0, 1]}})  # doctest: +SKIP
+      >>> result.worst_case["drag"]  # doctest: +SKIP
       0.91
     """
     if cells_per_program is not None:
@@ -144,22 +134,18 @@ def plan(
     folder = None if out is None else Path(out)
     if folder is None and (resume or overwrite):
         raise ValueError("out=None: resume and overwrite need the results folder")
-    lock = None if folder is None else run.locked(folder, partial(_check_folder, resume=resume, overwrite=overwrite))
-    try:
+    lock = None if folder is None else locked(folder, partial(_check_folder, resume=resume, overwrite=overwrite))
+    with released_on_error(lock):
         if folder is not None and resume:
             for point in grid.points:
                 if (folder / CELLS / point.folder / results.CONFIG).is_file():
                     results.check_same(folder / CELLS / point.folder, point.config)
-        federations = run.Federations()
+        federations = planning.Federations()
         for point in grid.points:
-            federations.dataset(point.config)  # data that are not there are no fault of a single cell
+            federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
         if folder is not None and overwrite:
             _clear(folder)
-    except BaseException:
-        if lock is not None:
-            lock.release()
-        raise
-    return Plan(grid, folder, resume, federations, lock)
+    return Plan(grid, folder, resume, federations, lock=lock)
 
 
 def begin(planned: Plan) -> None:
@@ -189,10 +175,10 @@ def execute(
     cells: dict[int, Cell] = {}
     with tqdm(total=len(grid.points), desc="sweep", unit=" cells", disable=quiet, dynamic_ncols=True) as bar:
         try:
-            for programs, found in enumerate(_outcomes(planned, quiet, cells_per_program, known), start=1):
-                cells |= found
+            for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known), start=1):
+                cells |= ended
                 _record(planned, _in_order(cells))
-                bar.update(len(found))
+                bar.update(len(ended))
                 if programs % CLEARED_AFTER == 0:
                     jax.clear_caches()
         except KeyboardInterrupt:
@@ -201,8 +187,8 @@ def execute(
         finally:
             _record(planned, _in_order(cells))
             _draw(planned, _in_order(cells))
-    found = outcome_table.matrix(grid, _in_order(cells))
-    worst = dict(zip(found.rows, found.worst.tolist(), strict=True))
+    matrix = outcome_table.matrix(grid, _in_order(cells))
+    worst = dict(zip(matrix.rows, matrix.worst.tolist(), strict=True))
     return Sweep(tuple(_in_order(cells)), outcome_table.table(grid, _in_order(cells)), worst)
 
 
@@ -213,7 +199,7 @@ def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
 def _outcomes(
     planned: Plan, quiet: bool | None, most: int | None, given: Mapping[int, Cell]
 ) -> Iterator[dict[int, Cell]]:
-    """What came out of cells, by place: first of those that are finished or cannot start, then of each program."""
+    """The outcomes of cells, by place: first of those that are finished or cannot start, then of each program."""
     members: list[Member] = []
     known = dict(given)
     for place, point in enumerate(planned.grid.points):
@@ -229,22 +215,22 @@ def _outcomes(
             known[place] = _failed(point, error)
     if known:
         yield known
-    for family in _families(members, most):
-        yield from _run(planned, [members[i] for i in family.places], family.numbers, quiet, most)
+    for group in _groups(members, most):
+        yield from _run(planned, [members[i] for i in group.places], group.numbers, quiet, most)
 
 
 def _member(planned: Plan, place: int, point: Point, folder: Path | None) -> Member:
     begun = folder is not None and (folder / results.CONFIG).is_file()
     walk = results.read_walk(folder) if folder and begun else None
-    settings = assemble(point.config, planned.federations.split(point.config), walk)
-    federate(settings)  # what is wrong with a cell's own data is not to stop those that it would have run with
+    settings = build.settings(point.config, planned.federations.split(point.config), walk)
+    federate(settings)  # raises here, before the cell could stop others in its program
     return Member(place, point, folder, settings, begun)
 
 
-def _families(members: Sequence[Member], most: int | None) -> list[Family]:
-    """Those that can share a program; each by itself where that is asked for."""
+def _groups(members: Sequence[Member], most: int | None) -> list[Group]:
+    """Cells grouped by program; each by itself where that is asked for."""
     if most == 1:
-        return [Family([place], [{}]) for place in range(len(members))]
+        return [Group([place], [{}]) for place in range(len(members))]
     starts = [_rounds_done(member.folder) if member.resume else 0 for member in members]
     feds = [member.settings.data for member in members]
     return grouping.group([member.point.config for member in members], feds, starts)
@@ -267,13 +253,13 @@ def _run(
     quiet: bool | None,
     most: int | None,
 ) -> Iterator[dict[int, Cell]]:
-    """Runs cells of one family together; whatever is wrong with one by itself becomes its message."""
+    """Runs the cells of one group as one program; those that it cannot run, one by one."""
     left = {member.place: member for member in members}
     if len(members) > 1 and members[0].settings.client_state == "device":
         try:
-            for found in run_together(members, numbers, most, quiet):
-                yield {place: _outcome(left.pop(place).point, came) for place, came in found.items()}
-        except Exception as error:  # what is wrong with all of them, or with one, each will say by itself
+            for ended in run_as_one_program(members, numbers, most, quiet):
+                yield {place: _outcome(left.pop(place).point, outcome) for place, outcome in ended.items()}
+        except Exception as error:  # each cell reports its own error when it runs alone
             tqdm.write(f"{len(left)} cells run one by one: {_reason(error)}", file=sys.stderr)
     for place, member in left.items():
         yield {place: _alone(planned, member, quiet)}
@@ -281,20 +267,20 @@ def _run(
 
 def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
     point, folder = member.point, member.folder
-    begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, together with others
+    begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, in a program with others
     try:
-        with run.plan(point.config, out=folder, resume=begun, federations=planned.federations) as one:
-            jobs = tuple(dataclasses.replace(job, label=point.label) for job in one.jobs)
-            (result,) = run.execute(dataclasses.replace(one, jobs=jobs), quiet).values()
+        cell = Experiment(point.config, {point.label: point.config})
+        with run.plan(cell, out=folder, resume=begun, federations=planned.federations) as one:
+            (result,) = run.execute(one, quiet).values()
         return _judged(point, result.history, result.diverged_at)
     except Exception as error:
         return _failed(point, error)
 
 
-def _outcome(point: Point, came: Result | Exception) -> Cell:
-    if isinstance(came, Exception):
-        return _failed(point, came)
-    return _judged(point, came.history, came.diverged_at)
+def _outcome(point: Point, outcome: Result | Exception) -> Cell:
+    if isinstance(outcome, Exception):
+        return _failed(point, outcome)
+    return _judged(point, outcome.history, outcome.diverged_at)
 
 
 def _failed(point: Point, error: Exception) -> Cell:
@@ -307,7 +293,7 @@ def _reason(error: Exception) -> str:
 
 
 def _finished(folder: Path, point: Point) -> Cell | None:
-    """What became of a cell that has nothing left to do, else None."""
+    """The result of a cell that is finished, else None."""
     try:
         figures = results.read_summary(folder)
         content = (folder / METRICS).read_bytes()
@@ -339,14 +325,14 @@ def _judged(point: Point, history: History, diverged_at: int | None) -> Cell:
 
 
 def _interrupted(planned: Plan, cells: Mapping[int, Cell]) -> dict[int, Cell]:
-    """What the folder holds of cells that were stopped on their way."""
-    found: dict[int, Cell] = {}
+    """Cells that were stopped on their way and have left evaluations in the folder."""
+    stopped: dict[int, Cell] = {}
     for place, point in enumerate(planned.grid.points):
         if planned.folder is not None and place not in cells:
             history = metrics_file.read(planned.folder / CELLS / point.folder / METRICS).history
             if history:
-                found[place] = Cell(point.values, "interrupted", "stopped before its end", history)
-    return found
+                stopped[place] = Cell(point.values, "interrupted", "stopped before its end", history)
+    return stopped
 
 
 def _record(planned: Plan, cells: list[Cell]) -> None:
@@ -360,7 +346,7 @@ def _record(planned: Plan, cells: list[Cell]) -> None:
 def _draw(planned: Plan, cells: list[Cell]) -> None:
     if planned.folder is None or len([axis for axis in planned.grid.axes if axis != "seed"]) < 2:
         return
-    from fedjax_drag.experiment.sweep import heatmap  # here, since matplotlib is slow to import
+    from fedjax_drag.experiment.sweep import heatmap  # imported here: matplotlib is slow
 
     figure = heatmap.draw(outcome_table.matrix(planned.grid, cells), planned.grid.base.name)
     heatmap.save(figure, planned.folder / HEATMAP)

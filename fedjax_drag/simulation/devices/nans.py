@@ -1,15 +1,23 @@
-"""What JAX says of a NaN when it is told to look for them, in words that name the rounds."""
+"""Errors of JAX's search for NaN (``jax.debug_nans``), with the rounds that they belong to."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from jax._src import dispatch
+
+# Programs compiled ahead of time raise an exception that JAX does not export.
+_RAISED: tuple[type[Exception], ...] = (
+    FloatingPointError,
+    getattr(dispatch, "InternalFloatingPointError", FloatingPointError),
+)
+
 
 @contextmanager
 def located(first: int, last: int) -> Iterator[None]:
-    """Adds the rounds to JAX's complaint of a NaN or an infinity.
+    """Adds the rounds to JAX's error about a NaN or an infinity.
 
-    With ``jax.debug_nans`` it looks at all that a compiled program returns: NaNs that a program makes on its way and
-    masks are none of its business. Of a program compiled ahead of time it says so with an exception of its own.
+    With ``jax.debug_nans`` JAX checks what a compiled program returns. NaN that a program computes and masks are not
+    errors.
 
     Args:
       first: round that the program begins with, from 1.
@@ -20,8 +28,6 @@ def located(first: int, last: int) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        if not type(error).__name__.endswith("FloatingPointError"):
-            raise
-        said = ", ".join(map(str, error.args))
-        raise FloatingPointError(f"JAX found a NaN in what rounds {first} to {last} returned ({said})") from error
+    except _RAISED as error:
+        detail = ", ".join(map(str, error.args))
+        raise FloatingPointError(f"JAX found a NaN in what rounds {first} to {last} returned ({detail})") from error

@@ -1,4 +1,4 @@
-"""What a run refuses before anything is computed, other than numbers out of range."""
+"""Checks of a run across several settings, before anything is computed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from fedjax_drag.types import Algorithm, Attack
 
 
 def check_attack(attack: Attack | None, uses_root: bool) -> None:
-    """Refuses an attack that is to know what nobody knows."""
+    """Refuses an attack that needs what this run does not compute."""
     if attack is None:
         return
     for name in sorted(attack.needs):
@@ -25,21 +25,20 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
 
 
 def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> None:
-    """Refuses what goes down the gradient by itself, shown by the first update at 0 for a gradient of ones."""
-    zeros = jax.tree.map(lambda p: jnp.zeros((1,) * len(p.shape), p.dtype), params)  # whatever the model's size
+    """Refuses an optimizer that descends by itself: one whose first update for a gradient of ones is negative."""
+    zeros = jax.tree.map(lambda p: jnp.zeros((1,) * len(p.shape), p.dtype), params)  # one entry a leaf is enough
     ones = jax.tree.map(jnp.ones_like, zeros)
     update, _ = local_optimizer.update(ones, local_optimizer.init(zeros), zeros)
     total = sum(leaf.sum() for leaf in jax.tree.leaves(update))
     if not isinstance(total, Tracer) and total < 0:
         raise ValueError(
-            "local_optimizer: turns directions round, as optax.sgd and others with a learning rate do; must leave "
+            "local_optimizer: reverses directions, as optax.sgd and others with a learning rate do; must leave "
             "that to step_size, such as optax.trace(0.9)"
         )
 
 
 def resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
-    """The way to walk over clients, ``"vmap"`` or ``"map"``, that is asked for or the backend's better one."""
-    checks.one_of("clients_axis", clients_axis, ("auto", "vmap", "map"))
+    """``"vmap"`` or ``"map"``: what the setting says, or the backend's better one for ``"auto"``."""
     if clients_axis == "vmap" and clients_per_chunk is not None:
         raise ValueError(f"clients_per_chunk={clients_per_chunk}: goes with clients_axis='map', not 'vmap'")
     if clients_axis != "auto":
@@ -48,15 +47,14 @@ def resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
 
 
 def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack | None) -> bool:
-    """Whether messages are added up as they come; ``"auto"`` does so where nothing speaks against it."""
-    checks.one_of("aggregation", aggregation, ("auto", "stack", "stream"))
+    """Whether messages are added up as they come; ``"auto"`` does so where it can be done."""
     obstacle = None
     if algorithm.streamed is None:
         obstacle = "the method's rule compares the clients with each other"
     elif attack is not None and attack.forge is not None:
-        obstacle = "the attack forges messages in the knowledge of all others"
+        obstacle = "the attack forges messages from those of all clients"
     elif requested(algorithm.needs):
-        obstacle = "the method needs the clients' dissimilarity, which is told from the stacked messages"
+        obstacle = "the method needs the clients' dissimilarity, which is computed from the stacked messages"
     if aggregation == "stream" and obstacle:
         raise ValueError(f"aggregation='stream': {obstacle}; must be 'auto' or 'stack'")
     return aggregation != "stack" and obstacle is None
@@ -65,9 +63,9 @@ def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack |
 def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
     """Refuses a loss that is not one number for each example."""
     logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
-    found = jax.eval_shape(loss, logits, labels)
-    if getattr(found, "shape", None) != (2,) or not jnp.issubdtype(found.dtype, jnp.floating):
-        raise ValueError(f"loss: returns {found} for two examples; must be floating, [2], one number for each")
+    shape = jax.eval_shape(loss, logits, labels)
+    if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
+        raise ValueError(f"loss: returns {shape} for two examples; must be floating, [2], one number for each")
 
 
 def check_logits(logits: Any, num_classes: int) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedjax_drag import aggregators, attacks
-from fedjax_drag.experiment.build import registry
-from fedjax_drag.experiment.build import catalog
+from fedjax_drag.experiment.build import catalog, registry
 
 DOCS = Path(__file__).parents[3] / "docs"
 

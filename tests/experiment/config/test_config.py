@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_drag.experiment.config.components import Component
-from fedjax_drag.experiment.config.config import Config, flatten, folder_name, load, slug
+from fedjax_drag.experiment.config.config import Config, flatten
+from fedjax_drag.experiment.config.loading import load, variants
+from fedjax_drag.experiment.config.names import folder_name, slug
 
 
 def test_defaults_survive_a_round_trip():
-    assert Config.from_mapping({}) == Config()
-    assert Config.from_mapping(Config().to_mapping()) == Config()
+    assert load({}) == Config()
+    assert load(Config().to_mapping()) == Config()
 
 
 def test_bare_name_and_mapping_mean_the_same():
@@ -70,14 +72,14 @@ def test_override_reaches_into_components_inside_components(tiny, overrides, cha
 
 def test_variant_reaches_into_components_inside_components(tiny):
     compare = {"krum": {"aggregator": {"aggregator": "krum"}}, "5": {"aggregator": {"aggregator": {"a": 5}}}}
-    variants = load(tiny | {"aggregator": NESTED, "compare": compare}).variants()
-    assert variants["krum"].aggregator.arguments == {"k": 3, "aggregator": {"name": "krum"}}
-    assert variants["5"].aggregator.arguments["aggregator"] == NESTED["aggregator"] | {"a": 5}
+    compared = variants(load(tiny | {"aggregator": NESTED, "compare": compare}))
+    assert compared["krum"].aggregator.arguments == {"k": 3, "aggregator": {"name": "krum"}}
+    assert compared["5"].aggregator.arguments["aggregator"] == NESTED["aggregator"] | {"a": 5}
 
 
 def test_nested_components_survive_a_round_trip(tiny):
     config = load(tiny | {"aggregator": NESTED, "root_client": {"name": "robust_sgd", "reducer": "median"}})
-    assert Config.from_mapping(config.to_mapping()) == config
+    assert load(config.to_mapping()) == config
 
 
 def test_epochs_take_the_place_of_steps_and_steps_of_epochs(tiny):
@@ -85,9 +87,9 @@ def test_epochs_take_the_place_of_steps_and_steps_of_epochs(tiny):
         (1, None),
         (None, 0.5),
     ]
-    variants = load(tiny | {"local_steps": None, "local_epochs": 2, "compare": {"a": {"local_steps": 3}, "b": None}})
-    assert [(c.local_steps, c.local_epochs) for c in variants.variants().values()] == [(3, None), (None, 2.0)]
-    assert Config.from_mapping(variants.to_mapping()) == variants
+    compared = load(tiny | {"local_steps": None, "local_epochs": 2, "compare": {"a": {"local_steps": 3}, "b": None}})
+    assert [(c.local_steps, c.local_epochs) for c in variants(compared).values()] == [(3, None), (None, 2.0)]
+    assert load(compared.to_mapping()) == compared
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_step_size_is_a_number_or_a_schedule(tiny):
     assert config.step_size == Component(
         "exponential_decay", {k: v for k, v in (schedule | {"init_value": 0.2}).items() if k != "name"}
     )
-    assert Config.from_mapping(config.to_mapping()) == config
+    assert load(config.to_mapping()) == config
     assert flatten(config)["step_size.decay_rate"] == 0.9
     assert load(config, ["step_size=0.5"]).step_size == 0.5
 
@@ -235,19 +237,19 @@ def test_binary_file(tmp_path):
 
 def test_variants_change_the_base(tiny):
     compare = {"FedAvg": {"aggregator": "fedavg", "rounds": 3}, "DRAG": {"aggregator": {"c": 0.5}}, "as is": None}
-    variants = load(tiny | {"compare": compare}).variants()
-    assert list(variants) == ["FedAvg", "DRAG", "as is"]
-    assert variants["FedAvg"].aggregator == Component("fedavg")
-    assert variants["FedAvg"].rounds == 3
-    assert variants["DRAG"].aggregator == Component("drag", {"c": 0.5, "alpha": 0.25})
-    assert variants["as is"] == dataclasses.replace(load(tiny), name="as is")
-    assert all(variant.compare is None and variant.name == label for label, variant in variants.items())
+    compared = variants(load(tiny | {"compare": compare}))
+    assert list(compared) == ["FedAvg", "DRAG", "as is"]
+    assert compared["FedAvg"].aggregator == Component("fedavg")
+    assert compared["FedAvg"].rounds == 3
+    assert compared["DRAG"].aggregator == Component("drag", {"c": 0.5, "alpha": 0.25})
+    assert compared["as is"] == dataclasses.replace(load(tiny), name="as is")
+    assert all(variant.compare is None and variant.name == label for label, variant in compared.items())
 
 
 def test_override_reaches_into_a_variant_and_removes_all(tiny):
     mapping = tiny | {"compare": {"DRAG": {"aggregator": {"name": "drag", "c": 0.5}}}}
-    assert load(mapping, ["compare.DRAG.aggregator.c=0.7"]).variants()["DRAG"].aggregator.arguments["c"] == 0.7
-    assert load(mapping, ["compare=null"]).variants() == {}
+    assert variants(load(mapping, ["compare.DRAG.aggregator.c=0.7"]))["DRAG"].aggregator.arguments["c"] == 0.7
+    assert variants(load(mapping, ["compare=null"])) == {}
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_override_reaches_into_a_variant_and_removes_all(tiny):
 )
 def test_bad_variant_is_named(compare, message):
     with pytest.raises(ValueError) as caught:
-        load({"compare": compare}).variants()
+        variants(load({"compare": compare}))
     assert str(caught.value).startswith(message)
 
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib import image
 from omegaconf import OmegaConf
 
-from fedjax_drag.experiment.config.config import load
+from fedjax_drag.experiment.config.loading import load, variants
 from fedjax_drag.experiment.figures import plotting
 from fedjax_drag.experiment.figures.labels import shared
 from fedjax_drag.experiment.run import metrics_file, results
@@ -92,7 +92,7 @@ def test_comparison_is_expanded_in_its_order(write, tmp_path, tiny):
     compare = load(tiny | {"compare": {"Zeta": {}, "Alpha": {}}})
     (tmp_path / "top").mkdir()
     OmegaConf.save(OmegaConf.create(compare.to_mapping()), tmp_path / "top" / results.CONFIG)
-    for label in compare.variants():
+    for label in variants(compare):
         write(f"top/{results.slug(label)}", f"name={label}")
     assert labels(draw(tmp_path / "top")) == ["Zeta", "Alpha"]
 

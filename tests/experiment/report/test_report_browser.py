@@ -22,7 +22,8 @@ PHONE, DESK = (390, 844), (1280, 900)
 
 @pytest.fixture(scope="module")
 def browser():
-    webdriver = pytest.importorskip("selenium.webdriver")
+    from selenium import webdriver
+
     binary, driver = next(filter(None, map(shutil.which, BROWSERS)), None), shutil.which("chromedriver")
     if binary is None or driver is None:
         pytest.skip("needs a Chromium and its chromedriver on the PATH")

@@ -28,6 +28,7 @@ def test_a_healthy_run_passes(command, small_file, rule):
     assert (done.exit_code, done.output) == (0, "")
 
 
+@pytest.mark.thorough
 def test_a_nan_is_told_with_its_rounds(command, small_file):
     found = command("run", small_file, *BROKEN, "--debug-nans")
     assert found.exit_code == 1

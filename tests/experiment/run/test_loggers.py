@@ -29,6 +29,7 @@ def test_a_run_is_logged_from_its_start_to_its_end(tiny, tmp_path, noted):
     assert noted == [("logs", "tiny", "drag"), (2, 4), (4, 4), (6, 4), True]
 
 
+@pytest.mark.thorough
 def test_logs_go_with_what_is_overwritten(tiny, finished, tmp_path):
     folder = tmp_path / "x"
     (folder / "logs" / "tensorboard").mkdir(parents=True)
@@ -57,6 +58,7 @@ def test_what_cannot_be_logged_to_is_one_line_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_without_a_folder_there_are_no_logs(tiny):
     with pytest.raises(ValueError, match="log='mlflow': needs the results folder, and out is None"):
         plan(tiny, log=["mlflow"])

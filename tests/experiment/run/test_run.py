@@ -1,23 +1,20 @@
 import dataclasses
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
 import yaml
 
-from fedjax_drag.experiment.config.config import load
-from fedjax_drag.experiment.run import lock, results
-from fedjax_drag.experiment.run import run as running
+from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.run import lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.simulation.planning import setup
 from fedjax_drag.simulation.program.clients_axis import Walk
 
-
-def same(a, b):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    jax.tree.map(np.testing.assert_array_equal, a, b)
+pytestmark = pytest.mark.optimised
 
 
 def snapshot(folder):
@@ -25,6 +22,7 @@ def snapshot(folder):
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in files}
 
 
+@pytest.mark.thorough
 def test_without_a_folder_nothing_is_written(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(tiny, overrides=["rounds=2"])
@@ -61,7 +59,7 @@ def test_stored_configuration_runs_again_to_the_same_end(finished, tmp_path):
     stored = yaml.safe_load((folder / "config.yaml").read_text())
     assert stored["aggregator"]["divergence"] == "cosine", "defaults are written out"
     again = run(folder / "config.yaml", out=tmp_path / "again")
-    same(again.params, result.params)
+    chex.assert_trees_all_equal(again.params, result.params)
     assert (tmp_path / "again" / "metrics.jsonl").read_text() == (folder / "metrics.jsonl").read_text()
 
 
@@ -73,6 +71,7 @@ def test_folder_with_a_run_is_refused(tiny, finished):
     assert snapshot(folder) == before
 
 
+@pytest.mark.thorough
 def test_overwrite_removes_what_runs_wrote_and_nothing_else(tiny, tmp_path):
     out = tmp_path / "out"
     run(tiny | {"compare": {"A": {}, "B": {}}}, overrides=["rounds=2"], out=out)
@@ -133,8 +132,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, 
         stream.write('{"round": 6, "test_acc')
     resumed = run(tiny, out=out, resume=True)
 
-    same(resumed.state, whole.state)
-    same(resumed.history, whole.history)
+    chex.assert_trees_all_equal(resumed.state, whole.state)
+    chex.assert_trees_all_equal(resumed.history, whole.history)
     assert {k: v.dtype for k, v in resumed.history.items()} == {k: v.dtype for k, v in whole.history.items()}
     assert (out / "metrics.jsonl").read_text() == (folder / "metrics.jsonl").read_text()
     summary = json.loads((out / "summary.json").read_text())
@@ -142,14 +141,16 @@ def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, 
     assert summary["resumed_from_round"] == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [pytest.param("device", marks=pytest.mark.slow), "host"])
 def test_state_of_clients_is_resumed(tiny, tmp_path, place):
     config = load(tiny, ["algorithm=scaffold", "aggregator=median", f"client_state={place}"])
     whole = run(config)
     run(dataclasses.replace(config, rounds=4), out=tmp_path / "out")
-    same(run(config, out=tmp_path / "out", resume=True).state, whole.state)
+    chex.assert_trees_all_equal(run(config, out=tmp_path / "out", resume=True).state, whole.state)
 
 
+@pytest.mark.thorough
 def test_interrupt_before_the_first_evaluation(tiny, tmp_path, interrupt_after):
     with interrupt_after(0), pytest.raises(KeyboardInterrupt):
         run(tiny, out=tmp_path / "out")
@@ -159,11 +160,12 @@ def test_interrupt_before_the_first_evaluation(tiny, tmp_path, interrupt_after):
     assert run(tiny, out=tmp_path / "out", resume=True).history["round"].tolist() == [2, 4, 6]
 
 
+@pytest.mark.thorough
 def test_resume_of_a_finished_run_gives_its_result(tiny, finished, tmp_path):
     _, whole = finished
     run(tiny, out=tmp_path / "out")
     again = run(tiny, out=tmp_path / "out", resume=True)
-    same(again.params, whole.params)
+    chex.assert_trees_all_equal(again.params, whole.params)
     assert again.history["test_accuracy"].tolist() == pytest.approx(whole.history["test_accuracy"].tolist())
     assert again.rounds_to(0.0) == 2
 
@@ -208,6 +210,7 @@ def test_nothing_to_resume(tiny, tmp_path):
         run(tiny, resume=True)
 
 
+@pytest.mark.thorough
 def test_comparison_has_a_folder_for_each_label_and_can_be_resumed(tiny, tmp_path, interrupt_after):
     config = tiny | {"compare": {"Fed Avg": {"aggregator": "fedavg"}, "DRAG": {}}}
     out = tmp_path / "out"
@@ -217,8 +220,8 @@ def test_comparison_has_a_folder_for_each_label_and_can_be_resumed(tiny, tmp_pat
     finished = run(config, out=out, resume=True)
     assert list(finished) == ["Fed Avg", "DRAG"]
     for label, whole in run(config).items():
-        same(finished[label].state, whole.state)
-        same(finished[label].history, whole.history)
+        chex.assert_trees_all_equal(finished[label].state, whole.state)
+        chex.assert_trees_all_equal(finished[label].history, whole.history)
     assert [read.config.name for read in results.read(out)] == ["Fed Avg", "DRAG"]
     assert yaml.safe_load((out / "fed-avg" / "config.yaml").read_text())["compare"] is None
 
@@ -226,9 +229,9 @@ def test_comparison_has_a_folder_for_each_label_and_can_be_resumed(tiny, tmp_pat
 def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
     loads = []
     splits = []
-    load_data, split_data = running.build.dataset, running.build.federation
-    monkeypatch.setattr(running.build, "dataset", lambda config: loads.append(1) or load_data(config))
-    monkeypatch.setattr(running.build, "federation", lambda *given: splits.append(1) or split_data(*given))
+    load_data, split_data = planning.build.dataset, planning.build.federation
+    monkeypatch.setattr(planning.build, "dataset", lambda config: loads.append(1) or load_data(config))
+    monkeypatch.setattr(planning.build, "federation", lambda *given: splits.append(1) or split_data(*given))
     plan(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}})
     assert (len(loads), len(splits)) == (1, 2)
 
@@ -243,6 +246,7 @@ def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch):
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypatch):
     """What is fastest may be another way by then, and would give other bits."""
     monkeypatch.setattr(setup, "choose", lambda usual, passes: Walk("map", 2))

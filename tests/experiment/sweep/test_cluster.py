@@ -89,6 +89,7 @@ def test_a_job_that_died_is_recorded_and_run_again_on_resume(tmp_path):
     assert (tmp_path / "cells" / "fedavg-seed-1" / "metrics.jsonl").stat().st_mtime_ns == written
 
 
+@pytest.mark.thorough
 def test_ctrl_c_cancels_the_jobs_and_leaves_what_can_be_resumed(tmp_path):
     executor = Executor({1: KeyboardInterrupt()})
     with sweep.plan(SMALL, out=tmp_path) as planned, pytest.raises(KeyboardInterrupt):
@@ -114,7 +115,6 @@ def test_what_cannot_be_launched(tmp_path, monkeypatch):
 
 
 def test_options_go_to_submitit(tmp_path):
-    pytest.importorskip("submitit")
     local = cluster.executor("local", tmp_path, ["timeout_min=5", "name=mine"])
     assert local.parameters["timeout_min"] == 5
     assert cluster.executor("local", tmp_path).parameters["timeout_min"] == 24 * 60
@@ -125,7 +125,6 @@ def test_options_go_to_submitit(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_with_local_jobs(command, tmp_path):
-    pytest.importorskip("submitit")
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
     result = command("sweep", "small.yaml", "--launcher", "local", "--jobs", "2", "--out", "out", "--quiet")
     assert (result.exit_code, result.output) == (0, "")

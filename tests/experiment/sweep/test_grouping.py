@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.build.traced_numbers import numbers, with_numbers
-from fedjax_drag.experiment.config.config import load
-from fedjax_drag.experiment.run.run import Federations
+from fedjax_drag.experiment.config.components import Component
+from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import grouping
 from fedjax_drag.experiment.sweep.grid import load_grid
 
@@ -14,7 +15,7 @@ BASE = {"data": "digits", "partition": {"name": "dirichlet", "num_clients": 8, "
 
 
 def resolved(**keys):
-    return build.resolve(load(BASE | keys))
+    return resolve(load(BASE | keys))
 
 
 def grouped(given, **keys):
@@ -42,9 +43,9 @@ def test_numbers_are_replaced_and_nothing_else():
     nested = {"name": "nnm", "aggregator": {"name": "trimmed_mean", "trim_fraction": 0.2}}
     config = resolved(aggregator=nested)
     changed = with_numbers(config, {"aggregator.aggregator.trim_fraction": 0.3, "step_size": 1.0})
-    assert changed.aggregator.arguments["aggregator"] == {"name": "trimmed_mean", "trim_fraction": 0.3}
+    assert changed.aggregator.arguments["aggregator"] == Component("trimmed_mean", {"trim_fraction": 0.3})
     assert changed.step_size == config.step_size, "which is no part of a component"
-    assert config.aggregator.arguments["aggregator"]["trim_fraction"] == 0.2
+    assert config.aggregator.arguments["aggregator"].arguments["trim_fraction"] == 0.2
 
 
 @pytest.mark.parametrize(

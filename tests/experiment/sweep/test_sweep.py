@@ -2,7 +2,6 @@ import csv
 import json
 import sys
 
-import jax
 import numpy as np
 import pytest
 import yaml
@@ -17,15 +16,11 @@ from fedjax_drag.experiment.sweep.grid import _labels, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.sweep import Sweep, sweep
 
+pytestmark = pytest.mark.optimised
+
 SMALL = TINY | {"name": "small", "rounds": 2, "eval_every": 1, "attack": "sign_flip", "byzantine_fraction": 0.5}
 GRID = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"], "seed": [0, 1]}
 """Krum cannot be had with two malicious clients of four, attack or not."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """In place of the one for all tests: nothing here is about the speed or the last bit of a run."""
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 def small(**given):
@@ -276,6 +271,7 @@ def test_resume_leaves_finished_cells_alone(finished):
         np.testing.assert_array_equal(again.table[name], column)
 
 
+@pytest.mark.thorough
 def test_interrupted_sweep_goes_on_to_the_same_end(finished, tmp_path, interrupt_after):
     folder, _ = finished
     given, out = SMALL | {"axes": GRID | {"aggregator": ["fedavg"], "attack": ["sign_flip"]}}, tmp_path / "out"
@@ -297,6 +293,7 @@ def test_interrupted_sweep_goes_on_to_the_same_end(finished, tmp_path, interrupt
     assert stored["resumed_from_round"] == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["saved", "not saved"])
 def test_interrupted_program_of_many_cells_goes_on_to_the_same_end(
     finished, tmp_path, monkeypatch, interrupt_after, seconds
@@ -349,6 +346,7 @@ def test_overwrite_removes_what_the_sweep_wrote_and_nothing_else(tmp_path):
     }
 
 
+@pytest.mark.thorough
 def test_failure_and_divergence_on_the_way_are_noted(tmp_path, monkeypatch):
     record = Recorder.__call__
 
@@ -384,6 +382,7 @@ def test_cells_that_do_not_fit_the_memory_together_run_in_parts(monkeypatch):
     assert [cell.status for cell in found.cells] == ["done"] * 5
 
 
+@pytest.mark.thorough
 def test_what_fails_together_is_run_one_by_one(tmp_path, monkeypatch, capsys):
     def broken(self, which, callbacks=(), initial=None):
         raise RuntimeError("the compiler gave up")
@@ -395,6 +394,7 @@ def test_what_fails_together_is_run_one_by_one(tmp_path, monkeypatch, capsys):
     assert [row["round"] for row in rows_of(tmp_path / "out")] == ["1", "2"] * 2
 
 
+@pytest.mark.thorough
 def test_a_cell_without_enough_data_does_not_part_the_others(capsys):
     found = sweep(small(aggregator=["fltrust"], attack=[None], root_size=[8, 5000], seed=[0, 1]))
     assert [cell.status for cell in found.cells] == ["done", "done", "failed", "failed"]
@@ -480,6 +480,7 @@ def test_command(command, tmp_path):
     assert failed.stderr.startswith("fedjax-drag: error: the run failed: RuntimeError: every cell: num_byzantine=2")
 
 
+@pytest.mark.thorough
 def test_command_says_how_to_go_on(command, tmp_path, monkeypatch, interrupt_after):
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(small(seed=[0])))

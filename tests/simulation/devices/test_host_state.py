@@ -1,11 +1,16 @@
-"""State that a method keeps for every client: on the device, divided among devices, or on the host."""
+"""Per-client state of a method: on the device, divided among devices, or on the host."""
 
+import functools
+
+import chex
 import jax
 import numpy as np
 import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import per_client
+
+pytestmark = pytest.mark.optimised
 
 METHODS = {
     "scaffold": lambda: fd.algorithms.scaffold(12),
@@ -18,13 +23,12 @@ METHODS = {
 }
 
 
-def assert_same_bits(one, other):
-    for (path, a), b in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path), strict=True)
+assert_same_bits = functools.partial(chex.assert_trees_all_equal, strict=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.thorough if m == "scaffold" else pytest.mark.slow) for m in METHODS]
+)
 def test_on_the_host_every_bit_is_the_same(settings, method):
     device = fd.simulate(METHODS[method](), **settings())
     host = fd.simulate(METHODS[method](), client_state="host", **settings())
@@ -36,14 +40,14 @@ def test_on_the_host_every_bit_is_the_same(settings, method):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_host_to_host_and_from_host_to_device(settings):
+def test_a_run_is_continued_from_host_to_host_and_from_host_to_device(settings):
     whole = fd.simulate(METHODS["scaffold"](), **settings(num_rounds=6))
     half = fd.simulate(METHODS["scaffold"](), client_state="host", **settings(num_rounds=3))
     before = jax.tree.map(np.array, half.state)
     for place in ("host", "device"):
         resumed = fd.simulate(METHODS["scaffold"](), client_state=place, initial=half.state, **settings(num_rounds=6))
         assert_same_bits(jax.tree.map(np.asarray, resumed.state), jax.tree.map(np.asarray, whole.state))
-        assert_same_bits(jax.tree.map(np.asarray, half.state), before)  # what was given is not written to
+        assert_same_bits(jax.tree.map(np.asarray, half.state), before)  # the given state stays as it was
 
 
 @pytest.mark.slow
@@ -62,18 +66,20 @@ def test_over_two_devices_the_rows_are_divided(settings):
     assert_same_bits(jax.tree.map(np.asarray, result.state), jax.tree.map(np.asarray, host.state))
 
 
-def test_its_memory_is_known_before_the_run(settings):
+@pytest.mark.thorough
+def test_client_state_bytes_before_the_run(settings):
     simulation = fd.simulation.prepare(METHODS["feddc"](), **settings())
     model = sum(leaf.nbytes for leaf in jax.tree.leaves(simulation.initial_state().params))
     assert simulation.client_state_bytes == 2 * 12 * model
     assert fd.simulation.prepare(METHODS["taco"](), **settings()).client_state_bytes == 0
 
 
-def test_the_place_must_exist(settings):
+def test_an_unknown_place_of_client_state_is_refused(settings):
     with pytest.raises(ValueError, match="client_state='disk': must be one of device, host"):
         fd.simulation.prepare(METHODS["fedavg"](), client_state="disk", **settings())
 
 
+@pytest.mark.thorough
 def test_sums_over_rounds_do_not_depend_on_the_stretches(settings):
     """The mean loss since the last evaluation has the same bits however often the host looked in."""
     method = METHODS["fedavg"]()

@@ -1,4 +1,4 @@
-"""Clients sharded over devices: the same numbers, to rounding."""
+"""Clients sharded over devices: the same results, to rounding."""
 
 import jax
 import numpy as np
@@ -7,6 +7,8 @@ from jax.sharding import Mesh
 
 import fedjax_drag as fd
 from fedjax_drag.simulation.devices.placement import resolve_mesh
+
+pytestmark = pytest.mark.optimised
 
 ALGORITHMS = {
     "drag": fd.algorithms.from_aggregator(fd.aggregators.drag()),
@@ -20,7 +22,7 @@ OFTEN = ("drag",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.slow) for n in ALGORITHMS])
-def test_two_devices_give_the_numbers_of_one(settings, name):
+def test_two_devices_give_the_results_of_one(settings, name):
     attacked = settings(cohort_size=6, attack=fd.attacks.scale_noise(), byzantine_fraction=0.3)
     one = fd.simulate(ALGORITHMS[name], **attacked)
     two = fd.simulate(ALGORITHMS[name], mesh="cores", **attacked)
@@ -47,8 +49,9 @@ SHARDED = {
 """With an attack on the data; with root data and passes over all examples; with predictions of all examples."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.thorough if n in OFTEN else pytest.mark.slow) for n in SHARDED]
+)
 def test_examples_divided_among_devices_are_the_same_examples(settings, name):
     changes, algorithm = SHARDED[name]
     asked = settings(cohort_size=6, mesh="cores", num_rounds=3) | changes
@@ -62,6 +65,7 @@ def test_examples_divided_among_devices_are_the_same_examples(settings, name):
     np.testing.assert_array_equal(one.history["train_loss"], other.history["train_loss"])
 
 
+@pytest.mark.thorough
 def test_no_device_is_sent_all_examples(settings):
     asked = settings(cohort_size=6, mesh="cores", shard_data=True)
     program = fd.simulation.prepare(ALGORITHMS["drag"], **asked).lowered.advance.compile().as_text()

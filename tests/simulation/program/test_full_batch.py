@@ -6,7 +6,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import aggregators, algorithms, clients
-from fedjax_drag.experiment.config.config import load
+from fedjax_drag.experiment.config.loading import load
 
 WEIGHTED = algorithms.from_aggregator(aggregators.fedavg(weighting="examples"))
 STEP_SIZE = 0.1
@@ -37,7 +37,7 @@ def kernel_and_bias(params):
 
 
 def check_round(settings, digits, steps, **changes):
-    """One round of all clients, weighted by their examples, is the weighted mean of what each does by itself."""
+    """One round of all clients, weighted by their examples, is the weighted mean of their own results."""
     asked = settings(batch_size="full", step_size=STEP_SIZE, num_rounds=1, cohort_size=12, **changes)
     simulation = fd.simulation.prepare(WEIGHTED, **asked)
     start = kernel_and_bias(simulation.initial_state().params)
@@ -49,6 +49,7 @@ def check_round(settings, digits, steps, **changes):
     return result
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "walk",
     [{"clients_axis": "map"}, {"clients_axis": "vmap"}, {"clients_axis": "map", "clients_per_chunk": 5}],
@@ -64,6 +65,7 @@ def test_one_step_of_each_client_is_a_step_on_all_data(settings, digits, walk):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "work", [{"local_steps": 3}, {"local_steps": None, "local_epochs": 3}], ids=["steps", "epochs"]
 )
@@ -73,6 +75,7 @@ def test_an_epoch_is_one_step(settings, digits, work):
     assert history["slowest_steps"][-1] == 3
 
 
+@pytest.mark.thorough
 def test_the_root_data_are_one_batch(settings, digits):
     algorithm = algorithms.from_aggregator(aggregators.root_only())
     asked = settings(batch_size="full", local_steps=2, num_rounds=1, root_size=37)
@@ -83,7 +86,8 @@ def test_the_root_data_are_one_batch(settings, digits):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_it_goes_with_everything_else(settings):
+@pytest.mark.thorough
+def test_full_batches_combine_with_other_settings(settings):
     algorithm = algorithms.from_aggregator(aggregators.fltrust())
     changes = {
         "batch_size": "full",
@@ -102,7 +106,7 @@ def test_it_goes_with_everything_else(settings):
     assert history["test_accuracy"][-1] > 0.3, "chance is 0.1"
 
 
-def test_more_than_the_largest_client_has_is_refused(settings, digits, fedavg):
+def test_a_batch_larger_than_the_largest_client_is_refused(settings, digits, fedavg):
     most = int(digits.counts.max())
     fd.simulation.prepare(fedavg, **settings(batch_size=most))
     for number in (most + 1, 10**9):
@@ -113,14 +117,14 @@ def test_more_than_the_largest_client_has_is_refused(settings, digits, fedavg):
 
 
 @pytest.mark.parametrize("wrong", [0, "ful", 2.5, None, True, [10]])
-def test_what_is_no_batch_size(settings, fedavg, wrong):
+def test_invalid_batch_sizes_are_refused(settings, fedavg, wrong):
     with pytest.raises(ValueError, match=r"^batch_size=.*: must be an integer in \[1, 2147483647\], or 'full'$"):
         fd.simulation.prepare(fedavg, **settings(batch_size=wrong))
     with pytest.raises(ValueError, match=r"^batch_size=.*: must be an integer in \[1, 2147483647\], or 'full'$"):
         load({"batch_size": wrong})
 
 
-def test_in_a_configuration():
+def test_full_batches_in_a_configuration():
     asked = {"data": "digits", "rounds": 2, "local_steps": 1, "eval_every": 2, "time_clients": False}
     result = fd.run(asked, ["batch_size=full", "partition.num_clients=30"])
     assert result.history["local_steps"][-1] == 20

@@ -1,0 +1,153 @@
+"""The ``fedjax-drag run`` command."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from fedjax_drag.cli.common import FAILED, default_folder, laid_out, misuse, reported, stopped, watched
+
+if TYPE_CHECKING:
+    from fedjax_drag.experiment.run.planning import Plan
+
+# Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
+
+
+@laid_out
+def run(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the results folder.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+    log: Annotated[
+        list[str] | None, typer.Option(metavar="TOOL", help="Log to tensorboard, wandb or mlflow too.")
+    ] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Share the run with the other processes of a job.")
+    ] = False,
+    coordinator: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the first process.")] = None,
+    num_processes: Annotated[int | None, typer.Option(metavar="N", help="How many processes there are.")] = None,
+    process_id: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
+    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
+
+    KEY=VALUE changes a key of the configuration; dots reach into a component, and into those inside it. Naming
+    another component replaces it, arguments included.
+
+    Without --out the results go to runs/NAME, where NAME is the configuration's name and the changes, such as
+    runs/quickstart,aggregator=krum,attack=sign_flip. With --resume, if there is no such folder, the one is taken whose
+    name lacks the keys that may change in between: rounds, keep_checkpoints, keep_best, stop_on_divergence.
+
+    \b
+    Examples:
+      fedjax-drag run configs/quickstart.yaml
+      fedjax-drag run configs/quickstart.yaml aggregator=krum attack=sign_flip byzantine_fraction=0.3
+      fedjax-drag run configs/quickstart.yaml seed=1 --out runs/seed1
+      fedjax-drag run configs/quickstart.yaml algorithm=scaffold 'model.hidden=[128,64]'
+      fedjax-drag run CONFIG 'aggregator={name: fedavg, server_optimizer: {name: adam, learning_rate: 0.01}}'
+      fedjax-drag run CONFIG aggregator=nnm aggregator.aggregator=krum
+      fedjax-drag run configs/quickstart.yaml --resume rounds=400
+      fedjax-drag run configs/quickstart.yaml --log tensorboard
+      fedjax-drag run runs/quickstart/config.yaml --out runs/again
+
+    With --distributed every process of a job calls the same command, and the clients are shared among the devices of
+    all (mesh=all, whose number of processes must divide cohort_size). SLURM and Open MPI say by themselves who takes
+    part; elsewhere the options say it. All must load the same data; the first writes the results folder. On CPU a
+    process is one device unless JAX_NUM_CPU_DEVICES says more.
+
+    \b
+    Examples:
+      srun --nodes 2 --ntasks-per-node 4 --gpus-per-node 4 fedjax-drag run CONFIG --distributed
+      fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 0
+      fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 1
+
+    Exit status: 0 done, 1 the run failed or diverged (its parameters are not finite; other runs of the comparison
+    are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on from there).
+    """
+    processes = Processes(distributed, coordinator, num_processes, process_id)
+    with reported(debug), watched(debug_nans):
+        with misuse():
+            planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes)
+        with planned:
+            _execute(planned, quiet)
+
+
+class Processes(NamedTuple):
+    """What the options say about the other processes of a run; the fields are those of ``run``."""
+
+    distributed: bool
+    coordinator: str | None
+    num_processes: int | None
+    process_id: int | None
+
+
+def _planned(
+    config: Path,
+    overrides: Sequence[str],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    log: Sequence[str],
+    processes: Processes,
+) -> "Plan":
+    """Loads the experiment, sets up the devices, which must come before their first use, and builds the runs."""
+    from fedjax_drag.experiment.build.experiment import load_experiment
+    from fedjax_drag.experiment.run.planning import plan
+    from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+    from fedjax_drag.simulation.devices.processes import initialize, one_device_per_core
+
+    keep_compiled()
+    experiment = load_experiment(config, overrides)
+    folder = out or default_folder(experiment.config.name, overrides, resume)
+    if processes.distributed:
+        if experiment.config.mesh == "cores":
+            raise ValueError("mesh='cores': the devices of one process; must be all with --distributed")
+        experiment = experiment.with_mesh("all")
+        initialize(*processes[1:])
+    elif processes[1:] != (None, None, None):
+        raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
+    elif experiment.config.mesh in ("auto", "cores"):
+        one_device_per_core()
+    return plan(experiment, out=folder, resume=resume, overwrite=overwrite, log=log)
+
+
+def _execute(planned: "Plan", quiet: bool) -> None:
+    """Runs what is planned, draws the curve and prints the table; exits with a failure where a run diverged."""
+    from fedjax_drag.experiment.run.run import divergences, execute
+    from fedjax_drag.simulation.devices.processes import is_first
+
+    try:
+        finished = execute(planned, quiet=quiet or None)
+    except KeyboardInterrupt:
+        stopped()
+    diverged = divergences(planned, finished)
+    if is_first():
+        assert planned.folder is not None
+        _conclude(planned.folder, list(finished), quiet)
+        for line in diverged:
+            typer.echo(f"fedjax-drag: error: {line}", err=True)
+    if diverged:
+        raise typer.Exit(FAILED)
+
+
+def _conclude(folder: Path, labels: Sequence[str], quiet: bool) -> None:
+    """Draws the curve and prints the table of results."""
+    from fedjax_drag.experiment.figures import plotting
+    from fedjax_drag.experiment.run import results
+    from fedjax_drag.experiment.run.progress import table
+
+    runs = results.read(folder)
+    figure = plotting.plot([folder], folder / results.FIGURE)
+    if quiet:
+        return
+    rows = {label: (run.history, results.read_summary(run.folder)) for label, run in zip(labels, runs, strict=True)}
+    typer.echo(f"\n{table(rows)}\n\nresults in {folder}, curve in {figure}")

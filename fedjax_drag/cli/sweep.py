@@ -1,0 +1,109 @@
+"""The ``fedjax-drag sweep`` command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedjax_drag.cli.common import default_folder, laid_out, misuse, reported, stopped, watched
+
+# Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
+
+
+@laid_out
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the sweep.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Skip what is finished in the results folder, continue what is not.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in the results folder.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+    cells_per_program: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most cells in one program, 1 to run each by itself; default what fits."),
+    ] = None,
+    launcher: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Run as jobs: local (of this machine) or slurm.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="How many jobs; default 1.")] = None,
+    job_options: Annotated[
+        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="What each job asks for.")
+    ] = None,
+    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    r"""Run every combination of the values under axes in CONFIG; write a table, a summary and a heat map.
+
+    CONFIG is the configuration of a run with one more key, axes: a mapping from a key, dotted to reach into a
+    component, to the list of its values. What it compares, if it does, is one more axis, method.
+
+    \b
+      rounds: 100
+      byzantine_fraction: 0.3
+      axes:
+        aggregator: [fedavg, krum, {name: trimmed_mean, trim_fraction: 0.3}]
+        attack: [sign_flip, {name: scale_noise, variance: 9.0}, null]
+        partition.beta: [0.1, 0.5]
+        seed: [0, 1, 2]
+
+    \b
+    Examples:
+      fedjax-drag sweep configs/sweeps/robustness_matrix.yaml
+      fedjax-drag sweep configs/sweeps/robustness_matrix.yaml rounds=20 'axes.seed=[0]' --out runs/short
+      fedjax-drag sweep configs/sweeps/robustness_matrix.yaml --resume
+      fedjax-drag plot runs/robustness_matrix/cells/fedavg-* -o fedavg.png
+
+    With --launcher N jobs share the cells; this command waits for them and puts the table together. They are
+    submitted with submitit (pip install 'fedjax-drag[cluster]'), whose words --job takes: timeout_min (default a day),
+    gpus_per_node, cpus_per_task, mem_gb, slurm_partition and others.
+
+    \b
+      fedjax-drag sweep CONFIG --launcher slurm --jobs 16 --job gpus_per_node=1 --job slurm_partition=gpu
+      fedjax-drag sweep CONFIG --launcher local --jobs 2
+
+    Cells that differ in numbers, seed, split of the data and share of malicious clients only are one program, compiled
+    once and divided among the CPU's cores or all GPUs; another rule, model or kind of attack is another program.
+
+    All cells are checked before the first one runs. Each has a run's folder in DIR/cells. One that cannot be run or
+    that diverges is noted in DIR/table.csv (and .parquet) and DIR/summary.md and does not stop the others. Without
+    --out DIR is runs/NAME, named as by 'run'.
+
+    Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on
+    from there).
+    """
+    with reported(debug), watched(debug_nans):
+        with misuse():
+            from fedjax_drag.experiment.sweep import cluster
+            from fedjax_drag.experiment.sweep import sweep as sweeping
+            from fedjax_drag.experiment.sweep.grid import load_grid
+            from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+            from fedjax_drag.simulation.devices.processes import one_device_per_core
+
+            grid = load_grid(config, overrides or ())
+            folder = out or default_folder(grid.base.name, overrides or (), resume)
+            keep_compiled()
+            one_device_per_core()
+            if launcher is None and (jobs or job_options):
+                raise ValueError("--jobs, --job: go with --launcher")
+            if launcher is not None and debug_nans:
+                raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
+            target = launcher and cluster.executor(launcher, folder / cluster.JOBS, job_options or ())
+            planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
+        with planned:
+            try:
+                if target is None:
+                    finished = sweeping.execute(planned, quiet or None, cells_per_program)
+                else:
+                    finished = cluster.execute(planned, target, jobs or 1, quiet=quiet or None)
+            except KeyboardInterrupt:
+                stopped()
+        if not quiet:
+            typer.echo(f"\n{(folder / sweeping.SUMMARY).read_text(encoding='utf-8')}\nresults in {folder}")
+        if all(cell.status == "failed" for cell in finished.cells):
+            raise RuntimeError(f"every cell: {finished.cells[0].message}")

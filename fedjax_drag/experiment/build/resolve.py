@@ -1,0 +1,188 @@
+"""Components checked against the signatures of their builders, and their defaults written out.
+
+An argument whose type is in :data:`~fedjax_drag.experiment.build.registry.NESTED` is a component itself, treated
+alike. Nothing is built here.
+"""
+
+import dataclasses
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Union
+
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.experiment.build.registry import NESTED, SUPPLIED, TABLES
+from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split, unknown_key
+from fedjax_drag.experiment.config.config import Config
+
+_LARGEST, _LARGEST_COUNT = float(np.finfo(np.float32).max), int(np.iinfo(np.int32).max)
+
+
+def resolve(config: Config) -> Config:
+    """Checks every component's name and arguments, and writes out the defaults it relies on.
+
+    Args:
+      config: a single-run configuration.
+
+    Returns:
+      The configuration with default arguments filled in, other than those that the experiment supplies; components
+      inside components are of the class :class:`~fedjax_drag.experiment.config.components.Component` as well.
+
+    Raises:
+      ValueError: an unknown name or argument, a wrong type, or a required argument left out.
+    """
+    tables = {key: key for key in COMPONENTS} | dict.fromkeys(SCHEDULED, "schedule")
+    given = {key: getattr(config, key) for key in tables}
+    resolved = {
+        key: _resolve(tables[key], key, part, SUPPLIED[tables[key]])
+        for key, part in given.items()
+        if isinstance(part, Component)
+    }
+    return dataclasses.replace(config, **resolved)
+
+
+def arguments(table: str, builder: Callable[..., Any]) -> dict[str, tuple[inspect.Parameter, Any]]:
+    """What a configuration can give to a builder.
+
+    Args:
+      table: which of :data:`~fedjax_drag.experiment.build.registry.TABLES` the builder is in.
+      builder: the builder.
+
+    Returns:
+      Parameter and type of every argument that a YAML value can express.
+    """
+    types_of = _hints(builder)
+    elsewhere = {"name"} | {name for name in SUPPLIED[table] if name in COMPONENTS}
+    return {
+        name: (parameter, types_of.get(name, Any))
+        for name, parameter in inspect.signature(builder).parameters.items()
+        if name not in elsewhere and phrase(types_of.get(name, Any)) not in ("", "null")
+    }
+
+
+def phrase(hint: Any) -> str:
+    """What a YAML value of type ``hint`` looks like; empty if YAML cannot express one."""
+    match hint:
+        case _ if hint is Any or hint is inspect.Parameter.empty:
+            return "a value"
+        case _ if hint is None or hint is type(None):
+            return "null"
+        case _ if typing.get_origin(hint) in (Union, types.UnionType):
+            parts = [phrase(part) for part in typing.get_args(hint)]
+            return " or ".join(dict.fromkeys(part for part in parts if part))
+        case _ if table := table_of(hint):
+            article = "an" if table[0] in "aeiou" else "a"
+            return f"{article} {table} (a name, or a mapping with a name and arguments)"
+        case _ if typing.get_origin(hint) is Literal:
+            return "one of " + ", ".join(str(choice) for choice in typing.get_args(hint))
+        case _ if _is_sequence(hint):
+            inner = typing.get_args(hint)[:1]
+            entry = phrase(inner[0]) if inner else "a value"
+            return f"a list, each entry {entry}" if entry else ""
+    return {bool: "true or false", int: "an integer", float: "a number", str: "a string"}.get(hint, "")
+
+
+def table_of(hint: Any) -> str:
+    """The table of the component that an argument of type ``hint`` can be; empty if it is a plain value."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+    origins = [typing.get_origin(part) or part for part in parts]
+    return next((NESTED[origin] for origin in origins if origin in NESTED), "")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a YAML value can be an argument of type ``hint``; builders check ranges."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return any(fits(value, part) for part in typing.get_args(hint))
+    if typing.get_origin(hint) is Literal:
+        return value in typing.get_args(hint)
+    if hint is None or hint is type(None):
+        return value is None
+    if _is_sequence(hint):
+        inner = (typing.get_args(hint) or (Any,))[0]
+        return isinstance(value, list | tuple) and all(fits(entry, inner) for entry in value)
+    if hint is bool:
+        return isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is str:
+        return isinstance(value, str)
+    return hint in (Any, inspect.Parameter.empty) and not isinstance(value, Mapping)
+
+
+def _resolve(table: str, where: str, component: Component, supplied: Sequence[str]) -> Component:
+    """Checks a component and those inside it, and writes out their defaults.
+
+    Args:
+      table: which of :data:`~fedjax_drag.experiment.build.registry.TABLES` it is chosen from.
+      where: its dotted key.
+      component: what the configuration says.
+      supplied: arguments that the experiment supplies here.
+    """
+    builders = TABLES[table]
+    _check_name(where, component.name, builders)
+    builder = builders[component.name]
+    allowed = arguments(table, builder)
+    filled: dict[str, Any] = {}
+    for name in component.arguments:
+        if name in inspect.signature(builder).parameters and name not in allowed:
+            instead = f"set the top-level key {name!r}" if name in COMPONENTS else "it can only be given from Python"
+            raise ValueError(f"{where}.{name}: not an argument that a configuration can express; {instead}")
+        if name not in allowed:
+            raise unknown_key(name, allowed, f"{where} {component.name}")
+    for name, (parameter, hint) in allowed.items():
+        if name in component.arguments:
+            filled[name] = _resolve_argument(f"{where}.{name}", component.arguments[name], hint, supplied)
+        elif name not in supplied:
+            if parameter.default is parameter.empty:
+                raise ValueError(f"{where}.{name}: missing; {component.name} needs it ({phrase(hint)})")
+            filled[name] = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+    return Component(component.name, filled, table)
+
+
+def _check_name(where: str, name: str, builders: Mapping[str, Any]) -> None:
+    """Refuses a name that is not in the table, and names the key under which it would be."""
+    if name in builders:
+        return
+    keys = [key for key in COMPONENTS if name in TABLES[key]]
+    if keys:
+        raise ValueError(f"{where}.name={name!r}: must be one of {', '.join(builders)}; did you mean {keys[0]}={name}?")
+    checks.one_of(f"{where}.name", name, builders)
+
+
+def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]) -> Any:
+    table = table_of(hint)
+    if table and isinstance(value, str | Mapping | Component):
+        inherited = [name for name in SUPPLIED[table] if name in supplied]
+        return _resolve(table, where, value if isinstance(value, Component) else split(where, value), inherited)
+    if not fits(value, hint):
+        raise ValueError(f"{where}={value!r}: must be {phrase(hint)}")
+    return _within_range(where, value, hint) if checks.is_concrete(value) else value
+
+
+def _within_range(where: str, value: int | float, hint: Any) -> int | float:
+    """A number that the device can represent; builders decide about infinity and NaN."""
+    whole = not fits(0.5, hint)
+    largest = _LARGEST_COUNT if whole else _LARGEST
+    if largest < abs(value) < math.inf and not where.endswith(".seed"):
+        raise ValueError(f"{where}={value!r}: must be at most {largest:{'' if whole else 'g'}} in size")
+    return value if whole or abs(value) <= _LARGEST_COUNT else float(value)
+
+
+def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
+    """The types of a builder's arguments."""
+    try:
+        return typing.get_type_hints(builder)
+    except NameError:  # a name that is imported for the type checker only: nothing to check against
+        return {}
+
+
+def _is_sequence(hint: Any) -> bool:
+    origin = typing.get_origin(hint) or hint
+    record = hasattr(origin, "_fields")  # a NamedTuple
+    return inspect.isclass(origin) and issubclass(origin, Sequence) and not (record or issubclass(origin, str | bytes))

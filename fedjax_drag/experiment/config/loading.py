@@ -1,0 +1,82 @@
+"""From a YAML file, or a mapping, and overrides to a checked configuration: read, merge, check, in that order."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedjax_drag.experiment.config.config import Config, check
+from fedjax_drag.experiment.config.merging import merged
+from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.yaml_text import parse, read_file
+
+Source = str | Path | Mapping[str, Any] | Config
+"""Where a configuration comes from: a YAML file, a mapping of its keys, or a checked configuration."""
+
+
+def load(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Config:
+    """Reads a configuration and applies overrides.
+
+    Names and arguments of components are checked by :func:`fedjax_drag.experiment.build.resolve.resolve`.
+
+    Args:
+      source: path of a YAML file, a mapping, or a :class:`~fedjax_drag.experiment.config.config.Config`.
+      overrides: ``key=value`` strings with dotted keys, applied in turn: ``rounds=50``,
+        ``aggregator.c=0.5``, ``aggregator=krum``, ``aggregator.aggregator.name=krum``. One that
+        names another component than the one it changes replaces it, arguments included. Or mappings of the keys to
+        change.
+
+    Returns:
+      The checked configuration.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file or an override is not valid; one line naming the key, its value and what is allowed.
+    """
+    mapping = read(source)
+    if "axes" in mapping:
+        raise ValueError("axes: belong to a sweep, not to a run; give this configuration to 'fedjax-drag sweep'")
+    return check(merged(mapping, parse(overrides)))
+
+
+def read(source: Source) -> dict[str, Any]:
+    """The keys and values of a configuration, not yet checked.
+
+    Args and exceptions are those of :func:`load`.
+    """
+    if isinstance(source, Config):
+        return source.to_mapping()
+    return dict(source) if isinstance(source, Mapping) else read_file(Path(source))
+
+
+def variants(config: Config) -> dict[str, Config]:
+    """The runs of a comparison by label: a configuration with each variant's changes.
+
+    Args:
+      config: with ``compare``, or without.
+
+    Returns:
+      Single-run configurations named by their label, in the order written; empty without ``compare``.
+
+    Raises:
+      ValueError: a variant is not a mapping, has a wrong key or value, or compares again; or two labels would share a
+        folder.
+    """
+    result: dict[str, Config] = {}
+    folders: dict[str, str] = {}
+    base = config.to_mapping() if config.compare else {}
+    for label, changes in (config.compare or {}).items():
+        where = f"compare.{label}"
+        changes = {} if changes is None else changes
+        if not isinstance(changes, Mapping):
+            raise ValueError(f"{where}={changes!r}: must be a mapping of the keys that it changes")
+        if "compare" in changes or "name" in changes:
+            raise ValueError(f"{where}: must not contain 'compare' or 'name'")
+        if not slug(label) or slug(label) in folders:
+            clash = f", which shares the folder of {folders[slug(label)]!r}" if slug(label) else ""
+            raise ValueError(f"compare label {label!r}{clash}: must have letters or digits of its own")
+        folders[slug(label)] = label
+        try:
+            result[label] = check(merged(base | {"name": label, "compare": None}, [changes]))
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    return result

@@ -1,0 +1,134 @@
+"""From a configuration to runs that are ready to start: checked, built and traced."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedjax_drag.data import FederatedDataset
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.experiment import Experiment, labelled, load_experiment
+from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.loading import Source
+from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.run import loggers, results
+from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
+from fedjax_drag.simulation import Simulation, trace
+from fedjax_drag.simulation.devices.processes import from_first
+from fedjax_drag.simulation.program.clients_axis import Walk
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run that is ready to start.
+
+    Attributes:
+      label: its name in tables and plots.
+      config: its resolved configuration.
+      simulation: the traced run.
+      folder: where its results go, or None.
+    """
+
+    label: str
+    config: Config
+    simulation: Simulation
+    folder: Path | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(HoldsLock):
+    """A checked experiment: all its runs are built, none has started.
+
+    Attributes:
+      config: the resolved configuration.
+      jobs: its runs; more than one may be listed only under ``compare``.
+      folder: where the results go, or None.
+      resume: whether runs in the folder are continued.
+      log: tools that receive the metrics as well.
+    """
+
+    config: Config
+    jobs: tuple[Job, ...]
+    folder: Path | None
+    resume: bool
+    log: tuple[str, ...] = ()
+
+
+class Federations:
+    """Data sets, and their splits among clients, each made once for all runs that share it."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, FederatedDataset] = {}
+
+    def dataset(self, config: Config) -> FederatedDataset:
+        """The data of a resolved configuration."""
+        return self._once(lambda: build.dataset(config), config.data)
+
+    def split(self, config: Config) -> FederatedDataset:
+        """The same with clients."""
+        data = self.dataset(config)
+        return self._once(lambda: build.federation(config, data), config.data, config.partition, config.seed)
+
+    def _once(self, make: Callable[[], FederatedDataset], *source: Any) -> FederatedDataset:
+        key = repr(source)
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+
+def plan(
+    config: Source | Experiment,
+    overrides: Iterable[str] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    federations: Federations | None = None,
+    log: Iterable[str] = (),
+) -> Plan:
+    """Checks and builds all runs of a configuration; locks ``out``, and clears it to overwrite it.
+
+    Args and exceptions are those of :func:`~fedjax_drag.experiment.run.run.run`; an
+    :class:`~fedjax_drag.experiment.build.experiment.Experiment` is taken as it is, without ``overrides``.
+    ``federations`` are those that earlier plans have loaded.
+    """
+    experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides)
+    folder = None if out is None else Path(out)
+    if folder is None and (resume or overwrite):
+        raise ValueError("out=None: resume and overwrite need the results folder")
+    tools = loggers.check(log, folder)
+    lock = None if folder is None else locked(folder, partial(results.check_folder, resume=resume, overwrite=overwrite))
+    with released_on_error(lock):
+        if folder is not None and resume:
+            from_first(_check_resumable, experiment, folder)
+        jobs = _jobs(experiment, folder, resume, federations or Federations())
+        if folder is not None and overwrite:
+            from_first(results.clear, folder)
+    return Plan(experiment.config, jobs, folder, resume, tools, lock=lock)
+
+
+def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations: Federations) -> tuple[Job, ...]:
+    """The runs of an experiment, those of a comparison in folders of their own."""
+    jobs: list[Job] = []
+    for label, config in experiment.runs.items():
+        if experiment.config.compare is None:
+            simulation = _prepare(config, federations, folder if resume else None)
+            jobs.append(Job(label, config, simulation, folder))
+        else:
+            place = folder and folder / slug(label)
+            simulation = labelled(label, _prepare, config, federations, place if resume else None)
+            jobs.append(Job(label, config, simulation, place))
+    return tuple(jobs)
+
+
+def _check_resumable(experiment: Experiment, folder: Path) -> None:
+    results.check_same(folder, experiment.config)
+    if experiment.config.compare is not None:
+        for label, config in experiment.runs.items():
+            labelled(label, results.check_same, folder / slug(label), config)
+
+
+def _prepare(config: Config, federations: Federations, begun: Path | None = None) -> Simulation:
+    """Builds and traces one run; its clients are walked through as by the run that was begun in a folder."""
+    walk = from_first(results.read_walk, begun) if begun else None
+    return build.traced(trace, build.settings(config, federations.split(config), walk and Walk(*walk)))

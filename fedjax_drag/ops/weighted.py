@@ -1,0 +1,241 @@
+"""Rules that are weights: the update is a mean of ``v_m = own_m g_m + along_m r`` over the clients.
+
+A rule says what the weights of a client are; :func:`weighted_rule` does everything else: it adds up deltas that come in
+chunks, leaves out clients that do not count, keeps the arithmetic within float32, and reports the metrics.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_drag import tree
+from fedjax_drag.ops.screening import stateless
+from fedjax_drag.ops.sums import average, cosine_to_sum, summed_rule
+from fedjax_drag.types import Aggregator, Deltas, InitFn, Params, State, Sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Clients:
+    """What a weight may depend on: the deltas of a chunk of clients and what is measured on them, ``[B]``.
+
+    Attributes:
+      deltas: ``g_m``, ``[B, *p]``.
+      reference: ``r``, like the parameters; None for a rule without one.
+      valid: ``[B]`` bool, the clients that count.
+    """
+
+    deltas: Deltas
+    reference: Params | None
+    valid: jax.Array
+
+    @functools.cached_property
+    def norm(self) -> Float[Array, " clients"]:
+        """``||g_m||``; 0 where it is not finite."""
+        return tree.norms(self.deltas)
+
+    @functools.cached_property
+    def cosine(self) -> Float[Array, " clients"]:
+        """``cos(g_m, r)``; 0 where either vector is zero."""
+        return tree.cosines(self.deltas, self.reference)
+
+    @functools.cached_property
+    def angle(self) -> Float[Array, " clients"]:
+        """Angle between ``g_m`` and ``r`` in radians; pi/2 where either vector is zero."""
+        return tree.angles(self.deltas, self.reference)
+
+
+class Weights(NamedTuple):
+    """The weights of each client, ``[B]`` or one number for all.
+
+    Attributes:
+      own: coefficient of the client's delta; None if the deltas have no part in the update.
+      along: coefficient of the reference; None if it has no part in the update.
+      mass: what the client adds to the divisor; 1 gives the mean over the clients.
+      metrics: what to report of each client beside its weight and cosine, by name, ``[B]``.
+    """
+
+    own: Any = None
+    along: Any = None
+    mass: Any = 1.0
+    metrics: dict[str, jax.Array] | None = None
+
+
+class Kept(NamedTuple):
+    """What is kept of each client once its delta has been added to the sum, ``[S]``.
+
+    Attributes:
+      valid: the clients that count.
+      norm: norm of the delta.
+      cosine: cosine of the delta to the reference; ``()`` without one.
+      weights: the coefficients that the sums were formed with, 0 for clients that do not count.
+    """
+
+    valid: jax.Array
+    norm: jax.Array
+    cosine: Any
+    weights: Weights
+
+
+class Step(NamedTuple):
+    """What a round comes to.
+
+    Attributes:
+      update: the mean of ``v_m``, like the parameters.
+      metrics: ``weight``, ``cosine`` and those of the weights.
+    """
+
+    update: Params
+    metrics: dict[str, jax.Array]
+
+
+@runtime_checkable
+class WeighFn(Protocol):
+    """The weights of a chunk of clients, none of which depends on another client."""
+
+    def __call__(self, clients: Clients, state: State, /, *_: Any, **extras: Any) -> Weights:
+        """Of the ``clients``, given the rule's state and extras as for :class:`~fedjax_drag.types.Aggregator`."""
+        ...
+
+
+@runtime_checkable
+class ReferenceFn(Protocol):
+    """The reference ``r``, like the parameters."""
+
+    def __call__(self, state: State, /, *_: Any, **extras: Any) -> Params:
+        """From the rule's state and extras as for :class:`~fedjax_drag.types.Aggregator`."""
+        ...
+
+
+@runtime_checkable
+class AfterFn(Protocol):
+    """What else becomes of a step, and the state of the next round."""
+
+    def __call__(
+        self, step: Step, state: State, /, *_: Any, params: Params, kept: Kept, **extras: Any
+    ) -> tuple[Step, State]:
+        """Given the step, the rule's state, the parameters before it and what was kept of each client."""
+        ...
+
+
+@runtime_checkable
+class AbsorbMeanFn(Protocol):
+    """The state that the weights need, from a first pass over the clients."""
+
+    def __call__(self, mean: Params, state: State, /, *_: Any, kept: Kept, **extras: Any) -> State:
+        """Given the plain mean of the deltas, the rule's state and what was kept of each client."""
+        ...
+
+
+class FirstPass(NamedTuple):
+    """A pass over the clients before the one that counts, for a state that the weights need.
+
+    Attributes:
+      needed: ``(state) -> bool``, scalar: whether the round has one.
+      absorb: ``(mean, state, *, kept, **extras) -> state``; see :class:`AbsorbMeanFn`.
+    """
+
+    needed: Callable[[State], jax.Array]
+    absorb: AbsorbMeanFn
+
+
+def weighted_rule(
+    weigh: WeighFn,
+    init: InitFn | None = None,
+    *,
+    reference: ReferenceFn | None = None,
+    length: Literal["client", "reference"] = "client",
+    before: FirstPass | None = None,
+    after: AfterFn | None = None,
+    needs: frozenset[str] = frozenset(),
+) -> Aggregator:
+    """The rule ``theta += sum_m v_m / sum_m mass_m`` with ``v_m = own_m g_m + along_m r``.
+
+    In ``v_m`` the delta and the reference have the same length: the reference that of the client's delta, or the delta
+    that of the reference.
+
+    Args:
+      weigh: ``(clients, state, **extras) -> weights`` of a chunk; see :class:`WeighFn`.
+      init: as of :class:`~fedjax_drag.types.Aggregator`, a NamedTuple with a field ``metrics``; default
+        :func:`~fedjax_drag.ops.screening.stateless`.
+      reference: ``(state, **extras) -> r``, like the parameters.
+      length: ``"client"`` takes ``||g_m|| r / ||r||`` for ``r``; ``"reference"`` takes ``||r|| g_m / ||g_m||`` for
+        ``g_m``. Without a reference: ``"client"``.
+      before: a first pass, which completes the state before weights are computed.
+      after: ``(step, state, *, params, kept, **extras) -> (step, state)``; see :class:`AfterFn`.
+      needs: as of :class:`~fedjax_drag.types.Aggregator`.
+    """
+    matched = length == "reference"
+
+    def accumulate(
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, first_pass: Any = False, **extras: Any
+    ) -> tuple[Params, Kept]:
+        del params
+        clients = Clients(deltas, reference(state, **extras) if reference else None, valid)
+        weights = weigh(clients, state, **extras)
+        if weights.own is not None:
+            own = weights.own * tree.inverse(clients.norm) if matched else weights.own
+            weights = weights._replace(own=jnp.where(first_pass, 1.0, own))  # a first pass takes the plain mean
+        used = _counted(weights, valid)
+        kept = Kept(valid, clients.norm, clients.cosine if reference else (), used)
+        return () if used.own is None else tree.weighted_sum(used.own, deltas), kept
+
+    def absorb(total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any) -> State:
+        assert before is not None
+        return before.absorb(average(total, valid), state, kept=kept, **extras)
+
+    def finish(
+        params: Params, total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, State]:
+        del valid
+        r = reference(state, **extras) if reference else None
+        step = _step(total, kept, r, matched)
+        if after:
+            step, state = after(step, state, params=params, kept=kept, **extras)
+        return tree.move(params, step.update), state._replace(metrics=step.metrics)
+
+    passes = (before.needed, absorb) if before else (None, None)
+    # Without a reference the cosine is that to the update, which is known when all clients have been added up.
+    hindsight = {} if reference else {"cosine": cosine_to_sum}
+    return summed_rule(init or stateless(), Sums(accumulate, finish, *passes), needs, hindsight=hindsight)
+
+
+def root_delta(state: State, *, root_delta: Params, **_: Any) -> Params:
+    """The reference of rules that own root data: the delta of the server's own local pass."""
+    del state
+    return root_delta
+
+
+def _counted(weights: Weights, valid: jax.Array) -> Weights:
+    """The weights as ``[B]``, 0 for clients that do not count."""
+
+    def counted(weight: Any) -> jax.Array | None:
+        return None if weight is None else jnp.where(valid, valid.astype(jnp.float32) * weight, 0.0)
+
+    return weights._replace(own=counted(weights.own), along=counted(weights.along), mass=counted(weights.mass))
+
+
+def _step(total: Params, kept: Kept, reference: Params | None, matched: bool) -> Step:
+    """The mean of ``v_m``. No product of two lengths is formed, which might not be representable."""
+    own, along, mass, metrics = kept.weights
+    per_mass = tree.inverse(mass.sum())
+    length = jnp.ones(()) if reference is None else tree.norm(reference)
+    if along is None:
+        factor = per_mass * length if matched else per_mass
+        update, weight = tree.scale(factor, total), factor * own
+    else:
+        # How far the mean reaches along the reference, in units of it or, for the clients' lengths, of its direction.
+        distance = (per_mass * along).sum() if matched else (per_mass * along * kept.norm).sum()
+        per_length = jnp.ones(()) if matched else tree.inverse(length)
+        update = jax.tree.map(lambda r: distance * (per_length * tree.accurate(r)), reference)
+        weight = jnp.zeros(kept.norm.shape)
+        if own is not None:
+            factor = length if matched else jnp.ones(())
+            update = jax.tree.map(lambda g, r: factor * (per_mass * g) + r, total, update)
+            weight = factor * (per_mass * own)
+    cosine = {} if reference is None else {"cosine": kept.cosine}
+    return Step(update, {"weight": weight, **cosine, **(metrics or {})})

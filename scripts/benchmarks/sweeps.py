@@ -1,0 +1,86 @@
+"""Time of a sweep as one program against separate runs.
+
+The cells are DRAG on the MLP workload with up to eight seeds, each with its own split of the data, and as many values
+of c as the number of cells needs. Both sides include compilation and evaluations. The separate runs are made one after
+another in the same process and each is compiled, as in a loop over ``fd.simulate``.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from tqdm import tqdm
+
+import fedjax_drag as fd
+from benchmarks.timing import Row
+from benchmarks.workloads import WORKLOADS
+from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.types import Algorithm
+
+WIDTHS = (1, 4, 16, 64, 256)
+ROUNDS = 20
+MAX_SEPARATE = 64
+"""Number of separate runs at most; for wider sweeps their time is extrapolated."""
+
+
+def run(widths: Sequence[int]) -> list[Row]:
+    """A row for each number of cells; none: those of :data:`WIDTHS`."""
+    rows = []
+    for width in widths or WIDTHS:
+        rows.append(measure(width))
+        jax.clear_caches()
+    return rows
+
+
+def measure(width: int) -> Row:
+    """One sweep of ``width`` cells."""
+    settings, traced = cells(width)
+    devices = jax.local_devices()[:width]
+    mesh = Mesh(devices, ("cells",)) if len(devices) > 1 else None
+
+    def rebuild(own: Mapping[str, Any]) -> Settings:
+        return dataclasses.replace(settings[0], algorithm=drag(own["c"]))
+
+    started = time.perf_counter()
+    batch = prepare_batch(settings, traced, rebuild, mesh=mesh)
+    results = batch.run(range(width))
+    seconds = time.perf_counter() - started
+
+    first = settings[:MAX_SEPARATE]
+    started = time.perf_counter()
+    separate = [fd.simulation.trace(one).run() for one in tqdm(first, leave=False, disable=None)]
+    separate_seconds = (time.perf_counter() - started) * width / len(first)
+    pairs = zip(separate, results[: len(first)], strict=True)
+    difference = max(abs(a.history["test_loss"][-1] / b.history["test_loss"][-1] - 1) for a, b in pairs)
+    return {
+        "cells": width,
+        "seconds": seconds,
+        "of_which_compilation": batch.compiled[-1],
+        "ms_per_cell_and_round": 1e3 * (seconds - batch.compiled[-1]) / width / ROUNDS,
+        "separate_seconds": separate_seconds,
+        "ratio": seconds / separate_seconds,
+        "largest_difference_of_loss": float(difference),
+    }
+
+
+def cells(width: int) -> tuple[list[Settings], list[dict[str, float]]]:
+    """The settings of each cell, and the value of c that differs from cell to cell."""
+    work = WORKLOADS["mlp"]
+    data, settings = work.data(), work.settings() | {"num_rounds": ROUNDS, "eval_every": ROUNDS, "time_clients": False}
+    seeds = min(width, 8)
+    splits = [fd.data.partition.iid(data, num_clients=work.num_clients, seed=seed) for seed in range(seeds)]
+    values = np.linspace(0.05, 0.5, math.ceil(width / seeds)).tolist()
+    grid = [(seed, c) for c in values for seed in range(seeds)][:width]
+    of_cells = [Settings(algorithm=drag(c), data=splits[seed], seed=seed, **settings) for seed, c in grid]
+    return of_cells, [{"c": c} for _, c in grid]
+
+
+def drag(c: Any) -> Algorithm:
+    """DRAG with a strength c that may be traced."""
+    return fd.algorithms.from_aggregator(fd.aggregators.drag(c=c, alpha=0.25))

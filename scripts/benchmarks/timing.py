@@ -1,0 +1,74 @@
+"""Timing contestants in turn, and formatting the results as a table."""
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+Contestants = dict[str, Callable[[], Any]]
+"""By name, a function without arguments that returns when its work is done."""
+
+Times = dict[str, list[float]]
+"""By contestant, milliseconds of each turn."""
+
+Row = dict[str, Any]
+"""A row of a table, by column."""
+
+
+def in_turn(contestants: Contestants, repeats: int, parts: int = 1) -> Times:
+    """Times all contestants one after another, ``repeats`` times; call :func:`warm_up` before.
+
+    Args:
+      contestants: what to time.
+      repeats: number of turns.
+      parts: equal parts, such as rounds, that a call consists of.
+
+    Returns:
+      Milliseconds of one part.
+    """
+    times: Times = {name: [] for name in contestants}
+    for _ in tqdm(range(repeats), leave=False, disable=None):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            run()
+            times[name].append(1e3 * (time.perf_counter() - started) / parts)
+    return times
+
+
+def warm_up(contestants: Contestants) -> None:
+    """Calls each contestant once."""
+    for run in contestants.values():
+        run()
+
+
+def median_ratio(times: Sequence[float], base: Sequence[float]) -> float:
+    """Median over the turns of the ratio of two times taken in the same turn."""
+    return statistics.median(own / other for own, other in zip(times, base, strict=True))
+
+
+def ratio(times: Mapping[str, Sequence[float]], name: str, base: str) -> float | None:
+    """:func:`median_ratio` of two contestants; None if ``base`` was not timed."""
+    return median_ratio(times[name], times[base]) if base in times else None
+
+
+def peak_memory() -> float:
+    """Largest resident memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *([_cell(row[name]) for name in head] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

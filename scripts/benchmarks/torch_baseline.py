@@ -1,0 +1,80 @@
+"""The plain PyTorch loop over clients, the baseline of a round."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as flax_nn
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+
+from fedjax_drag.data import FederatedDataset
+from fedjax_drag.models import cnn
+from fedjax_drag.models.lenet import LeNet
+from fedjax_drag.models.mlp import MLP
+
+
+def torch_round(
+    model: flax_nn.Module, data: FederatedDataset, cohort_size: int, local_steps: int, batch_size: int
+) -> Callable[[], None]:
+    """A function that runs one FedAvg round as it is commonly written in PyTorch.
+
+    Images are preprocessed once, before the loop, and a batch is a random index into them.
+
+    Args:
+      model: the Flax module whose PyTorch counterpart runs.
+      data: a partitioned data set.
+      cohort_size: S.
+      local_steps: U.
+      batch_size: B.
+    """
+    assert data.rows is not None
+    assert data.counts is not None
+    images = torch.from_numpy(np.array(data.preprocess(data.train.x))).permute(0, 3, 1, 2).contiguous()
+    labels = torch.from_numpy(data.train.y.astype(np.int64))
+    rows = [torch.from_numpy(row[:count].astype(np.int64)) for row, count in zip(data.rows, data.counts, strict=True)]
+    rng = np.random.default_rng(0)
+    net = _counterpart(model)
+    theta = [p.detach().clone() for p in net.parameters()]
+    loss_fn = nn.CrossEntropyLoss()
+
+    def one_round() -> None:
+        total = [torch.zeros_like(p) for p in theta]
+        for client in rng.choice(len(rows), cohort_size, replace=False):
+            with torch.no_grad():
+                for p, start in zip(net.parameters(), theta, strict=True):
+                    p.copy_(start)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+            for _ in range(local_steps):
+                index = rows[client][torch.randint(len(rows[client]), (batch_size,))]
+                optimizer.zero_grad()
+                loss_fn(net(images[index]), labels[index]).backward()
+                optimizer.step()
+            for acc, p, start in zip(total, net.parameters(), theta, strict=True):
+                acc += p.detach() - start
+        for start, acc in zip(theta, total, strict=True):
+            start += acc / cohort_size
+
+    return one_round
+
+
+def _counterpart(model: flax_nn.Module) -> Any:
+    """The PyTorch form of a workload's network, for its images and ten classes."""
+    if isinstance(model, MLP):
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 10))
+    if isinstance(model, LeNet):
+        return nn.Sequential(
+            nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        )  # fmt: skip
+    if model == cnn(10, "pooled_once"):
+        return nn.Sequential(
+            nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(12544, 128), nn.ReLU(), nn.Linear(128, 10),
+        )  # fmt: skip
+    assert model == cnn(10)
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10),
+    )  # fmt: skip

@@ -1,0 +1,41 @@
+"""The spellings of ``scripts/benchmark.py``; nothing is timed."""
+
+import pytest
+from typer.testing import CliRunner
+
+import benchmark
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["rounds"]),
+        (["cnn", "--repeats", "3"], ["rounds", "cnn", "--repeats", "3"]),
+        (["--sweep", "64"], ["sweep", "64"]),
+        (["cnn", "lenet", "--profile"], ["profile", "cnn", "lenet"]),
+        (["--repeats", "3", "--growth", "10"], ["growth", "--repeats", "3", "10"]),
+        (["aggregators", "drag"], ["aggregators", "drag"]),
+        (["--help"], ["--help"]),
+    ],
+)
+def test_a_subcommand_may_be_spelled_as_an_option_or_left_out(arguments, expected):
+    assert benchmark.with_command(arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vgg"], "'vgg': must be one of cnn, lenet"),
+        (["cnn", "--only", "fedprox"], "'fedprox': must be one of bare;"),
+        (["profile", "vgg"], "'vgg': must be one of cnn, lenet"),
+        (["--aggregators", "mode"], "'mode': must be one of mean, fedavg"),
+        (["--growth", "20000"], "size"),
+        (["--sweep", "0"], "cells"),
+    ],
+)
+def test_a_wrong_argument_is_reported_before_anything_is_timed(arguments, message, monkeypatch):
+    monkeypatch.setattr(benchmark, "_make_each_core_a_device", lambda: None)
+    result = CliRunner().invoke(benchmark.app, benchmark.with_command(arguments))
+    assert result.exit_code == 2
+    assert "Invalid value" in result.output
+    assert message in result.output.lower()
