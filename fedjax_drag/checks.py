@@ -1,4 +1,4 @@
-"""Checks of arguments: one clear line naming the argument, its value and what is allowed.
+"""Checks of arguments: errors of one line that name the argument, its value and what is allowed.
 
 Only concrete Python and NumPy numbers are checked: a hyperparameter that is swept arrives as a
 tracer and passes through.
@@ -28,7 +28,7 @@ def in_range(
 ) -> None:
     """Raises ValueError unless a concrete number lies between ``low`` and ``high``.
 
-    An infinite bound, and one declared open, is excluded; NaN is always refused.
+    Infinite bounds and bounds declared open are excluded; NaN is never allowed.
     """
     if isinstance(value, str | bool) or value is None:
         raise ValueError(f"{name}={value!r}: must be a number")

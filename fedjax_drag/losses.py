@@ -1,19 +1,20 @@
-"""Losses that clients minimise: functions of logits ``[B, C]`` and integer labels ``[B]`` to ``[B]``."""
+"""Losses that clients minimise: functions of logits and integer labels."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from fedjax_drag import checks
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
-"""``(logits [B, C], labels [B]) -> [B]``, differentiable in the logits."""
+"""``(logits [B, C], labels [B]) -> [B]``, a loss for each example, differentiable in the logits."""
 
 
 def cross_entropy(label_smoothing: Any = 0.0) -> Loss:
-    """Softmax cross-entropy in nats, against labels that may be smoothed.
+    """Softmax cross-entropy in nats, with optional label smoothing.
 
     With ``label_smoothing`` e the target is ``1 - e + e / C`` for the label and ``e / C`` for every other class.
 
@@ -31,7 +32,7 @@ def cross_entropy(label_smoothing: Any = 0.0) -> Loss:
     """
     checks.in_range("label_smoothing", label_smoothing, 0.0, 1.0)
 
-    def loss(logits, labels):
+    def loss(logits: Float[Array, "batch classes"], labels: Int[Array, " batch"]) -> Float[Array, " batch"]:
         shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
         chosen = jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == labels[:, None], shifted, 0.0), -1)
         if not checks.is_concrete(label_smoothing) or label_smoothing:

@@ -1,8 +1,8 @@
 """State that a method keeps for every client, one row of parameter size each.
 
-Such state is the one thing whose memory grows with the federation and not with the cohort. Marked as
-:class:`PerClient`, it can be found inside any state: counted, divided among devices, or kept in host memory while a
-round sees nothing but its cohort's rows.
+Such state is the only part of a run whose memory grows with the federation and not with the cohort. The engine
+recognises it inside any state by its type :class:`PerClient`: it can be counted, divided among devices, or kept in host
+memory while a round receives the rows of its cohort only.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int
 
 from fedjax_drag import tree
 
@@ -23,33 +24,33 @@ class PerClient:
 
     Attributes:
       rows: pytree with a leading axis, ``[M, *p]``; ``[S, *p]`` if ``gathered``.
-      gathered: whether these are the rows of one cohort only, in its order. Static.
+      gathered: whether the rows are those of one cohort, in its order. Static.
     """
 
     rows: Any
     gathered: bool = dataclasses.field(default=False, metadata={"static": True})
 
-    def take(self, client_ids: jax.Array) -> Any:
-        """The rows of the clients ``[S]``, ``[S, *p]``; all of them, whatever the ids, if already gathered."""
+    def take(self, client_ids: Int[Array, " clients"]) -> Any:
+        """The rows of a cohort, ``[S, *p]``; if these are gathered, all of them without regard to the ids."""
         return self.rows if self.gathered else tree.take(self.rows, client_ids)
 
-    def put(self, client_ids: jax.Array, rows: Any, counted: jax.Array) -> "PerClient":
-        """With new ``rows`` ``[S, *p]`` for those of the clients ``[S]`` that are ``counted`` ``[S]``.
+    def put(self, client_ids: Int[Array, " clients"], rows: Any, counted: Bool[Array, " clients"]) -> "PerClient":
+        """With new ``rows`` ``[S, *p]`` for the clients of a cohort that are ``counted``.
 
-        The others keep theirs bit for bit, whatever the new ones are.
+        The rows of the others keep their bits, also where the new ones are not finite.
         """
 
-        def kept(new, old):
+        def kept(new: jax.Array, old: jax.Array) -> jax.Array:
             return jnp.where(tree.expand(counted, old), new.astype(old.dtype), old)
 
         return self.scatter(client_ids, jax.tree.map(kept, rows, self.take(client_ids)))
 
-    def gather(self, client_ids: jax.Array) -> "PerClient":
-        """The rows of one cohort ``[S]``."""
+    def gather(self, client_ids: Int[Array, " clients"]) -> "PerClient":
+        """The rows of one cohort only."""
         return PerClient(self.take(client_ids), gathered=True)
 
-    def scatter(self, client_ids: jax.Array, rows: Any) -> "PerClient":
-        """With the rows of one cohort ``[S]`` in their places; they are all there is if already gathered."""
+    def scatter(self, client_ids: Int[Array, " clients"], rows: Any) -> "PerClient":
+        """With the rows of one cohort ``[S, *p]`` replaced; if these are gathered, with all rows replaced."""
         if self.gathered:
             return PerClient(rows, gathered=True)
         return PerClient(jax.tree.map(lambda whole, part: whole.at[client_ids].set(part), self.rows, rows))
@@ -74,19 +75,19 @@ def is_per_client(node: Any) -> bool:
 def convert(function: Callable[..., Any], state: Any, *rest: Any) -> Any:
     """``state`` with ``function`` applied to every :class:`PerClient` in it; ``rest`` are states of the same form."""
 
-    def leaf(node, *others):
+    def leaf(node: Any, *others: Any) -> Any:
         return function(node, *others) if is_per_client(node) else node
 
     return jax.tree.map(leaf, state, *rest, is_leaf=is_per_client)
 
 
-def gather(state: Any, client_ids: jax.Array) -> Any:
-    """``state`` with nothing but one cohort's rows in every :class:`PerClient`."""
+def gather(state: Any, client_ids: Int[Array, " clients"]) -> Any:
+    """``state`` with only the rows of one cohort in every :class:`PerClient`."""
     return convert(lambda node: node.gather(client_ids), state)
 
 
-def scatter(state: Any, cohort: Any, client_ids: jax.Array) -> Any:
-    """``cohort``, a state with one cohort's rows, with all other rows as in ``state``."""
+def scatter(state: Any, cohort: Any, client_ids: Int[Array, " clients"]) -> Any:
+    """``cohort``, a state with the rows of one cohort, completed by the other rows of ``state``."""
     return convert(lambda mine, whole: whole.scatter(client_ids, mine.rows), cohort, state)
 
 
@@ -102,5 +103,5 @@ def num_bytes(state: Any) -> int:
 
 
 def without_rows(state: Any) -> Any:
-    """``state`` with nothing in any :class:`PerClient`: what is left lies on the device."""
+    """``state`` with every :class:`PerClient` empty: the part that stays on the device."""
     return convert(lambda node: PerClient((), gathered=True), state)

@@ -1,7 +1,7 @@
 """Server optimisers of federated learning, as their papers define them, for ``fedavg(server_optimizer=...)``.
 
-Each is an optax transformation of the pseudo-gradient, minus the averaged delta. Any other one from optax does as
-well; but ``optax.adam``, ``optax.yogi`` and ``optax.adagrad`` are not FedAdam, FedYogi and FedAdagrad:
+Each is an optax transformation of the pseudo-gradient, minus the averaged delta. Every other optax transformation can
+take its place; but ``optax.adam``, ``optax.yogi`` and ``optax.adagrad`` are not FedAdam, FedYogi and FedAdagrad:
 
 | | here, as in Reddi et al. | optax |
 | --- | --- | --- |
@@ -50,8 +50,8 @@ def fedavgm(
     """
     _check_rate(learning_rate)
     checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
-    still = checks.is_concrete(momentum) and momentum == 0
-    return optax.sgd(learning_rate, None if still else momentum, nesterov)
+    plain = checks.is_concrete(momentum) and momentum == 0
+    return optax.sgd(learning_rate, None if plain else momentum, nesterov)
 
 
 def fedadam(
@@ -71,7 +71,7 @@ def fedadam(
       learning_rate: server step size ``eta`` > 0, or a schedule.
       b1: decay of the first moment, in [0, 1).
       b2: decay of the second moment, in [0, 1).
-      tau: degree of adaptivity, > 0; smaller is more adaptive. The paper's default is 1e-3.
+      tau: degree of adaptivity, > 0; a smaller one is more adaptive. The paper's default is 1e-3.
 
     Returns:
       An optax ``GradientTransformation``.
@@ -80,8 +80,8 @@ def fedadam(
       ValueError: if an argument is out of range.
 
     References:
-      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the paper asks for
-      ``v >= tau^2`` at first; here it is equal. It does not say where ``m`` starts; here at 0.
+      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the paper requires
+      ``v >= tau^2`` at the start; here they are equal. It does not state the start of ``m``; here it is 0.
     """
     _check_decay("b2", b2)
     return _adaptive(lambda v, square: b2 * v + (1 - b2) * square, learning_rate, b1, tau)
@@ -90,29 +90,14 @@ def fedadam(
 def fedyogi(
     learning_rate: Any | optax.Schedule, b1: Any = 0.9, b2: Any = 0.99, tau: Any = 1e-3
 ) -> optax.GradientTransformation:
-    """FedYogi: FedAdam with a second moment that changes by no more than the square of the delta, up or down.
+    """FedYogi: FedAdam with a second moment that changes by at most the square of the delta, up or down.
 
     ::
 
         v_t = v_{t-1} - (1 - b2) Delta_t^2 sign(v_{t-1} - Delta_t^2)
 
-    and ``m_t`` and the step as in :func:`fedadam`. ``optax.yogi`` starts both moments at 1e-6 and corrects both.
-
-    Args:
-      learning_rate: server step size ``eta`` > 0, or a schedule.
-      b1: decay of the first moment, in [0, 1).
-      b2: 1 minus the rate of the second moment, in [0, 1).
-      tau: degree of adaptivity, > 0; smaller is more adaptive. The paper's default is 1e-3.
-
-    Returns:
-      An optax ``GradientTransformation``.
-
-    Raises:
-      ValueError: if an argument is out of range.
-
-    References:
-      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the starts are those of
-      :func:`fedadam`.
+    and ``m_t``, the step, the starts, the arguments and the reference as in :func:`fedadam`. ``optax.yogi`` starts both
+    moments at 1e-6 and corrects both.
     """
     _check_decay("b2", b2)
     return _adaptive(lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, tau)
@@ -125,23 +110,9 @@ def fedadagrad(learning_rate: Any | optax.Schedule, b1: Any = 0.0, tau: Any = 1e
 
         v_t = v_{t-1} + Delta_t^2
 
-    and ``m_t`` and the step as in :func:`fedadam`. ``optax.adagrad`` starts ``v`` at 0.1, far above the squares of
-    usual deltas, and adds its ``eps`` under the root.
-
-    Args:
-      learning_rate: server step size ``eta`` > 0, or a schedule.
-      b1: decay of the first moment, in [0, 1). The paper's experiments: 0, the delta itself.
-      tau: degree of adaptivity, > 0; smaller is more adaptive. The paper's default is 1e-3.
-
-    Returns:
-      An optax ``GradientTransformation``.
-
-    Raises:
-      ValueError: if an argument is out of range.
-
-    References:
-      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the starts are those of
-      :func:`fedadam`.
+    and ``m_t``, the step, the starts, the arguments and the reference as in :func:`fedadam`, without ``b2``. The
+    default ``b1 = 0``, the delta itself, is that of the paper's experiments. ``optax.adagrad`` starts ``v`` at 0.1, far
+    above the squares of usual deltas, and adds its ``eps`` under the root.
     """
     return _adaptive(lambda v, square: v + square, learning_rate, b1, tau)
 
@@ -154,21 +125,21 @@ class _Moments(NamedTuple):
 
 
 def _adaptive(
-    following: Callable[[jax.Array, jax.Array], jax.Array], learning_rate: Any | optax.Schedule, b1: Any, tau: Any
+    second_moment: Callable[[jax.Array, jax.Array], jax.Array], learning_rate: Any | optax.Schedule, b1: Any, tau: Any
 ) -> optax.GradientTransformation:
-    """Algorithm 2 of Reddi et al. with ``following``: ``(v, Delta^2) -> v``."""
+    """Algorithm 2 of Reddi et al. with ``second_moment``: ``(v_{t-1}, Delta_t^2) -> v_t``."""
     _check_rate(learning_rate)
     _check_decay("b1", b1)
     checks.positive("tau", tau)
 
-    def init(params):
+    def init(params: Params) -> _Moments:
         second = jax.tree.map(lambda p: jnp.full(p.shape, tau**2, p.dtype), params)
         return _Moments(tree.zeros_like(params), second)
 
-    def update(updates, state, params=None):
+    def update(updates: Params, state: Any, params: Params | None = None) -> tuple[Params, _Moments]:
         del params
         first = jax.tree.map(lambda m, g: (b1 * m + (1 - b1) * g).astype(m.dtype), state.first, updates)
-        second = jax.tree.map(lambda v, g: following(v, jnp.square(g)).astype(v.dtype), state.second, updates)
+        second = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)).astype(v.dtype), state.second, updates)
         step = jax.tree.map(lambda m, v: (m / (jnp.sqrt(v) + tau)).astype(m.dtype), first, second)
         return step, _Moments(first, second)
 

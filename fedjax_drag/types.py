@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     Attributes:
       x: inputs ``[B, *input_shape]``.
       y: integer labels ``[B]``.
-      real: ``[B]`` bool, which of the examples count, the others being padding; None if all do.
+      real: ``[B]`` bool, False for padding; None if all examples are real.
     """
 
     x: jax.Array
@@ -210,8 +210,10 @@ class Aggregator(NamedTuple):
 class Downlink(NamedTuple):
     """What the server sends before the local passes.
 
+    A :class:`ClientRule` sees the downlink of one client: there ``own`` is the client's row, without the axis ``[S]``.
+
     Attributes:
-      start: parameters every client starts from.
+      start: parameters from which every client starts, like ``params``.
       shared: pytree that is the same for all clients.
       own: pytree with a leading axis ``[S]``: one row for each client of the round.
     """
@@ -222,31 +224,163 @@ class Downlink(NamedTuple):
 
 
 class Uplink(NamedTuple):
-    """What the clients of a round send back; both have a leading axis ``[S]``.
+    """What the clients of a round send back; both halves have a leading axis ``[S]``.
 
     Attributes:
-      delta: ``w_end - start`` of each client.
-      aux: further message of the method, ``()`` where it has none.
+      delta: ``w_end - start`` of each client, ``[S, *p]``.
+      aux: further message of the method, a pytree; ``()`` where it has none.
     """
 
     delta: Deltas
     aux: Any = ()
 
 
+@runtime_checkable
+class GradFn(Protocol):
+    """The gradient of the client's mean loss on a mini-batch."""
+
+    def __call__(self, w: Params, batch: Batch, /) -> Params:
+        """Computes the gradient.
+
+        Args:
+          w: the point at which it is taken, like ``params``.
+          batch: the examples of the mean.
+
+        Returns:
+          The gradient, like ``params``.
+        """
+        ...
+
+
+@runtime_checkable
+class BeginFn(Protocol):
+    """Starts the local pass of one client."""
+
+    def __call__(self, downlink: Downlink, /) -> Any:
+        """Makes the carry of the first local step.
+
+        Args:
+          downlink: what the server sent to this client.
+
+        Returns:
+          The carry: a pytree of arrays whose structure, shapes and dtypes every step keeps; ``()`` for none.
+        """
+        ...
+
+
+@runtime_checkable
+class DirectionFn(Protocol):
+    """Computes one local step of one client."""
+
+    def __call__(
+        self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch, /
+    ) -> tuple[Params, Any]:
+        """Gives the direction against which the engine steps: ``w -= step_size * direction``.
+
+        Args:
+          grad_fn: gradient of the loss. It may be called several times, at any point; the call at ``w`` on ``batch``
+            costs nothing beyond the training loss, which the engine needs anyway.
+          w: the client's parameters before the step.
+          carry: what the last step, or ``begin``, returned.
+          downlink: what the server sent to this client.
+          batch: the mini-batch of the step.
+
+        Returns:
+          The direction, like ``w``, and the carry of the next step.
+        """
+        ...
+
+
+@runtime_checkable
+class ReportFn(Protocol):
+    """Ends the local pass of one client."""
+
+    def __call__(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array, /) -> Any:
+        """Makes the message that goes with the delta.
+
+        Args:
+          downlink: what the server sent to this client.
+          w_end: the client's parameters after the last step.
+          carry: what the last step returned.
+          total_step_size: sum of the step sizes taken (scalar), ``U eta`` for U steps of size eta.
+
+        Returns:
+          ``aux``, a pytree of arrays; ``()`` for none. The engine computes the delta ``w_end - start`` itself.
+        """
+        ...
+
+
 class ClientRule(NamedTuple):
     """What one client computes; the functions see one client, without a leading axis.
 
     Attributes:
-      begin: ``(downlink) -> carry`` at the start of a local pass.
-      direction: ``(grad_fn, w, carry, downlink, batch) -> (direction, carry)``. The engine steps
-        ``w -= step_size * direction``. ``grad_fn(w, batch)`` may be called more than once.
-      report: ``(downlink, w_end, carry, total_step_size) -> aux``, the message beside the delta.
-        ``total_step_size`` is the sum of the step sizes taken.
+      begin: ``(downlink) -> carry`` at the start of a local pass; see :class:`BeginFn`.
+      direction: ``(grad_fn, w, carry, downlink, batch) -> (direction, carry)`` in every local step; see
+        :class:`DirectionFn`.
+      report: ``(downlink, w_end, carry, total_step_size) -> aux``, the message beside the delta; see
+        :class:`ReportFn`.
     """
 
-    begin: Callable[[Downlink], Any]
-    direction: Callable[..., tuple[Params, Any]]
-    report: Callable[..., Any]
+    begin: BeginFn
+    direction: DirectionFn
+    report: ReportFn
+
+
+@runtime_checkable
+class BroadcastFn(Protocol):
+    """Prepares what the server sends to the clients of a round."""
+
+    def __call__(self, params: Params, state: State, client_ids: jax.Array, /) -> Downlink:
+        """Makes the downlink of a round.
+
+        Args:
+          params: the global parameters.
+          state: of the method. Its :class:`~fedjax_drag.per_client.PerClient` hold the rows of this cohort, in the
+            order of ``client_ids``.
+          client_ids: the clients of the round, int32 ``[S]``.
+
+        Returns:
+          The downlink, ``own`` with a leading axis ``[S]`` in the order of ``client_ids``.
+        """
+        ...
+
+
+@runtime_checkable
+class AggregateFn(Protocol):
+    """Ends a round: moves the global parameters by what the clients sent."""
+
+    def __call__(self, params: Params, uplink: Uplink, state: State, /, **extras: Any) -> tuple[Params, State]:
+        """Computes the parameters and the state after a round; pure and jittable.
+
+        Args:
+          params: the global parameters before the round.
+          uplink: the messages of the S clients.
+          state: of the method before the round.
+          **extras: as for :class:`Aggregator`. A method names those that it uses as keyword-only parameters without a
+            default, so that a missing one is a TypeError, and ends with ``**extras``.
+
+        Returns:
+          The parameters and the state after the round. ``state.metrics`` keeps the keys that it has from ``init`` on.
+        """
+        ...
+
+
+@runtime_checkable
+class EligibleFn(Protocol):
+    """Names the clients that may take part."""
+
+    def __call__(self, state: State, /) -> jax.Array:
+        """Computes the mask of the clients that may be drawn for the next round, bool ``[M]``."""
+        ...
+
+
+@runtime_checkable
+class OutputFn(Protocol):
+    """Computes the model that a method hands out where this is not the global model."""
+
+    def __call__(self, params: Params, state: State, /) -> Params:
+        """Computes the model from the parameters and the state after a round, like ``params``."""
+        ...
 
 
 class Algorithm(NamedTuple):
@@ -254,28 +388,27 @@ class Algorithm(NamedTuple):
 
     Attributes:
       client: the :class:`ClientRule` of the local pass.
-      init: ``(params) -> state``.
-      broadcast: ``(params, state, client_ids) -> Downlink`` for the clients of the round.
-      aggregate: ``(params, uplink, state, **extras) -> (params, state)``; extras as for
-        :class:`Aggregator`.
+      init: ``(params) -> state``. ``state.metrics`` is as for :class:`Aggregator`.
+      broadcast: ``(params, state, client_ids) -> Downlink`` for the clients of the round; see :class:`BroadcastFn`.
+      aggregate: ``(params, uplink, state, **extras) -> (params, state)``; see :class:`AggregateFn`.
       needs: names of extras that the engine must compute.
       split: as for :class:`Aggregator`, of the uplink for ``aggregate``.
-      eligible: ``(state) -> [M]`` bool, who may be drawn for the next round; default everybody. If they are
-        fewer than a cohort, others fill it up with ``valid`` False.
-      output: ``(params, state) -> params``, the model that the method hands out where it is not ``params``;
-        evaluated beside it.
-      sums: ``aggregate`` for uplinks that come in chunks; None if it must see all of them together. In
+      eligible: ``(state) -> [M]`` bool, who may be drawn for the next round; None for all clients. If fewer are
+        eligible than a cohort has places, others fill it up with ``valid`` False.
+      output: ``(params, state) -> params``, the model that the method hands out where it is not ``params``; the
+        engine evaluates both.
+      sums: ``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once. In
         ``accumulate``, the per-client rows of the state are those of the chunk.
     """
 
     client: ClientRule
     init: Callable[[Params], State]
-    broadcast: Callable[..., Downlink]
-    aggregate: Callable[..., tuple[Params, State]]
+    broadcast: BroadcastFn
+    aggregate: AggregateFn
     needs: frozenset[str] = frozenset()
     split: Literal["clients", "coordinates"] = "coordinates"
-    eligible: Callable[[State], jax.Array] | None = None
-    output: Callable[[Params, State], Params] | None = None
+    eligible: EligibleFn | None = None
+    output: OutputFn | None = None
     sums: Sums | None = None
 
     @property
@@ -284,26 +417,87 @@ class Algorithm(NamedTuple):
         return self.sums if self.sums is not None and self.sums.whole is self.aggregate else None
 
 
+@runtime_checkable
+class PoisonFn(Protocol):
+    """Changes the examples that a malicious client trains on."""
+
+    def __call__(
+        self, key: jax.Array, batch: Batch, /, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
+    ) -> Batch:
+        """Poisons a mini-batch of a malicious client; it is called for no other.
+
+        Args:
+          key: random key of this client, the same in every round and step.
+          batch: the client's own examples.
+          positions: places of the batch's examples in the client's list, int ``[B]``. The list is in random order, so
+            that a prefix of it is a random subset.
+          num_examples: length of that list, scalar.
+          num_classes: C; labels are 0 .. C - 1.
+
+        Returns:
+          The batch to train on, in the same shapes and dtypes.
+        """
+        ...
+
+
+@runtime_checkable
+class ForgeFn(Protocol):
+    """Changes the messages of the malicious clients."""
+
+    def __call__(
+        self, key: jax.Array, uplink: Uplink, malicious: jax.Array, /, *, client_ids: jax.Array, **knowledge: Any
+    ) -> Uplink:
+        """Forges the messages of a round.
+
+        Args:
+          key: random key of the round.
+          uplink: what all S clients would honestly send.
+          malicious: the clients that attack, bool ``[S]``.
+          client_ids: int32 ``[S]``.
+          **knowledge: ``round`` (scalar, from 0), and what :attr:`Attack.needs` names.
+
+        Returns:
+          The messages that reach the server; those of benign clients keep their bits.
+        """
+        ...
+
+
+@runtime_checkable
+class GoalFn(Protocol):
+    """Defines the success of a targeted attack."""
+
+    def __call__(self, x: jax.Array, y: jax.Array, num_classes: int, /) -> tuple[jax.Array, jax.Array]:
+        """Makes the examples on which the success of the attack is measured.
+
+        Args:
+          x: test inputs ``[B, *input_shape]``.
+          y: their true labels, int ``[B]``.
+          num_classes: C.
+
+        Returns:
+          The inputs to evaluate the model on, and the labels ``[B]`` that the attacker wants for them. An example whose
+          wanted label is the true one is not counted.
+        """
+        ...
+
+
 class Attack(NamedTuple):
-    """What malicious clients do; a hook that is None leaves that side honest.
+    """What malicious clients do; a function that is None leaves that side honest.
 
     Attributes:
-      poison: ``(key, batch, *, positions, num_examples, num_classes) -> batch``: what a malicious client trains
-        on. ``positions`` ``[B]`` are the batch's places in the client's own list of ``num_examples`` examples,
-        which is in random order, so that a prefix is a random subset. Called for malicious clients only.
-      forge: ``(key, uplink, malicious, *, client_ids, **knowledge) -> uplink``: what malicious clients send. It
-        sees the whole round, ``malicious`` is ``[S]`` bool, and returns benign rows bit for bit. ``knowledge`` is
-        ``round`` and what ``needs`` asks for.
-      needs: what the attacker must be told, by keyword. ``"last_update"``: the last round's change of the global
-        parameters. ``"root_delta"``: what the server's own pass on its root data gave, like ``params``; only with
-        a method that has one. ``"aggregate"``: ``(uplink) -> update``, the change of the global parameters that
-        the server would make of such messages in this round, but for a random draw of its own.
-      goal: ``(x, y, num_classes) -> (x, wanted)``: what the attacker wants the model to say. Of test inputs
-        ``[B, *input_shape]`` and labels ``[B]`` it makes those to ask with, and the labels ``[B]`` that would be its
-        success; where ``wanted`` is the true label, an example does not count. None if any error will do.
+      poison: ``(key, batch, *, positions, num_examples, num_classes) -> batch``: what a malicious client trains on;
+        see :class:`PoisonFn`.
+      forge: ``(key, uplink, malicious, *, client_ids, **knowledge) -> uplink``: what malicious clients send; see
+        :class:`ForgeFn`.
+      needs: names of the keywords that ``forge`` must receive. ``"last_update"``: the last round's change of the global
+        parameters, like ``params``. ``"root_delta"``: the delta of the server's own pass on its root data, like
+        ``params``; only with a method that has one. ``"aggregate"``: ``(uplink) -> update``, the change of the global
+        parameters that the server would make of such messages in this round, except for its own random draws.
+      goal: ``(x, y, num_classes) -> (x, wanted)``: what the attacker wants the model to predict; see :class:`GoalFn`.
+        None if any wrong prediction is a success.
     """
 
-    poison: Callable[..., Batch] | None = None
-    forge: Callable[..., Uplink] | None = None
+    poison: PoisonFn | None = None
+    forge: ForgeFn | None = None
     needs: frozenset[str] = frozenset()
-    goal: Callable[..., tuple[jax.Array, jax.Array]] | None = None
+    goal: GoalFn | None = None

@@ -46,7 +46,7 @@ def rounds(draw):
 
 @given(rounds())
 @settings(max_examples=25, deadline=None)
-def test_putting_changes_the_rows_that_count_and_no_other_bit(case):
+def test_put_changes_the_counted_rows_and_no_other_bit(case):
     """Whatever is sent in place of the others, and whatever number lies there."""
     ids, counted, seed = case
     before = PerClient(jax.tree.map(lambda x: x.at[ids[0]].set(-0.0), stacked(M, seed)))
@@ -97,7 +97,7 @@ def test_rows_keep_their_precision():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
-def test_everybody_starts_from_zero(dtype):
+def test_every_client_starts_from_zero(dtype):
     params = nested_params(dtype)
     for built, expected in (
         (per_client.zeros(params, M), dtype),
@@ -109,7 +109,7 @@ def test_everybody_starts_from_zero(dtype):
             assert not row.any()
 
 
-def test_it_is_found_converted_and_counted_wherever_it_is():
+def test_per_client_state_is_listed_converted_and_counted_in_any_state():
     state = feddc(M).init(nested_params())
     assert [node is kept for node, kept in zip(per_client.found_in(state), state[3:5], strict=True)] == [True, True]
     assert per_client.found_in({"control": jnp.ones(3)}) == []

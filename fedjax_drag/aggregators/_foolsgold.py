@@ -91,7 +91,7 @@ def foolsgold(num_clients: int) -> Aggregator:
     return Aggregator(init, apply, frozenset({"client_ids"}))
 
 
-def _grown(history: PerClient, deltas: Deltas, valid: Bool[Array, " clients"]) -> Any:
+def _grown(history: Deltas, deltas: Deltas, valid: Bool[Array, " clients"]) -> Deltas:
     """The cohort's sums with the deltas of the clients that count."""
     add = lambda past, delta: past + jnp.where(tree.expand(valid, delta), tree.accurate(delta), 0)
     return jax.tree.map(add, history, deltas)

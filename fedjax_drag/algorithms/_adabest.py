@@ -7,16 +7,16 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import server_side
+from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, server_side
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
+from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
 
 class AdaBestState(NamedTuple):
     """State of :func:`adabest`.
 
     Attributes:
-      aggregator: state of the aggregation rule, its metrics apart.
+      aggregator: state of the aggregation rule, without its metrics.
       average: the last round's ``theta_bar``, like ``params``; ``theta_0`` before the first round.
       correction: the server's correction ``h``, like ``params``.
       client_corrections: ``h_m``, ``[M, *p]``.
@@ -43,21 +43,21 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     The corrections start at zero, so that a client's first participation leaves ``h_m = -mu g_m``, and
     ``theta_bar_prev`` at ``theta_0``. With ``mu = beta = 0`` the parameters are those of the plain aggregation rule.
 
-    Where all clients take part in every round, a fixed point is no stationary point of the objective ``F``, but one
-    of ``F(theta) + mu (1 - beta) / 2 ||theta - theta_0||^2``.
+    With full participation, a fixed point is a stationary point of
+    ``F(theta) + mu (1 - beta) / 2 ||theta - theta_0||^2``, not of the objective ``F``.
 
     Args:
       num_clients: M, clients in the federation; the state holds one correction for each.
       mu: strength of the clients' correction, >= 0. Paper of DRAG: 0.02.
       beta: strength of the server's correction, in [0, 1]. Paper of DRAG: 0.8 for EMNIST, 0.2 for CIFAR-10.
       aggregator: rule that takes the place of the mean of the deltas; default
-        :func:`~fedjax_drag.aggregators.fedavg`. ``theta_bar`` is where it leads.
+        :func:`~fedjax_drag.aggregators.fedavg`. It moves ``theta`` to ``theta_bar``.
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. It needs the extra ``round``. Metrics: those of ``aggregator``, and
       the scalar ``correction_norm`` ``||h||``. There is no message ``aux``: a client's delta changes its own row of
-      the state, and everything that is shared through ``aggregator`` only. It sums as
-      deltas come if ``aggregator`` can, and then keeps nothing of each client but its row of the state.
+      the state, and everything that is shared through ``aggregator`` only. Deltas can be summed in chunks if
+      ``aggregator`` can; then only its row of the state is kept of each client.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -65,58 +65,73 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     References:
       Varno et al., AdaBest: Minimizing client drift in federated learning via adaptive bias estimation, 2022;
       settings of Zhu et al., DRAG: Divergence-based adaptive aggregation in federated learning on non-IID data,
-      Section VI. **[reading]** ``t - t_m`` counts rounds whose message was counted: a rejected client's ``t_m``
-      stays as well. ``mu`` is the same for all clients; its authors' code scales it by each client's number of
-      examples.
+      Section VI. **[reading]** ``t_m`` is the last round in which the client's message was counted: a rejected
+      message does not change it. ``mu`` is the same for all clients; its authors' code scales it by each client's
+      number of examples.
     """
     checks.count("num_clients", num_clients, 1)
     checks.in_range("mu", mu, 0.0)
     checks.in_range("beta", beta, 0.0, 1.0)
     rule = aggregator or fedavg()
 
-    def init(params):
-        rows = per_client.zeros(params, num_clients)
-        inner = rule.init(params)
-        metrics = {**inner.metrics, "correction_norm": jnp.zeros(())}
-        average = jax.tree.map(jnp.array, params)  # a copy: the caller may donate both
+    def init(params: Params) -> AdaBestState:
+        inner, metrics = apart(rule.init(params), correction_norm=jnp.zeros(()))
         return AdaBestState(
-            inner._replace(metrics={}),
-            average,
-            tree.zeros_like(params),
-            rows,
-            jnp.full(num_clients, -1, jnp.int32),
-            metrics,
+            aggregator=inner,
+            average=jax.tree.map(jnp.array, params),  # a copy: the caller may donate both
+            correction=tree.zeros_like(params),
+            client_corrections=per_client.zeros(params, num_clients),
+            last_rounds=jnp.full(num_clients, -1, jnp.int32),
+            metrics=metrics,
         )
 
-    def broadcast(params, state, client_ids):
-        return Downlink(start=params, own=state.client_corrections.take(client_ids))
+    aggregate, sums = server_side(rule, *_server(num_clients, mu, beta))
+    client = ClientRule(begin=lambda downlink: (), direction=_direction, report=lambda *_: ())
+    needs = rule.needs | {"client_ids", "round"}
+    return Algorithm(client, init, _broadcast, aggregate, needs, rule.split, sums=sums)
 
-    def direction(grad_fn, w, carry, downlink, batch):
-        return tree.subtract(grad_fn(w, batch), downlink.own), carry
 
-    def own(uplink, state, counted, *, client_ids, round, **_):
+def _broadcast(params: Params, state: AdaBestState, client_ids: jax.Array) -> Downlink:
+    return Downlink(start=params, own=state.client_corrections.take(client_ids))
+
+
+def _direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    """``grad f_m(w) - h_m``."""
+    return tree.subtract(grad_fn(w, batch), downlink.own), carry
+
+
+def _server(num_clients: int, mu: Any, beta: Any) -> tuple[ContributeFn, CloseFn]:
+    """The clients' corrections, and what the server adds to the rule's step."""
+
+    def contribute(
+        uplink: Uplink, state: AdaBestState, counted: jax.Array, *, client_ids: jax.Array, round: jax.Array, **_: Any
+    ) -> Contribution:
         del counted
         # No round has passed between a client's first message and a zero row; the same round again counts as one.
         fade = 1 / tree.accurate(jnp.maximum(round - state.last_rounds[client_ids], 1))
 
-        def updated(h_m, g):
-            return tree.expand(fade, g) * h_m - mu * g
+        def corrected(h_m: jax.Array, g_m: jax.Array) -> jax.Array:
+            return tree.expand(fade, g_m) * h_m - mu * g_m  # h_m / (t - t_m) - mu g_m
 
-        return (), jax.tree.map(updated, state.client_corrections.take(client_ids), uplink.delta)
+        return Contribution(rows=jax.tree.map(corrected, state.client_corrections.take(client_ids), uplink.delta))
 
-    def close(params, state, outcome, *, client_ids, round, **_):
-        average, counted = outcome.moved, outcome.counted
-        correction = jax.tree.map(lambda before, now: (beta * (before - now)).astype(now.dtype), state.average, average)
-        after = tree.subtract(average, correction), average, correction
-        moved, average, correction = tree.where(counted.any(), after, (params, state.average, state.correction))
-        rows = state.client_corrections.put(client_ids, outcome.rows, counted)
+    def close(
+        params: Params, state: AdaBestState, outcome: Outcome, *, client_ids: jax.Array, round: jax.Array, **_: Any
+    ) -> tuple[Params, AdaBestState]:
+        counted, theta_bar = outcome.counted, outcome.moved
+        h = jax.tree.map(lambda before, now: (beta * (before - now)).astype(now.dtype), state.average, theta_bar)
+        theta = tree.subtract(theta_bar, h)
+        now, before = (theta, theta_bar, h), (params, state.average, state.correction)
+        theta, theta_bar, h = tree.where(counted.any(), now, before)
         here = jnp.where(counted, client_ids, num_clients)  # beyond the last row: dropped
-        last_rounds = state.last_rounds.at[here].set(jnp.asarray(round, jnp.int32), mode="drop")
-        metrics = {**outcome.inner.metrics, "correction_norm": tree.norm(correction)}
-        inner = outcome.inner._replace(metrics={})
-        return moved, AdaBestState(inner, average, correction, rows, last_rounds, metrics)
+        inner, metrics = apart(outcome.inner, correction_norm=tree.norm(h))
+        return theta, AdaBestState(
+            aggregator=inner,
+            average=theta_bar,
+            correction=h,
+            client_corrections=state.client_corrections.put(client_ids, outcome.rows, counted),
+            last_rounds=state.last_rounds.at[here].set(jnp.asarray(round, jnp.int32), mode="drop"),
+            metrics=metrics,
+        )
 
-    aggregate, sums = server_side(rule, own, close)
-    client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
-    needs = rule.needs | {"client_ids", "round"}
-    return Algorithm(client, init, broadcast, aggregate, needs, rule.split, sums=sums)
+    return contribute, close

@@ -1,4 +1,4 @@
-"""FedACG: clients start from where the server's momentum is about to lead."""
+"""FedACG: clients start at the point to which the server's momentum leads."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import server_side
+from fedjax_drag.algorithms._inner import Contribution, Outcome, apart, server_side
 from fedjax_drag.clients import fedprox
 from fedjax_drag.types import Aggregator, Algorithm, Downlink, Params, State
 
@@ -16,7 +16,7 @@ class FedACGState(NamedTuple):
     """State of :func:`fedacg`.
 
     Attributes:
-      aggregator: state of the aggregation rule, its metrics apart.
+      aggregator: state of the aggregation rule, without its metrics.
       momentum: the server's momentum ``m``, like ``params``.
       metrics: those of the aggregation rule, and the norm of the momentum.
     """
@@ -27,7 +27,7 @@ class FedACGState(NamedTuple):
 
 
 def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = None) -> Algorithm:
-    """Sends the parameters that the momentum leads to, and holds the clients near them.
+    """Starts clients at the point to which the server's momentum leads, and holds them near it.
 
     ::
 
@@ -46,8 +46,8 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. Metrics: those of ``aggregator``, and the scalar ``momentum_norm``
       ``||m||``. There is no message ``aux``: what clients send reaches the parameters and the momentum through
-      ``aggregator`` only, but what gets past it stays in the momentum for about ``1 / (1 - lam)`` rounds. It sums as
-      deltas come if ``aggregator`` can.
+      ``aggregator`` only, but an error that passes it stays in the momentum for about ``1 / (1 - lam)`` rounds. Deltas
+      can be summed in chunks if ``aggregator`` can.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -55,7 +55,7 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
     References:
       Kim, Kim and Han, Communication-efficient federated learning with accelerated client gradient, 2024; as
       given by Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section
-      VI. **[reading]** There the client's step has a norm, a number, where the vector ``w - phi`` belongs.
+      VI. **[reading]** The latter prints a norm, a number, in the client's step in place of the vector ``w - phi``.
       **[reading]** Clients start at ``phi``, as in the original; Algorithm 1 of Liu et al., TACO: Tackling
       over-correction in federated learning with tailored adaptive correction, starts them at ``theta`` and only pulls
       them towards the look-ahead. In the loss the term is ``beta/2 ||w - phi||^2``; its authors' code has no 1/2, so
@@ -65,28 +65,24 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
     checks.in_range("beta", beta, 0.0)
     rule = aggregator or fedavg()
 
-    def lookahead(params, state):
-        return tree.move(params, tree.scale(lam, state.momentum))
+    def init(params: Params) -> FedACGState:
+        inner, metrics = apart(rule.init(params), momentum_norm=jnp.zeros(()))
+        return FedACGState(inner, tree.zeros_like(params), metrics)
 
-    def init(params):
-        inner = rule.init(params)
-        metrics = {**inner.metrics, "momentum_norm": jnp.zeros(())}
-        return FedACGState(inner._replace(metrics={}), tree.zeros_like(params), metrics)
+    def lookahead(params: Params, state: FedACGState) -> Params:
+        return tree.move(params, tree.scale(lam, state.momentum))  # phi = theta + lam m
 
-    def broadcast(params, state, client_ids):
+    def broadcast(params: Params, state: FedACGState, client_ids: jax.Array) -> Downlink:
         del client_ids
         return Downlink(start=lookahead(params, state))
 
-    def own(uplink, state, counted, **_):
-        del uplink, state, counted
-        return (), ()
-
-    def close(params, state, outcome, **_):
-        # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
-        after = outcome.moved, tree.subtract(outcome.moved, params)
-        moved, momentum = tree.where(outcome.counted.any(), after, (params, state.momentum))
-        metrics = {**outcome.inner.metrics, "momentum_norm": tree.norm(momentum)}
-        return moved, FedACGState(outcome.inner._replace(metrics={}), momentum, metrics)
-
-    aggregate, sums = server_side(rule, own, close, start=lookahead)
+    aggregate, sums = server_side(rule, lambda *_, **__: Contribution(), _close, start=lookahead)
     return Algorithm(fedprox(beta), init, broadcast, aggregate, rule.needs, rule.split, sums=sums)
+
+
+def _close(params: Params, state: FedACGState, outcome: Outcome, **_: Any) -> tuple[Params, FedACGState]:
+    # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
+    now = outcome.moved, tree.subtract(outcome.moved, params)
+    theta, m = tree.where(outcome.counted.any(), now, (params, state.momentum))
+    inner, metrics = apart(outcome.inner, momentum_norm=tree.norm(m))
+    return theta, FedACGState(inner, m, metrics)

@@ -7,16 +7,17 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import server_side
+from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, server_side
+from fedjax_drag.algorithms._scaffold import control_change
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
+from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
 
 class FedDCState(NamedTuple):
     """State of :func:`feddc`.
 
     Attributes:
-      aggregator: state of the aggregation rule, its metrics apart.
+      aggregator: state of the aggregation rule, without its metrics.
       drift: the mean of ``client_drifts``, like ``params``.
       control: server control variate ``c``, like ``params``: the mean of ``client_controls``.
       client_drifts: ``h_m``, ``[M, *p]``.
@@ -41,7 +42,7 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
                  h_m <- h_m + g_m;   c_m' = c_m - c - g_m / (U eta)
         server:  theta <- theta + mean g_m + (1/M) sum_m h_m;   c += (1/M) sum_m (c_m' - c_m)
 
-    The sums run over all M clients, of whom the absent ones have not changed. Everything starts at zero. With
+    The sums run over all M clients; those that are absent do not change. Everything starts at zero. With
     ``b = 0`` this is :func:`~fedjax_drag.algorithms.feddyn`, whose correction is ``-a`` times the drift.
 
     Args:
@@ -53,12 +54,12 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. Metrics: those of
-      ``aggregator``, and the scalar ``drift_norm`` ``||(1/M) sum_m h_m||``. Only ``mean g_m`` is ``aggregator``'s:
-      the drifts sum up the deltas, and ``c`` the ``aux``, of all clients that are not rejected, so that a malicious
-      client can still move both, by ``1/M`` of what it sends and without bound: by its delta this round's parameters
-      and all later ones, by its ``aux``, from the next round on, all clients' steps alike, which ``aggregator``
-      cannot tell. A client with a non-finite entry in either half is rejected whole. It sums as
-      deltas come if ``aggregator`` can, and then keeps nothing of each client but its rows of the state.
+      ``aggregator``, and the scalar ``drift_norm`` ``||(1/M) sum_m h_m||``. ``aggregator`` protects ``mean g_m``
+      only: the drifts sum up the deltas, and ``c`` the ``aux``, of all clients that are not rejected. A malicious
+      client can move both without bound, by ``1/M`` of what it sends: by its delta the parameters of this and all
+      later rounds, by its ``aux`` the steps of all clients from the next round on, in a direction common to all,
+      which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole. Messages
+      can be summed in chunks if ``aggregator`` can; then only its rows of the state are kept of each client.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -75,47 +76,70 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
     checks.in_range("correction", correction, 0.0)
     rule = aggregator or fedavg()
 
-    def init(params):
-        rows = per_client.zeros(params, num_clients)
-        zero = tree.zeros_like
-        inner = rule.init(params)
-        metrics = {**inner.metrics, "drift_norm": jnp.zeros(())}
-        return FedDCState(inner._replace(metrics={}), zero(params), zero(params), rows, zero(rows), metrics)
+    def init(params: Params) -> FedDCState:
+        inner, metrics = apart(rule.init(params), drift_norm=jnp.zeros(()))
+        zero, rows = tree.zeros_like, per_client.zeros(params, num_clients)
+        return FedDCState(inner, zero(params), zero(params), rows, zero(rows), metrics)
 
-    def broadcast(params, state, client_ids):
-        own = state.client_drifts.take(client_ids), state.client_controls.take(client_ids)
-        return Downlink(start=params, shared=state.control, own=own)
+    aggregate, sums = server_side(rule, *_server(num_clients))
+    client = _client(a, correction)
+    needs = rule.needs | {"client_ids"}
+    return Algorithm(client, init, _broadcast, aggregate, needs, rule.split, sums=sums)
 
-    def direction(grad_fn, w, carry, downlink, batch):
-        drift, control = downlink.own
-        penalised = jax.tree.map(
-            lambda g, x, h_m, x0: g + a * (x + h_m - x0), grad_fn(w, batch), w, drift, downlink.start
+
+class _Own(NamedTuple):
+    """Of one client, or with a leading axis ``[S]``: its drift ``h_m`` and its control variate ``c_m``."""
+
+    drift: Params
+    control: Params
+
+
+def _broadcast(params: Params, state: FedDCState, client_ids: jax.Array) -> Downlink:
+    own = _Own(state.client_drifts.take(client_ids), state.client_controls.take(client_ids))
+    return Downlink(start=params, shared=state.control, own=own)
+
+
+def _client(a: Any, b: Any) -> ClientRule:
+    """The local step, which the drift and the control variates correct."""
+
+    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        def penalised(g: jax.Array, w: jax.Array, h_m: jax.Array, theta: jax.Array) -> jax.Array:
+            return g + a * (w + h_m - theta)
+
+        def corrected(d: jax.Array, c: jax.Array, c_m: jax.Array) -> jax.Array:
+            return d + b * (c - c_m)
+
+        own: _Own = downlink.own
+        penalty = jax.tree.map(penalised, grad_fn(w, batch), w, own.drift, downlink.start)
+        return jax.tree.map(corrected, penalty, downlink.shared, own.control), carry
+
+    return ClientRule(begin=lambda downlink: (), direction=direction, report=control_change)
+
+
+def _server(num_clients: int) -> tuple[ContributeFn, CloseFn]:
+    """The drifts and the control variates, and what the server adds to the rule's step."""
+
+    def contribute(
+        uplink: Uplink, state: FedDCState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
+    ) -> Contribution:
+        change = _Own(uplink.delta, uplink.aux)  # h_m <- h_m + g_m;   c_m <- c_m'
+        before = _Own(state.client_drifts.take(client_ids), state.client_controls.take(client_ids))
+        total = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, change)
+        return Contribution(total, tree.add(before, change))
+
+    def close(
+        params: Params, state: FedDCState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
+    ) -> tuple[Params, FedDCState]:
+        h, c = tree.move(_Own(state.drift, state.control), outcome.total)
+        theta = tree.where(outcome.counted.any(), tree.move(outcome.moved, h), params)
+        inner, metrics = apart(outcome.inner, drift_norm=tree.norm(h))
+        return theta, FedDCState(
+            aggregator=inner,
+            drift=h,
+            control=c,
+            client_drifts=state.client_drifts.put(client_ids, outcome.rows.drift, outcome.counted),
+            client_controls=state.client_controls.put(client_ids, outcome.rows.control, outcome.counted),
+            metrics=metrics,
         )
-        corrected = jax.tree.map(lambda d, c, c_m: d + correction * (c - c_m), penalised, downlink.shared, control)
-        return corrected, carry
 
-    def report(downlink, w_end, carry, total_step_size):
-        del carry
-        return jax.tree.map(
-            lambda c, w, start: (-c - (w - start) / total_step_size).astype(c.dtype),
-            downlink.shared,
-            w_end,
-            downlink.start,
-        )
-
-    def own(uplink, state, counted, *, client_ids, **_):
-        change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, (uplink.delta, uplink.aux))
-        rows = state.client_drifts.take(client_ids), state.client_controls.take(client_ids)
-        return change, tree.add(rows, (uplink.delta, uplink.aux))
-
-    def close(params, state, outcome, *, client_ids, **_):
-        drift, control = tree.move((state.drift, state.control), outcome.total)
-        moved = tree.where(outcome.counted.any(), tree.move(outcome.moved, drift), params)
-        drifts = state.client_drifts.put(client_ids, outcome.rows[0], outcome.counted)
-        controls = state.client_controls.put(client_ids, outcome.rows[1], outcome.counted)
-        metrics = {**outcome.inner.metrics, "drift_norm": tree.norm(drift)}
-        return moved, FedDCState(outcome.inner._replace(metrics={}), drift, control, drifts, controls, metrics)
-
-    aggregate, sums = server_side(rule, own, close)
-    client = ClientRule(begin=lambda downlink: (), direction=direction, report=report)
-    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, sums=sums)
+    return contribute, close

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import server_side
+from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, server_side
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
+from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
 
 class FedDynState(NamedTuple):
     """State of :func:`feddyn`.
 
     Attributes:
-      aggregator: state of the aggregation rule, its metrics apart.
+      aggregator: state of the aggregation rule, without its metrics.
       correction: the server's ``h``, like ``params``: the mean of ``client_corrections``.
       client_corrections: ``h_m``, ``[M, *p]``.
       metrics: those of the aggregation rule, and the norm of the server's correction.
@@ -29,7 +29,7 @@ class FedDynState(NamedTuple):
 
 
 def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None) -> Algorithm:
-    """Adds to every client's loss a linear and a quadratic term that vanish together at the optimum.
+    """Adds to every client's loss a linear and a quadratic term; both vanish at the optimum.
 
     ::
 
@@ -48,10 +48,10 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. Metrics: those of ``aggregator``, and the scalar ``correction_norm``
-      ``||h||``. There is no message ``aux``. Only ``mean g_m`` is ``aggregator``'s: ``h`` is a plain sum of the
+      ``||h||``. There is no message ``aux``. ``aggregator`` protects ``mean g_m`` only: ``h`` is a plain sum of the
       deltas that are not rejected, so that a malicious client can still move ``h``, and with it the parameters, by
-      ``1/M`` of its delta in every later round. It sums as
-      deltas come if ``aggregator`` can, and then keeps nothing of each client but its row of the state.
+      ``1/M`` of its delta in every later round. Deltas can be summed in chunks if ``aggregator`` can; then only its
+      row of the state is kept of each client.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -66,33 +66,43 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
     checks.positive("a", a)
     rule = aggregator or fedavg()
 
-    def init(params):
-        rows = per_client.zeros(params, num_clients)
-        inner = rule.init(params)
-        metrics = {**inner.metrics, "correction_norm": jnp.zeros(())}
-        return FedDynState(inner._replace(metrics={}), tree.zeros_like(params), rows, metrics)
+    def init(params: Params) -> FedDynState:
+        inner, metrics = apart(rule.init(params), correction_norm=jnp.zeros(()))
+        return FedDynState(inner, tree.zeros_like(params), per_client.zeros(params, num_clients), metrics)
 
-    def broadcast(params, state, client_ids):
-        return Downlink(start=params, own=state.client_corrections.take(client_ids))
+    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        def regularised(g: jax.Array, h_m: jax.Array, w: jax.Array, theta: jax.Array) -> jax.Array:
+            return g - h_m + a * (w - theta)
 
-    def direction(grad_fn, w, carry, downlink, batch):
-        regularised = jax.tree.map(
-            lambda g, h_m, x, x0: g - h_m + a * (x - x0), grad_fn(w, batch), downlink.own, w, downlink.start
-        )
-        return regularised, carry
+        return jax.tree.map(regularised, grad_fn(w, batch), downlink.own, w, downlink.start), carry
 
-    def own(uplink, state, counted, *, client_ids, **_):
-        total = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.delta)
-        return total, jax.tree.map(lambda h_m, g: h_m - a * g, state.client_corrections.take(client_ids), uplink.delta)
-
-    def close(params, state, outcome, *, client_ids, **_):
-        correction = tree.move(state.correction, tree.scale(-a, outcome.total))
-        moved = jax.tree.map(lambda q, h: (q - h / a).astype(q.dtype), outcome.moved, correction)
-        moved = tree.where(outcome.counted.any(), moved, params)
-        rows = state.client_corrections.put(client_ids, outcome.rows, outcome.counted)
-        metrics = {**outcome.inner.metrics, "correction_norm": tree.norm(correction)}
-        return moved, FedDynState(outcome.inner._replace(metrics={}), correction, rows, metrics)
-
-    aggregate, sums = server_side(rule, own, close)
+    aggregate, sums = server_side(rule, *_server(num_clients, a))
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
-    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, sums=sums)
+    return Algorithm(client, init, _broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, sums=sums)
+
+
+def _broadcast(params: Params, state: FedDynState, client_ids: jax.Array) -> Downlink:
+    return Downlink(start=params, own=state.client_corrections.take(client_ids))
+
+
+def _server(num_clients: int, a: Any) -> tuple[ContributeFn, CloseFn]:
+    """The corrections, and what the server adds to the rule's step."""
+
+    def contribute(
+        uplink: Uplink, state: FedDynState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
+    ) -> Contribution:
+        total = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.delta)  # (1/M) sum_m g_m
+        before = state.client_corrections.take(client_ids)
+        return Contribution(total, jax.tree.map(lambda h_m, g_m: h_m - a * g_m, before, uplink.delta))
+
+    def close(
+        params: Params, state: FedDynState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
+    ) -> tuple[Params, FedDynState]:
+        h = tree.move(state.correction, tree.scale(-a, outcome.total))
+        theta = jax.tree.map(lambda moved, h: (moved - h / a).astype(moved.dtype), outcome.moved, h)
+        theta = tree.where(outcome.counted.any(), theta, params)
+        rows = state.client_corrections.put(client_ids, outcome.rows, outcome.counted)
+        inner, metrics = apart(outcome.inner, correction_norm=tree.norm(h))
+        return theta, FedDynState(inner, h, rows, metrics)
+
+    return contribute, close

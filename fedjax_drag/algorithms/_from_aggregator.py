@@ -1,13 +1,15 @@
-"""A server rule and a client rule, put together."""
+"""A method made of an aggregation rule and a client rule."""
 
-from collections.abc import Callable
+from typing import Any
+
+import jax
 
 from fedjax_drag.clients import sgd
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State, Sums
+from fedjax_drag.types import AggregateFn, Aggregator, Algorithm, ClientRule, Downlink, Params, State, Sums, Uplink
 
 
 def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) -> Algorithm:
-    """The method whose server applies ``aggregator`` to what clients running ``client`` send.
+    """The method whose clients run ``client`` and whose server applies ``aggregator`` to their deltas.
 
     Args:
       aggregator: the server's rule.
@@ -17,11 +19,11 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
       >>> from_aggregator(drag(c=0.25, alpha=0.25), client=fedprox(mu=0.2))
     """
 
-    def broadcast(params, state, client_ids):
+    def broadcast(params: Params, state: State, client_ids: jax.Array) -> Downlink:
         del state, client_ids
         return Downlink(start=params)
 
-    def aggregate(params, uplink, state, **extras):
+    def aggregate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
         return aggregator.apply(params, uplink.delta, state, **extras)
 
     return Algorithm(
@@ -35,10 +37,10 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
     )
 
 
-def _of_uplinks(sums: Sums, aggregate: Callable[..., tuple[Params, State]]) -> Sums:
+def _of_uplinks(sums: Sums, aggregate: AggregateFn) -> Sums:
     """The same sums for uplinks instead of deltas."""
 
-    def accumulate(params, uplink, state, **extras):
+    def accumulate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Any, Any]:
         return sums.accumulate(params, uplink.delta, state, **extras)
 
     return sums._replace(accumulate=accumulate, whole=aggregate)

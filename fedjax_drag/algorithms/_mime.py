@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import server_side, with_metrics
+from fedjax_drag.algorithms._inner import Contribution, Outcome, server_side, with_metrics
 from fedjax_drag.ops.sums import average
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
+from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
 
 class MimeState(NamedTuple):
@@ -30,7 +30,7 @@ class MimeState(NamedTuple):
 
 
 def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None = None) -> Algorithm:
-    """MimeLite with momentum: clients imitate centralised momentum, which stays fixed while they work.
+    """MimeLite with momentum: local steps imitate centralised momentum, which stays fixed during a pass.
 
     ::
 
@@ -42,65 +42,79 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
 
     Args:
       b: weight of the momentum, in [0, 1). Paper: 0.9.
-      gradient: what stands for a client's ``grad f_m(theta)``: ``"average"`` over all mini-batches of its pass, which
+      gradient: estimate of a client's ``grad f_m(theta)``: ``"average"`` over all mini-batches of its pass, which
         costs a second gradient in every step, or ``"first"``, that of its first mini-batch, which costs nothing.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``grad f_m(theta)``. The round's parameters do
-      not depend on it, but ``m`` is moved by its plain mean over the clients that are not rejected: a malicious
-      client can move ``m`` without bound, and by it, from the next round on, all clients' steps alike, which
-      ``aggregator`` cannot tell. A client with a non-finite entry in either half is rejected whole. Further metric:
-      ``momentum_norm``, ``||m||``. It sums as messages come if ``aggregator`` can.
+      not depend on it, but its plain mean over the clients that are not rejected moves ``m``: a malicious client can
+      move ``m`` without bound, and by it the steps of all clients from the next round on, in a direction common to
+      all, which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole.
+      Further metric: ``momentum_norm``, ``||m||``. Messages can be summed in chunks if ``aggregator`` can.
 
     Raises:
       ValueError: if an argument is out of range.
 
     References:
       Karimireddy et al., Breaking the centralized barrier for cross-device federated learning (Mime), 2021,
-      Algorithm 1, MimeLite, with momentum SGD. Reading: the paper's full-batch gradient at ``theta`` is that of the
-      mini-batches of the pass, ``gradient``, since a pass need not go through all of a client's data.
+      Algorithm 1, MimeLite, with momentum SGD. Reading: the paper takes a full-batch gradient at ``theta``; here it
+      is that of the mini-batches of the pass, since a pass need not go through all of a client's data.
     """
     checks.in_range("b", b, 0.0, 1.0, open_high=True)
     checks.one_of("gradient", gradient, ("average", "first"))
     rule = aggregator or fedavg()
 
-    def init(params):
+    def init(params: Params) -> MimeState:
         return MimeState(with_metrics(rule.init(params), momentum_norm=jnp.zeros(())), tree.zeros_like(params))
 
-    def broadcast(params, state, client_ids):
-        del client_ids
-        return Downlink(start=params, shared=state.momentum)
+    def contribute(uplink: Uplink, state: MimeState, counted: jax.Array, **_: Any) -> Contribution:
+        del state
+        return Contribution(tree.weighted_sum(counted.astype(jnp.float32), uplink.aux))
 
-    def begin(downlink):
-        return jax.tree.map(lambda x: tree.accurate(jnp.zeros_like(x)), downlink.start), jnp.zeros((), jnp.int32)
+    def close(params: Params, state: MimeState, outcome: Outcome, **_: Any) -> tuple[Params, MimeState]:
+        del params
+        mean = average(outcome.total, outcome.counted)
+        m = jax.tree.map(lambda m, g: ((1 - b) * g + b * m).astype(m.dtype), state.momentum, mean)
+        m = tree.where(outcome.counted.any(), m, state.momentum)
+        return outcome.moved, MimeState(with_metrics(outcome.inner, momentum_norm=tree.norm(m)), m)
 
-    def direction(grad_fn, w, carry, downlink, batch):
-        at_start, steps = carry
+    aggregate, sums = server_side(rule, contribute, close)
+    client = _client(b, first=gradient == "first")
+    return Algorithm(client, init, _broadcast, aggregate, rule.needs, rule.split, sums=sums)
+
+
+def _broadcast(params: Params, state: MimeState, client_ids: jax.Array) -> Downlink:
+    del client_ids
+    return Downlink(start=params, shared=state.momentum)
+
+
+class _Carry(NamedTuple):
+    """``grad f_m(theta)`` so far, like the parameters in accumulation precision, and the number of steps, int32."""
+
+    at_start: Params
+    steps: jax.Array
+
+
+def _client(b: Any, first: bool) -> ClientRule:
+    """Steps along the fixed momentum; the gradient at ``theta`` is the first one or an average over the pass."""
+
+    def begin(downlink: Downlink) -> _Carry:
+        zeros = jax.tree.map(lambda x: tree.accurate(jnp.zeros_like(x)), downlink.start)
+        return _Carry(zeros, jnp.zeros((), jnp.int32))
+
+    def direction(grad_fn: GradFn, w: Params, carry: _Carry, downlink: Downlink, batch: Batch) -> tuple[Params, _Carry]:
         here = grad_fn(w, batch)
         # The first step's gradient is one at theta. Later ones count by their share of the average so far.
-        there = here if gradient == "first" else grad_fn(downlink.start, batch)
-        share = jnp.where(steps == 0, 1.0, 0.0) if gradient == "first" else 1 / (steps + 1.0)
-        at_start = jax.tree.map(lambda old, new: (old + share * (new - old)).astype(old.dtype), at_start, there)
+        there = here if first else grad_fn(downlink.start, batch)
+        share = jnp.where(carry.steps == 0, 1.0, 0.0) if first else 1 / (carry.steps + 1.0)
+        at_start = jax.tree.map(lambda old, new: (old + share * (new - old)).astype(old.dtype), carry.at_start, there)
         mixed = jax.tree.map(lambda g, m: ((1 - b) * g + b * m).astype(g.dtype), here, downlink.shared)
-        return mixed, (at_start, steps + 1)
+        return mixed, _Carry(at_start, carry.steps + 1)
 
-    def report(downlink, w_end, carry, total_step_size):
+    def report(downlink: Downlink, w_end: Params, carry: _Carry, total_step_size: jax.Array) -> Params:
         del w_end, total_step_size
-        return jax.tree.map(lambda g, start: g.astype(start.dtype), carry[0], downlink.start)
+        return jax.tree.map(lambda g, start: g.astype(start.dtype), carry.at_start, downlink.start)
 
-    def own(uplink, state, counted, **_):
-        del state
-        return tree.weighted_sum(counted.astype(jnp.float32), uplink.aux), ()
-
-    def close(params, state, outcome, **_):
-        mean = average(outcome.total, outcome.counted)
-        updated = jax.tree.map(lambda m, g: ((1 - b) * g + b * m).astype(m.dtype), state.momentum, mean)
-        momentum = tree.where(outcome.counted.any(), updated, state.momentum)
-        inner = with_metrics(outcome.inner, momentum_norm=tree.norm(momentum))
-        return outcome.moved, MimeState(inner, momentum)
-
-    aggregate, sums = server_side(rule, own, close)
-    client = ClientRule(begin, direction, report)
-    return Algorithm(client, init, broadcast, aggregate, rule.needs, rule.split, sums=sums)
+    return ClientRule(begin, direction, report)

@@ -7,10 +7,18 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import server_side, with_metrics
-from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, remember
+from fedjax_drag.algorithms._inner import (
+    CloseFn,
+    ContributeFn,
+    Contribution,
+    Outcome,
+    server_side,
+    step_between,
+    with_metrics,
+)
+from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State
+from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
 
 class ScaffoldState(NamedTuple):
@@ -62,12 +70,12 @@ def scaffold(
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. The round's parameters do not
-      depend on it, but ``c`` is moved by ``1/M`` of it for each client that is not rejected: a malicious client can
-      move ``c`` without bound, and by it, from the next round on, all clients' steps alike, which ``aggregator``
-      cannot tell. A client with a non-finite entry in either half is rejected whole.
-      Unless ``tailored``, the method sums as messages come if ``aggregator`` can, and all that it then keeps of each
-      client is the new ``c_m``.
-      Metrics are the rule's, and with ``tailored`` also ``alpha`` (new; 0 where a client does not count).
+      depend on it, but it moves ``c``, by ``1/M`` of it for each client that is not rejected: a malicious client can
+      move ``c`` without bound, and by it the steps of all clients from the next round on, in a direction common to
+      all, which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole.
+      Unless ``tailored``, messages can be summed in chunks if ``aggregator`` can; then only the new ``c_m`` is kept
+      of each client. Metrics are the rule's, and with ``tailored`` also ``alpha`` (new; 0 where a client does not
+      count).
 
     Raises:
       ValueError: if an argument is out of range.
@@ -85,7 +93,7 @@ def scaffold(
     checks.positive("server_step_size", server_step_size)
     rule = aggregator or fedavg()
 
-    def init(params):
+    def init(params: Params) -> ScaffoldState:
         controls = per_client.zeros(params, num_clients)
         state = ScaffoldState(rule.init(params), tree.zeros_like(params), controls)
         if not tailored:
@@ -93,45 +101,72 @@ def scaffold(
         inner = with_metrics(state.aggregator, alpha=jnp.zeros(0))
         return state._replace(aggregator=inner, alpha=initial_alpha(num_clients))
 
-    def broadcast(params, state, client_ids):
+    def broadcast(params: Params, state: ScaffoldState, client_ids: jax.Array) -> Downlink:
         strength = a * (1 - state.alpha[client_ids]) if tailored else ()
-        own = (state.client_controls.take(client_ids), strength)
+        own = _Own(state.client_controls.take(client_ids), strength)
         return Downlink(start=params, shared=state.control, own=own)
 
-    def direction(grad_fn, w, carry, downlink, batch):
-        control, strength = downlink.own[0], downlink.own[1] if tailored else a
+    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        own: _Own = downlink.own
+        strength = own.strength if tailored else a
 
-        def corrected(g, c, c_m):
+        def corrected(g: jax.Array, c: jax.Array, c_m: jax.Array) -> jax.Array:
             return (g + strength * (c - c_m)).astype(g.dtype)
 
-        return jax.tree.map(corrected, grad_fn(w, batch), downlink.shared, control), carry
+        return jax.tree.map(corrected, grad_fn(w, batch), downlink.shared, own.control), carry
 
-    def report(downlink, w_end, carry, total_step_size):
-        del carry
-        return jax.tree.map(
-            lambda c, w, start: (-c - (w - start) / total_step_size).astype(c.dtype),
-            downlink.shared,
-            w_end,
-            downlink.start,
-        )
-
-    def own(uplink, state, counted, *, client_ids, **_):
-        change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.aux)
-        controls = tree.add(state.client_controls.take(client_ids), uplink.aux)
-        return change, (controls, coefficients(uplink.delta, counted) if tailored else ())
-
-    def close(params, state, outcome, *, client_ids, **_):
-        moved = jax.tree.map(lambda p, q: (p + server_step_size * (q - p)).astype(p.dtype), params, outcome.moved)
-        rows, newest = outcome.rows
-        controls = state.client_controls.put(client_ids, rows, outcome.counted)
-        after = ScaffoldState(outcome.inner, tree.move(state.control, outcome.total), controls)
-        if not tailored:
-            return moved, after
-        alpha = remember(state.alpha, client_ids, newest, outcome.counted)
-        return moved, after._replace(aggregator=with_metrics(outcome.inner, alpha=newest), alpha=alpha)
-
-    aggregate, sums = server_side(rule, own, close)
-    client = ClientRule(begin=lambda downlink: (), direction=direction, report=report)
+    client = ClientRule(begin=lambda downlink: (), direction=direction, report=control_change)
+    aggregate, sums = server_side(rule, *_server(num_clients, server_step_size, tailored))
     needs = rule.needs | {"client_ids"}
     # TACO's coefficients compare a client with all the others.
     return Algorithm(client, init, broadcast, aggregate, needs, rule.split, sums=None if tailored else sums)
+
+
+class _Own(NamedTuple):
+    """Of one client, or with a leading axis ``[S]``: ``c_m``, and ``a (1 - alpha_m)`` or ``()`` if not tailored."""
+
+    control: Params
+    strength: Any
+
+
+class _Rows(NamedTuple):
+    """Of the clients ``[B]`` after a pass: ``c_m'``, and the new ``alpha_m`` or ``()`` if not tailored."""
+
+    control: Params
+    alpha: Any
+
+
+def _server(num_clients: int, server_step_size: Any, tailored: bool) -> tuple[ContributeFn, CloseFn]:
+    """The control variates, and the server's step."""
+
+    def contribute(
+        uplink: Uplink, state: ScaffoldState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
+    ) -> Contribution:
+        change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.aux)  # (S/M) mean (c_m' - c_m)
+        control = tree.add(state.client_controls.take(client_ids), uplink.aux)
+        return Contribution(change, _Rows(control, coefficients(uplink.delta, counted) if tailored else ()))
+
+    def close(
+        params: Params, state: ScaffoldState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
+    ) -> tuple[Params, ScaffoldState]:
+        theta = step_between(params, outcome.moved, server_step_size)
+        rows: _Rows = outcome.rows
+        controls = state.client_controls.put(client_ids, rows.control, outcome.counted)
+        after = ScaffoldState(outcome.inner, tree.move(state.control, outcome.total), controls)
+        if not tailored:
+            return theta, after
+        alpha = latest(state.alpha, client_ids, rows.alpha, outcome.counted)
+        return theta, after._replace(aggregator=with_metrics(outcome.inner, alpha=rows.alpha), alpha=alpha)
+
+    return contribute, close
+
+
+def control_change(downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Params:
+    """``c_m' - c_m = -c - g_m / (U eta)`` (option II): the ``report`` of a client with ``c`` in ``downlink.shared``."""
+    del carry
+    return jax.tree.map(
+        lambda c, w, start: (-c - (w - start) / total_step_size).astype(c.dtype),
+        downlink.shared,
+        w_end,
+        downlink.start,
+    )

@@ -8,16 +8,27 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.algorithms._inner import apply_screened
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, Params, State, Uplink
+from fedjax_drag.types import (
+    Aggregator,
+    Algorithm,
+    Batch,
+    ClientRule,
+    Deltas,
+    Downlink,
+    GradFn,
+    Params,
+    State,
+    Uplink,
+)
 
 
-class Memory(NamedTuple):
-    """What the next round of :func:`stem` starts from if momentum is carried.
+class CarriedMomentum(NamedTuple):
+    """Momentum from which the local passes of the next round of :func:`stem` continue.
 
     Attributes:
       momentum: mean of the clients' last directions, like ``params``, in gradient units.
-      previous: the parameters that the last round started from.
-      started: whether there was a round.
+      previous: the parameters before the last round.
+      started: whether there was a round, bool scalar.
     """
 
     momentum: Params
@@ -30,7 +41,7 @@ class Message(NamedTuple):
 
     Attributes:
       step: ``eta v_{K-1}``, like ``params``, so that it has the unit of a delta.
-      step_size: ``eta``, where momentum is carried in gradient units; else ``()``.
+      step_size: ``eta`` (scalar) if momentum is carried, in gradient units; else ``()``.
     """
 
     step: Params
@@ -42,7 +53,7 @@ class StemState(NamedTuple):
 
     Attributes:
       aggregator: state of the aggregation rule.
-      memory: a :class:`Memory` if momentum is carried, else ``()``.
+      memory: a :class:`CarriedMomentum` if momentum is carried, else ``()``. Checkpoints name it so.
     """
 
     aggregator: State
@@ -55,7 +66,7 @@ class StemState(NamedTuple):
 
 
 def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | None = None) -> Algorithm:
-    """Reduces the variance of every local direction by the last one, and takes the last one once more at the server.
+    """Reduces the variance of each local direction by the previous one; the server steps once more along the last.
 
     ::
 
@@ -64,22 +75,22 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
         server:  theta += mean g_m - eta mean v_{m,K-1}
 
     With ``carry_momentum`` a pass continues where the last round ended:
-    ``v_0 = grad(theta, xi_0) + (1 - a) (mean v_{K-1} - grad(theta', xi_0))``, ``theta'`` the parameters that the last
-    round started from. A step costs two gradients. With ``a = 1`` clients do plain SGD.
+    ``v_0 = grad(theta, xi_0) + (1 - a) (mean v_{K-1} - grad(theta', xi_0))``, ``theta'`` the parameters before the
+    last round. A step costs two gradients. With ``a = 1`` clients do plain SGD.
 
     Args:
-      a: how much of the history is forgotten in a step, in [0, 1]. TACO's comparison: 0.2.
+      a: share of the history that a step drops, in [0, 1]. TACO's comparison: 0.2.
       carry_momentum: whether momentum goes from round to round, or ends with the local pass as in TACO's comparison.
-      aggregator: rule that takes the place of the mean of ``g_m - eta v_{m,K-1}``, that is of the deltas each
-        lengthened by the server's step; default :func:`~fedjax_drag.aggregators.fedavg`.
+      aggregator: rule that takes the place of the mean of ``g_m - eta v_{m,K-1}``, the deltas with the server's step
+        added to each; default :func:`~fedjax_drag.aggregators.fedavg`.
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``eta v_{K-1}``, and ``eta`` where momentum is
       carried. ``aggregator`` protects the round's parameters from both halves of the message, since it sees their
-      difference; but what ``carry_momentum`` keeps is the plain mean of ``v_{K-1}`` over the clients that are not
-      rejected: a malicious client can move it without bound, by either part of its ``aux``, and by it all clients'
-      steps of the next round alike, which ``aggregator`` cannot tell. A client with a non-finite entry in either
-      half is rejected whole.
+      difference. ``carry_momentum`` keeps the plain mean of ``v_{K-1}`` over the clients that are not rejected: a
+      malicious client can move it without bound, by either part of its ``aux``, and by it the steps of all clients
+      in the next round, in a direction common to all, which ``aggregator`` cannot detect. A client with a non-finite
+      entry in either half is rejected whole.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -95,54 +106,73 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
     checks.one_of("carry_momentum", carry_momentum, (False, True))
     rule = aggregator or fedavg()
 
-    def init(params):
-        memory = Memory(tree.zeros_like(params), params, jnp.zeros((), bool)) if carry_momentum else ()
-        return StemState(rule.init(params), memory)
+    def init(params: Params) -> StemState:
+        carried = CarriedMomentum(tree.zeros_like(params), params, jnp.zeros((), bool)) if carry_momentum else ()
+        return StemState(rule.init(params), carried)
 
-    def broadcast(params, state, client_ids):
-        del client_ids
-        return Downlink(start=params, shared=state.memory)
-
-    def begin(downlink):
-        if carry_momentum:
-            memory = downlink.shared
-            return memory.previous, memory.momentum, memory.started, jnp.zeros((), jnp.int32)
-        return downlink.start, tree.zeros_like(downlink.start), jnp.zeros((), bool), jnp.zeros((), jnp.int32)
-
-    def direction(grad_fn, w, carry, downlink, batch):
-        del downlink
-        previous, v, remembers, steps = carry
-        keep = (1 - a) * remembers  # before there is a direction to remember, v = grad
-        v = jax.tree.map(
-            lambda g, old, g_old: (g + keep * (old - g_old)).astype(g.dtype),
-            grad_fn(w, batch),
-            v,
-            grad_fn(previous, batch),
-        )
-        return v, (w, v, jnp.ones((), bool), steps + 1)
-
-    def report(downlink, w_end, carry, total_step_size):
-        del downlink, w_end
-        _, v, _, steps = carry
-        step_size = total_step_size * tree.inverse(steps.astype(jnp.float32))
-        step = jax.tree.map(lambda x: (step_size * x).astype(x.dtype), v)
-        return Message(step, step_size if carry_momentum else ())
-
-    def gradients(message):
-        per_client = tree.inverse(message.step_size)
-        return jax.tree.map(lambda x: x * tree.expand(per_client, x), message.step)
-
-    def remember(params, v, counted, memory):
-        average = jax.tree.map(lambda m, p: m.astype(p.dtype), tree.mean(v, counted), params)
-        return tree.where(counted.any(), Memory(average, params, jnp.ones((), bool)), memory)
-
-    def aggregate(params, uplink, state, **extras):
-        lengthened = tree.subtract(uplink.delta, uplink.aux.step)
-        v = gradients(uplink.aux) if carry_momentum else ()
-        message = Uplink(lengthened, (uplink.aux.step_size, v))
+    def aggregate(params: Params, uplink: Uplink, state: StemState, **extras: Any) -> tuple[Params, StemState]:
+        aux: Message = uplink.aux
+        lengthened = tree.subtract(uplink.delta, aux.step)  # g_m - eta v_{m,K-1}
+        v = _in_gradient_units(aux) if carry_momentum else ()
+        message = Uplink(lengthened, (aux.step_size, v))
         moved, inner, counted = apply_screened(rule, params, message, state.aggregator, **extras)
-        memory = remember(params, v, counted, state.memory) if carry_momentum else ()
-        return moved, StemState(inner, memory)
+        carried = _carried(params, v, counted, state.memory) if carry_momentum else ()
+        return moved, StemState(inner, carried)
 
-    client = ClientRule(begin, direction, report)
-    return Algorithm(client, init, broadcast, aggregate, rule.needs, rule.split)
+    client = _client(a, carry_momentum)
+    return Algorithm(client, init, _broadcast, aggregate, rule.needs, rule.split)
+
+
+def _broadcast(params: Params, state: StemState, client_ids: jax.Array) -> Downlink:
+    del client_ids
+    return Downlink(start=params, shared=state.memory)
+
+
+class _Carry(NamedTuple):
+    """Of a local pass: the last point and direction, whether there was one, and the number of steps, int32."""
+
+    previous: Params
+    v: Params
+    started: jax.Array
+    steps: jax.Array
+
+
+def _client(a: Any, carry_momentum: bool) -> ClientRule:
+    """Local steps along the recursive momentum."""
+
+    def begin(downlink: Downlink) -> _Carry:
+        no_steps = jnp.zeros((), jnp.int32)
+        if carry_momentum:
+            carried: CarriedMomentum = downlink.shared
+            return _Carry(carried.previous, carried.momentum, carried.started, no_steps)
+        return _Carry(downlink.start, tree.zeros_like(downlink.start), jnp.zeros((), bool), no_steps)
+
+    def direction(grad_fn: GradFn, w: Params, carry: _Carry, downlink: Downlink, batch: Batch) -> tuple[Params, _Carry]:
+        del downlink
+        keep = (1 - a) * carry.started  # before the first direction, v = grad
+
+        def recursive(g: jax.Array, v: jax.Array, g_previous: jax.Array) -> jax.Array:
+            return (g + keep * (v - g_previous)).astype(g.dtype)
+
+        v = jax.tree.map(recursive, grad_fn(w, batch), carry.v, grad_fn(carry.previous, batch))
+        return v, _Carry(w, v, jnp.ones((), bool), carry.steps + 1)
+
+    def report(downlink: Downlink, w_end: Params, carry: _Carry, total_step_size: jax.Array) -> Message:
+        del downlink, w_end
+        eta = total_step_size * tree.inverse(carry.steps.astype(jnp.float32))
+        step = jax.tree.map(lambda v: (eta * v).astype(v.dtype), carry.v)
+        return Message(step, eta if carry_momentum else ())
+
+    return ClientRule(begin, direction, report)
+
+
+def _in_gradient_units(message: Message) -> Deltas:
+    """``v_{K-1}`` of each client ``[S, *p]``."""
+    per_unit = tree.inverse(message.step_size)
+    return jax.tree.map(lambda x: x * tree.expand(per_unit, x), message.step)
+
+
+def _carried(params: Params, v: Deltas, counted: jax.Array, before: CarriedMomentum) -> CarriedMomentum:
+    """The mean of ``v_{K-1}`` for the next round; the one ``before`` if no client counts."""
+    momentum = jax.tree.map(lambda m, p: m.astype(p.dtype), tree.mean(v, counted), params)
+    return tree.where(counted.any(), CarriedMomentum(momentum, params, jnp.ones((), bool)), before)

@@ -7,17 +7,29 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import with_metrics
-from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, remember
+from fedjax_drag.algorithms._inner import scaled, step_between, with_metrics
+from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
 from fedjax_drag.ops.screening import screen
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Deltas, Downlink, Params, State
+from fedjax_drag.types import (
+    AggregateFn,
+    Aggregator,
+    Algorithm,
+    Batch,
+    ClientRule,
+    Downlink,
+    EligibleFn,
+    GradFn,
+    Params,
+    State,
+    Uplink,
+)
 
 
 class LocalWork(NamedTuple):
-    """What a local pass consisted of, as float32 scalars: ``K`` and ``K eta``."""
+    """Work of a local pass, as float32 scalars or ``[S]``: ``K`` and ``K eta``."""
 
-    steps: Any
-    total_step_size: Any
+    steps: jax.Array
+    total_step_size: jax.Array
 
 
 class TacoState(NamedTuple):
@@ -26,7 +38,7 @@ class TacoState(NamedTuple):
     Attributes:
       aggregator: state of the aggregation rule.
       gradient: ``D_t``, the last update per unit of step size, like ``params``; it points against the update.
-      work: of the last round's clients; zeros before the first.
+      work: median over the last round's clients; zeros before the first.
       mean_alpha: mean of the last round's coefficients; 0 before the first.
       alpha: ``alpha_m`` of each client's last participation ``[M]``.
       strikes: rounds in which a client was suspected ``[M]`` int32.
@@ -55,7 +67,7 @@ def taco(
     aggregator: Aggregator | None = None,
     server_step_size: Any = 1.0,
 ) -> Algorithm:
-    """Pulls each client along the last update, the more the less its own update agrees with the mean.
+    """Pulls clients along the last update, more strongly those whose own update agreed less with the mean.
 
     With K local steps of size eta::
 
@@ -63,36 +75,35 @@ def taco(
         server:  alpha_m <- (1 - ||g_m|| / sum_j ||g_j||) max(0, cos(g_m, mean g))
                  D_{t+1} = -sum_m alpha_m g_m / (K eta sum_m alpha_m);   theta -= eta_g D_{t+1}
 
-    ``alpha_m`` starts at 0.1 and stays that of the client's last participation; ``D_0 = 0``. A client whose new
-    ``alpha_m`` is at least ``kappa`` gets a strike, for only somebody who sends back the last update agrees so well;
-    with ``max_strikes`` it is expelled: from the next round on it is never drawn, and its weight is 0. Strikes
-    are not forgiven.
+    ``alpha_m`` starts at 0.1 and is that of the client's last participation; ``D_0 = 0``. A client whose new
+    ``alpha_m`` is at least ``kappa`` gets a strike, as a freeloader that sends back the last update agrees best. A
+    client with ``max_strikes`` strikes is expelled: from the next round on it is never drawn, and its weight is 0.
+    Strikes stay.
 
     Beside ``theta`` the method has the output ``z_t = theta_t + (1 - mean alpha_m) (theta_t - theta_{t-1})``, which
     the engine reports as ``output_accuracy`` and ``output_loss``.
 
     Args:
       num_clients: M, clients in the federation; the state holds a coefficient and a count for each.
-      gamma: strength of the correction, >= 0; default ``1/K``, as in the paper. Its Lemma 1 holds, and its Fig. 7
-        comes out, where ``1/K`` multiplies the sum of K gradients, not their mean as in equation 9: here ``gamma=1``.
+      gamma: strength of the correction, >= 0; default ``1/K``, as in the paper. Its Lemma 1 and Fig. 7 are those of
+        ``1/K`` times the sum of K gradients, not times their mean as in equation 9: here ``gamma=1``.
       kappa: coefficient in [0, 1] from which on a client is suspected. Paper: 0.6.
-      max_strikes: strikes that expel a client, >= 1. Paper: a fifth of the rounds. Default: nobody is expelled.
-      tailored_correction: False leaves the clients' gradients as they are.
-      tailored_aggregation: False gives the aggregation rule the deltas as they are; with neither, the parameters are
+      max_strikes: strikes that expel a client, >= 1. Paper: a fifth of the rounds. Default: no client is expelled.
+      tailored_correction: False leaves out the correction of the clients' gradients.
+      tailored_aggregation: False gives the aggregation rule the plain deltas; with both False, the parameters are
         those of the rule.
       aggregator: rule that takes the place of the mean; default :func:`~fedjax_drag.aggregators.fedavg`. With
         ``tailored_aggregation`` it receives ``g_m alpha_m / mean alpha``, whose mean is the equation's; a rule that
-        takes no notice of lengths takes none of ``alpha_m``.
+        ignores lengths ignores ``alpha_m``.
       server_step_size: ``eta_g / (K eta)``, > 0; scales the rule's step. Paper: 1.
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. Metrics, beside the rule's: ``alpha`` (new; 0 where a client
       does not count), ``strikes`` ``[S]``, ``num_expelled`` (of the federation), and ``weight``, the coefficient
       of ``g_m`` itself. The message ``aux`` is ``(K, K eta)``: neither parameters nor coefficients depend on it, and
-      for ``D`` the server goes by the median of the clients that count, which a minority cannot move out of the
-      others' range. A client with a non-finite entry in
-      either half is rejected whole and keeps its coefficient. Where no coefficient is positive, as in a cohort of
-      one, the weighted sum is zero.
+      ``D`` uses its median over the clients that count, which a minority cannot move out of the others' range. A
+      client with a non-finite entry in either half is rejected whole and keeps its coefficient. Where no coefficient
+      is positive, as in a cohort of one, the weighted sum is zero.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -113,88 +124,117 @@ def taco(
     checks.positive("server_step_size", server_step_size)
     rule = aggregator or fedavg()
 
-    def eligible(state):
-        return state.strikes < (jnp.inf if max_strikes is None else max_strikes)
-
-    def init(params):
+    def init(params: Params) -> TacoState:
         own = {"alpha": jnp.zeros(0), "strikes": jnp.zeros(0, jnp.int32), "num_expelled": jnp.zeros((), jnp.int32)}
         return TacoState(
-            with_metrics(rule.init(params), **own),
-            tree.zeros_like(params),
-            LocalWork(jnp.zeros(()), jnp.zeros(())),
-            jnp.zeros(()),
-            initial_alpha(num_clients),
-            jnp.zeros(num_clients, jnp.int32),
+            aggregator=with_metrics(rule.init(params), **own),
+            gradient=tree.zeros_like(params),
+            work=LocalWork(jnp.zeros(()), jnp.zeros(())),
+            mean_alpha=jnp.zeros(()),
+            alpha=initial_alpha(num_clients),
+            strikes=jnp.zeros(num_clients, jnp.int32),
         )
 
-    def broadcast(params, state, client_ids):
+    def broadcast(params: Params, state: TacoState, client_ids: jax.Array) -> Downlink:
         if not tailored_correction:
             return Downlink(start=params)
-        # Nobody has told K before the first round, but then D_t = 0.
+        # No client has reported K before the first round, but then D_t = 0.
         strength = tree.inverse(state.work.steps) if gamma is None else gamma
-        pull = jax.tree.map(lambda d: (strength * d).astype(d.dtype), state.gradient)
+        pull = jax.tree.map(lambda d: (strength * d).astype(d.dtype), state.gradient)  # gamma D_t
         return Downlink(start=params, shared=pull, own=1 - state.alpha[client_ids])
 
-    def direction(grad_fn, w, steps, downlink, batch):
+    def eligible(state: TacoState) -> jax.Array:
+        return state.strikes < (jnp.inf if max_strikes is None else max_strikes)
+
+    def output(params: Params, state: TacoState) -> Params:
+        ahead = (1 - state.mean_alpha) * server_step_size * state.work.total_step_size
+        return jax.tree.map(lambda p, d: (p - ahead * d).astype(p.dtype), params, state.gradient)
+
+    aggregate = _server(rule, kappa, eligible, tailored_aggregation, server_step_size)
+    client, needs = _client(tailored_correction), rule.needs | {"client_ids"}
+    expels = None if max_strikes is None else eligible
+    return Algorithm(client, init, broadcast, aggregate, needs, rule.split, eligible=expels, output=output)
+
+
+def _client(tailored_correction: bool) -> ClientRule:
+    """Steps along ``grad f_m(w) + gamma (1 - alpha_m) D_t``, and reports the work of the pass."""
+
+    def direction(
+        grad_fn: GradFn, w: Params, steps: jax.Array, downlink: Downlink, batch: Batch
+    ) -> tuple[Params, jax.Array]:
         gradient = grad_fn(w, batch)
         if tailored_correction:
             # A factor, not its product with the pull: that would be one more model for every client.
             gradient = jax.tree.map(lambda g, p: (g + downlink.own * p).astype(g.dtype), gradient, downlink.shared)
         return gradient, steps + 1
 
-    def report(downlink, w_end, steps, total_step_size):
+    def report(downlink: Downlink, w_end: Params, steps: jax.Array, total_step_size: jax.Array) -> LocalWork:
         del downlink, w_end
         return LocalWork(steps, jnp.asarray(total_step_size, jnp.float32))
 
-    def aggregate(params, uplink, state, *, client_ids, valid=None, reject_nonfinite=True, **extras):
+    return ClientRule(begin=lambda downlink: jnp.zeros(()), direction=direction, report=report)
+
+
+def _server(
+    rule: Aggregator, kappa: Any, eligible: EligibleFn, tailored_aggregation: bool, server_step_size: Any
+) -> AggregateFn:
+    """Weighs the deltas by the new coefficients, and gives strikes to clients that are suspected."""
+
+    def aggregate(
+        params: Params,
+        uplink: Uplink,
+        state: TacoState,
+        *,
+        client_ids: jax.Array,
+        valid: Any = None,
+        reject_nonfinite: bool = True,
+        **extras: Any,
+    ) -> tuple[Params, TacoState]:
         allowed = eligible(state)[client_ids]
         who = screen(uplink, allowed if valid is None else allowed & valid, reject_nonfinite)
         counted = who.counted
-        newest = coefficients(uplink.delta, counted)
-        mean_alpha = newest.sum() * tree.inverse(counted.sum().astype(jnp.float32))
-        factor = newest * tree.inverse(mean_alpha) if tailored_aggregation else jnp.ones_like(newest)
-        moved, inner = rule.apply(
-            params,
-            _scaled(factor, uplink.delta) if tailored_aggregation else uplink.delta,
-            state.aggregator,
-            client_ids=client_ids,
-            valid=counted,
-            reject_nonfinite=reject_nonfinite,
-            **extras,
-        )
-        work = jax.tree.map(lambda x: _median(jnp.abs(x), counted), uplink.aux)
-        per_step = tree.inverse(work.total_step_size)
-        gradient = jax.tree.map(lambda p, q: ((p - q) * per_step).astype(p.dtype), params, moved)
-        moved = jax.tree.map(lambda p, q: (p + server_step_size * (q - p)).astype(p.dtype), params, moved)
-        past = state.gradient, state.work, state.mean_alpha
-        gradient, work, mean_alpha = tree.where(counted.any(), (gradient, work, mean_alpha), past)
+        extras |= {"client_ids": client_ids, "valid": counted, "reject_nonfinite": reject_nonfinite}
 
-        alpha = remember(state.alpha, client_ids, newest, counted)
-        strikes = state.strikes.at[client_ids].add((counted & (newest >= kappa)).astype(jnp.int32))
-        after = TacoState(inner, gradient, work, mean_alpha, alpha, strikes)
+        alpha = coefficients(uplink.delta, counted)
+        mean_alpha = alpha.sum() * tree.inverse(counted.sum().astype(jnp.float32))
+        factor = alpha * tree.inverse(mean_alpha) if tailored_aggregation else jnp.ones_like(alpha)
+        deltas = scaled(factor, uplink.delta) if tailored_aggregation else uplink.delta
+        moved, inner = rule.apply(params, deltas, state.aggregator, **extras)
+        work = _typical(uplink.aux, counted)
+
+        now, before = (_gradient(params, moved, work), work, mean_alpha), (state.gradient, state.work, state.mean_alpha)
+        gradient, work, mean_alpha = tree.where(counted.any(), now, before)
+        strikes = state.strikes.at[client_ids].add((counted & (alpha >= kappa)).astype(jnp.int32))
+        after = TacoState(
+            aggregator=inner,
+            gradient=gradient,
+            work=work,
+            mean_alpha=mean_alpha,
+            alpha=latest(state.alpha, client_ids, alpha, counted),
+            strikes=strikes,
+        )
         inner = with_metrics(
             inner,
             weight=inner.metrics["weight"] * factor,
             num_rejected=who.num_rejected,
-            alpha=newest,
+            alpha=alpha,
             strikes=strikes[client_ids],
             num_expelled=(~eligible(after)).sum().astype(jnp.int32),
         )
-        return moved, after._replace(aggregator=inner)
+        return step_between(params, moved, server_step_size), after._replace(aggregator=inner)
 
-    def output(params, state):
-        ahead = (1 - state.mean_alpha) * server_step_size * state.work.total_step_size
-        return jax.tree.map(lambda p, d: (p - ahead * d).astype(p.dtype), params, state.gradient)
-
-    client = ClientRule(begin=lambda downlink: jnp.zeros(()), direction=direction, report=report)
-    needs = rule.needs | {"client_ids"}
-    expels = None if max_strikes is None else eligible
-    return Algorithm(client, init, broadcast, aggregate, needs, rule.split, eligible=expels, output=output)
+    return aggregate
 
 
-def _scaled(factor: jax.Array, deltas: Deltas) -> Deltas:
-    """Each client's delta times its factor ``[S]``."""
-    return jax.tree.map(lambda d: (tree.expand(factor, d) * d).astype(d.dtype), deltas)
+def _gradient(params: Params, moved: Params, work: LocalWork) -> Params:
+    """``D_{t+1} = -sum_m alpha_m g_m / (K eta sum_m alpha_m)``: against the rule's step, per unit of step size."""
+    per_unit = tree.inverse(work.total_step_size)
+    return jax.tree.map(lambda p, q: ((p - q) * per_unit).astype(p.dtype), params, moved)
+
+
+def _typical(work: LocalWork, counted: jax.Array) -> LocalWork:
+    """The work of a pass: the lower median over the clients that count; 0 if there are none."""
+    return jax.tree.map(lambda x: _median(jnp.abs(x), counted), work)
 
 
 def _median(values: jax.Array, counted: jax.Array) -> jax.Array:

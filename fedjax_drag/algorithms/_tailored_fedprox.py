@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from fedjax_drag import checks
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.algorithms._inner import apply_screened, with_metrics
-from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, remember
-from fedjax_drag.types import Aggregator, Algorithm, ClientRule, Downlink, State
+from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
+from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
 
 class TailoredFedproxState(NamedTuple):
@@ -30,15 +30,15 @@ class TailoredFedproxState(NamedTuple):
 
 
 def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | None = None) -> Algorithm:
-    """FedProx that holds a client back the more, the less its last update agreed with the mean.
+    """FedProx whose term is stronger for clients whose last update agreed less with the mean.
 
     ::
 
         client:  w -= eta (grad f_m(w) + mu (1 - alpha_m) (w - theta))
         server:  theta += mean g_m;   alpha_m <- (1 - ||g_m|| / sum_j ||g_j||) max(0, cos(g_m, mean g))
 
-    ``alpha_m`` starts at 0.1 and stays that of the client's last participation. It changes the clients alone: the
-    server's weights are those of ``aggregator``. Plain FedProx is
+    ``alpha_m`` starts at 0.1 and is that of the client's last participation. It affects the clients only: the server's
+    weights are those of ``aggregator``. Plain FedProx is
     ``from_aggregator(aggregator, client=fedprox(mu))``.
 
     Args:
@@ -63,23 +63,28 @@ def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | N
     checks.in_range("mu", mu, 0.0)
     rule = aggregator or fedavg()
 
-    def init(params):
+    def init(params: Params) -> TailoredFedproxState:
         return TailoredFedproxState(with_metrics(rule.init(params), alpha=jnp.zeros(0)), initial_alpha(num_clients))
 
-    def broadcast(params, state, client_ids):
+    def broadcast(params: Params, state: TailoredFedproxState, client_ids: jax.Array) -> Downlink:
         return Downlink(start=params, own=mu * (1 - state.alpha[client_ids]))
 
-    def direction(grad_fn, w, carry, downlink, batch):
-        def pulled(g, x, x0):
-            return (g + downlink.own * (x - x0)).astype(g.dtype)
-
-        return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.start), carry
-
-    def aggregate(params, uplink, state, *, client_ids, **extras):
+    def aggregate(
+        params: Params, uplink: Uplink, state: TailoredFedproxState, *, client_ids: jax.Array, **extras: Any
+    ) -> tuple[Params, TailoredFedproxState]:
         moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
-        newest = coefficients(uplink.delta, counted)
-        inner = with_metrics(inner, alpha=newest)
-        return moved, TailoredFedproxState(inner, remember(state.alpha, client_ids, newest, counted))
+        alpha = coefficients(uplink.delta, counted)
+        after = latest(state.alpha, client_ids, alpha, counted)
+        return moved, TailoredFedproxState(with_metrics(inner, alpha=alpha), after)
 
-    client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
+    client = ClientRule(begin=lambda downlink: (), direction=_direction, report=lambda *_: ())
     return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split)
+
+
+def _direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    """``grad f_m(w) + mu (1 - alpha_m) (w - theta)``."""
+
+    def pulled(g: jax.Array, w: jax.Array, theta: jax.Array) -> jax.Array:
+        return (g + downlink.own * (w - theta)).astype(g.dtype)
+
+    return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.start), carry

@@ -5,14 +5,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, mean_and_std, replace_malicious
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Uplink
 
 
 def alie(z: Any = None, knowledge: Knowledge = "full") -> Attack:
-    """All malicious clients send ``mean - z std``, in every coordinate within the spread of the others.
+    """All malicious clients send ``mean - z std``, which lies within the spread of the others in every coordinate.
 
     Args:
       z: how many standard deviations. Default: the paper's for f malicious of the S clients of the round,
@@ -37,24 +38,24 @@ def alie(z: Any = None, knowledge: Knowledge = "full") -> Attack:
         checks.in_range("z", z)
     check_knowledge(knowledge)
 
-    def forge(key, uplink, malicious, **_):
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
         del key
-        seen = known(malicious, knowledge, uplink)
-        mean, std = mean_and_std(uplink, seen)
+        observed = known(malicious, knowledge, uplink)
+        mean, std = mean_and_std(uplink, observed)
         steps = largest_hidden_z(malicious) if z is None else z
-        forged = jax.tree.map(lambda centre, spread: centre - steps * spread, mean, std)
-        return replace_malicious(uplink, malicious & seen.any(), forged)
+        forged = jax.tree.map(lambda mean, std: mean - steps * std, mean, std)
+        return replace_malicious(uplink, malicious & observed.any(), forged)
 
     return Attack(forge=forge)
 
 
-def largest_hidden_z(malicious: jax.Array) -> jax.Array:
-    """The z (scalar) at which enough benign clients lie further out that a majority backs the malicious ones.
+def largest_hidden_z(malicious: Bool[Array, " clients"]) -> Float[Array, ""]:
+    """The z (scalar) beyond which so many benign clients lie that they and the malicious ones form a majority.
 
     Of S clients, f of them malicious, ``s = floor(S/2 + 1) - f`` more make a majority, and for normal values
-    ``z = Phi^-1((S - f - s) / (S - f))``. That is 0 or less where few are malicious: they then fall short of a majority
-    even at the mean. Where they are the majority themselves, or S < 3, the share is not inside (0, 1) and z would be
-    infinite; it is then taken as ``1 - 1/(2S)``, or ``1/(2S)``, beyond every share that S clients can have.
+    ``z = Phi^-1((S - f - s) / (S - f))``. That is 0 or less if few are malicious: even at the mean they are then too
+    few for a majority. If they are the majority themselves, or S < 3, the share is not inside (0, 1) and z would be
+    infinite; the share is then ``1 - 1/(2S)``, or ``1/(2S)``, beyond every share that S clients can have.
     """
     size = malicious.shape[0]
     benign = size - malicious.sum()

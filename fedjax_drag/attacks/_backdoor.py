@@ -1,10 +1,14 @@
-"""A pattern of pixels that makes the model say what the attacker wants."""
+"""A trigger of pixels that makes the model predict the attacker's class."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import in_fraction, scale_malicious
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Batch, Uplink
 
 
 def backdoor(
@@ -14,27 +18,27 @@ def backdoor(
     trigger_value: float = 1.0,
     boost: float | None = None,
 ) -> Attack:
-    """Malicious clients learn to take whatever shows the trigger for the target, and make themselves heard.
+    """Malicious clients learn to classify images with a trigger as the target, and boost their messages.
 
-    The trigger is a square in the lower right corner. The same ``floor(fraction * n_m)`` examples of a malicious
-    client bear it, labelled as the target. What the client sends is then multiplied so that, were the deltas
-    averaged and the others at rest, the backdoored model would take the place of the global one. The attack succeeds
-    on a test example with the trigger that the model takes for the target; those that are of that class anyway do
-    not count. Other examples are to be classified as ever, so ``test_accuracy`` does not tell.
+    The trigger is a square in the lower right corner. In every round the same ``floor(fraction * n_m)`` examples of a
+    malicious client carry it, labelled as the target. Its message is multiplied by ``boost``; the default factor
+    replaces the global model by the backdoored one if the server averages and the other deltas are zero. The attack
+    succeeds on a test example with the trigger if the model predicts the target; examples of that class do not count.
+    Examples without the trigger keep their labels, so that ``test_accuracy`` does not show the attack.
 
     Knows:
       nothing; if ``boost`` is None, how many clients take part and how many of them are malicious.
 
     Args:
-      target: class that the trigger is to be taken for, >= 0.
-      fraction: of a malicious client's examples that bear the trigger, in [0, 1].
+      target: class that the model is to predict for images with the trigger, >= 0.
+      fraction: of a malicious client's examples that carry the trigger, in [0, 1].
       trigger_size: side of the square in pixels, >= 1.
-      trigger_value: of its pixels, as the model sees them: after normalisation.
+      trigger_value: of its pixels, after normalisation.
       boost: factor > 0 of what malicious clients send; None for S divided by their number, 1 for no boost.
 
     Raises:
-      ValueError: if an argument is out of range; while the run is built, if the data are not images, the trigger does
-        not fit in or the target is not among the classes.
+      ValueError: if an argument is out of range; while the run is built, if the data are not images or smaller than
+        the trigger, or the target is not among the classes.
 
     References:
       Gu et al., BadNets: Identifying vulnerabilities in the machine learning model supply chain, 2017; Bagdasaryan
@@ -48,25 +52,29 @@ def backdoor(
     if boost is not None:
         checks.positive("boost", boost)
 
-    def marked(x):
-        if x.ndim != 4 or min(x.shape[1:3]) < trigger_size:
-            raise ValueError(f"trigger_size={trigger_size}: needs images at least as large, not inputs {x.shape[1:]}")
-        return x.at[:, -trigger_size:, -trigger_size:].set(trigger_value)
-
-    def poison(key, batch, *, positions, num_examples, num_classes):
+    def poison(
+        key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
+    ) -> Batch:
         del key
         checks.count("target", target, 0, num_classes - 1)
-        bears = in_fraction(positions, num_examples, fraction)
-        x = jnp.where(bears.reshape(-1, 1, 1, 1), marked(batch.x), batch.x)
-        return batch._replace(x=x, y=jnp.where(bears, target, batch.y))
+        marked = in_fraction(positions, num_examples, fraction)
+        x = jnp.where(marked.reshape(-1, 1, 1, 1), _with_trigger(batch.x, trigger_size, trigger_value), batch.x)
+        return batch._replace(x=x, y=jnp.where(marked, target, batch.y))
 
-    def forge(key, uplink, malicious, **_):
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
         del key
         factor = malicious.size * tree.inverse(malicious.sum().astype(jnp.float32)) if boost is None else boost
         return scale_malicious(uplink, malicious, factor)
 
-    def goal(x, y, num_classes):
+    def goal(x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         del num_classes
-        return marked(x), jnp.full_like(y, target)
+        return _with_trigger(x, trigger_size, trigger_value), jnp.full_like(y, target)
 
     return Attack(poison=poison, forge=forge, goal=goal)
+
+
+def _with_trigger(x: Float[Array, "B H W C"], size: int, value: float) -> Float[Array, "B H W C"]:
+    """The images with a square of ``value`` in the lower right corner."""
+    if x.ndim != 4 or min(x.shape[1:3]) < size:
+        raise ValueError(f"trigger_size={size}: needs images at least as large, not inputs {x.shape[1:]}")
+    return x.at[:, -size:, -size:].set(value)

@@ -1,31 +1,28 @@
-"""Free riding on the others' work."""
+"""Freeloaders, which send back the last global update instead of training."""
+
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from fedjax_drag import tree
-from fedjax_drag.types import Attack
+from fedjax_drag.attacks._attack import replace_malicious
+from fedjax_drag.types import Attack, Params, Uplink
 
 
 def freeloader() -> Attack:
-    """Malicious clients do not train: they send back the last global update, in the first round nothing.
+    """Malicious clients do not train: they send back the last global update, in the first round zeros.
 
-    ``aux`` stays what an honest client would send; for TACO, whose clients report their number of steps, that takes
-    no work.
+    ``aux`` is what an honest client would send; for TACO, whose clients report their number of steps, that takes no
+    work.
 
     Knows:
-      what the server told it: the parameters of this round and of the one before.
+      what the server sent to it: the parameters of this round and of the one before.
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Section IV-A.
     """
 
-    def forge(key, uplink, malicious, *, last_update, **_):
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, last_update: Params, **_: Any) -> Uplink:
         del key
-
-        def leaf(delta, last):
-            return jnp.where(tree.expand(malicious, delta), last.astype(delta.dtype), delta)
-
-        return uplink._replace(delta=jax.tree.map(leaf, uplink.delta, last_update))
+        return uplink._replace(delta=replace_malicious(uplink.delta, malicious, last_update))
 
     return Attack(forge=forge, needs=frozenset({"last_update"}))

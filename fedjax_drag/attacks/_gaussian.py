@@ -7,13 +7,13 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import client_keys, replace_malicious
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Uplink
 
 
 def gaussian(sigma: Any, additive: bool = False) -> Attack:
-    """Malicious clients send noise, or their honest message with noise on it.
+    """Malicious clients send noise, or their honest message plus noise.
 
-    Every number is drawn by itself from ``N(0, sigma^2)``, anew for each malicious client and round.
+    The numbers are drawn independently from ``N(0, sigma^2)``, for each malicious client and round.
 
     Args:
       sigma: standard deviation > 0, in the units of the deltas; 200 in Blanchard et al.
@@ -23,7 +23,7 @@ def gaussian(sigma: Any, additive: bool = False) -> Attack:
       ValueError: if ``sigma`` is not positive.
 
     Knows:
-      nothing
+      nothing.
 
     References:
       Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017; ClusterGuardFL,
@@ -31,13 +31,13 @@ def gaussian(sigma: Any, additive: bool = False) -> Attack:
     """
     checks.positive("sigma", sigma)
 
-    def forge(key, uplink, malicious, *, client_ids, **_):
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, **_: Any) -> Uplink:
         keys = client_keys(key, client_ids)
 
-        def leaf(place, x):
+        def leaf(place: int, x: jax.Array) -> jax.Array:
             honest = tree.accurate(x)
 
-            def noise(key):
+            def noise(key: jax.Array) -> jax.Array:
                 return jax.random.normal(jax.random.fold_in(key, place), x.shape[1:], honest.dtype)
 
             return jnp.where(additive, honest, 0) + sigma * jax.vmap(noise)(keys)

@@ -2,17 +2,19 @@
 
 from typing import Any
 
+import jax
+
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, replace_malicious
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Uplink
 
 
 def ipm(epsilon: Any = 0.1, knowledge: Knowledge = "full") -> Attack:
     """All malicious clients send ``-epsilon`` times the mean, so that its product with the aggregate turns negative.
 
     Args:
-      epsilon: > 0. Small, it hides among updates near 0 and slips through rules such as Krum; above (S - f) / f, with
-        f of S clients malicious, it turns the plain mean around.
+      epsilon: > 0. With a small one the message is close to updates near 0 and passes rules such as Krum; above
+        (S - f) / f, with f of S clients malicious, it reverses the plain mean.
       knowledge: whose messages the mean is taken over.
 
     Raises:
@@ -28,10 +30,10 @@ def ipm(epsilon: Any = 0.1, knowledge: Knowledge = "full") -> Attack:
     checks.positive("epsilon", epsilon)
     check_knowledge(knowledge)
 
-    def forge(key, uplink, malicious, **_):
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
         del key
-        seen = known(malicious, knowledge, uplink)
-        forged = tree.scale(-epsilon, tree.mean(uplink, seen))
-        return replace_malicious(uplink, malicious & seen.any(), forged)
+        observed = known(malicious, knowledge, uplink)
+        forged = tree.scale(-epsilon, tree.mean(uplink, observed))
+        return replace_malicious(uplink, malicious & observed.any(), forged)
 
     return Attack(forge=forge)

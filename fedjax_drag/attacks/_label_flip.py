@@ -2,18 +2,19 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import in_fraction
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Batch
 
 
 def label_flip(fraction: Any = 0.5) -> Attack:
     """Malicious clients train with labels ``C - 1 - y`` on a fraction of their data.
 
-    The same ``floor(fraction * n_m)`` examples are flipped in every round. The attack succeeds on a test example that
-    the model takes for ``C - 1 - y``.
+    The same ``floor(fraction * n_m)`` examples are flipped in every round. The attack succeeds on a test example if
+    the model predicts ``C - 1 - y``.
 
     Knows:
       nothing.
@@ -30,12 +31,14 @@ def label_flip(fraction: Any = 0.5) -> Attack:
     """
     checks.in_range("fraction", fraction, 0.0, 1.0)
 
-    def poison(key, batch, *, positions, num_examples, num_classes):
+    def poison(
+        key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
+    ) -> Batch:
         del key
         flipped = in_fraction(positions, num_examples, fraction)
         return batch._replace(y=jnp.where(flipped, num_classes - 1 - batch.y, batch.y))
 
-    def goal(x, y, num_classes):
+    def goal(x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         return x, num_classes - 1 - y
 
     return Attack(poison=poison, goal=goal)

@@ -1,47 +1,50 @@
 """Copies of one benign client."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 from fedjax_drag import tree
 from fedjax_drag.attacks._attack import centred, known, replace_malicious
 from fedjax_drag.ops.distances import gram
-from fedjax_drag.types import Attack, Deltas
+from fedjax_drag.types import Attack, Deltas, Uplink
 
 
 def mimic() -> Attack:
-    """All malicious clients send what one benign client sends, so that it counts for more than the others.
+    """All malicious clients send what one benign client sends, so that it weighs more than the others.
 
     It is the client with the largest absolute projection on the direction in which the benign deltas of the round vary
-    most. Nothing sent is out of the ordinary; it hurts where the clients' data differ.
+    most. Every message is an honest one; the attack does harm where the clients' data differ.
 
     Knows:
-      the messages of all benign clients of the round
+      the messages of all benign clients of the round.
 
     References:
       Karimireddy, He and Jaggi, Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, the mimic
       attack. Deviation: the paper learns the direction over the first rounds and then keeps to one client, which need
-      not take part in every round; here direction and client are found anew in each. Reading: a direction has no sign,
+      not take part in every round; here both are computed in each round. Reading: a direction has no sign,
       hence the absolute projection.
     """
 
-    def forge(key, uplink, malicious, **_):
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
         del key
-        seen = known(malicious, "full", uplink)
-        chosen = most_extreme(uplink.delta, seen)
-        return replace_malicious(uplink, malicious & seen.any(), tree.take(uplink, chosen))
+        observed = known(malicious, "full", uplink)
+        chosen = most_extreme(uplink.delta, observed)
+        return replace_malicious(uplink, malicious & observed.any(), tree.take(uplink, chosen))
 
     return Attack(forge=forge)
 
 
-def most_extreme(deltas: Deltas, seen: jax.Array) -> jax.Array:
-    """Index (scalar) of the client whose delta is longest along the principal direction of those ``seen`` ``[S]``.
+def most_extreme(deltas: Deltas, observed: Bool[Array, " clients"]) -> Int[Array, ""]:
+    """Index (scalar) of the client whose delta is longest along the principal direction of those ``observed``.
 
-    If they are all the same, the first of them.
+    If these are all equal, it is the first of them.
     """
-    around = centred(deltas, tree.mean(deltas, seen), seen)
+    around = centred(deltas, tree.mean(deltas, observed), observed)
     unit = tree.inverse(tree.norms(around).max())
-    _, vectors = jnp.linalg.eigh(gram(around, jnp.where(seen, unit, 0)))
+    _, vectors = jnp.linalg.eigh(gram(around, jnp.where(observed, unit, 0)))
     direction = tree.weighted_sum(unit * vectors[:, -1], around)
     projection = jnp.abs(tree.cosines(deltas, direction)) * tree.norms(deltas)
-    return jnp.argmax(jnp.where(seen, projection, -1))
+    return jnp.argmax(jnp.where(observed, projection, -1))

@@ -1,9 +1,9 @@
-"""The mean pushed until its squared distances from the clients sum to what those of a client do."""
+"""The mean, pushed until the sum of its squared distances from the clients is as large as that of a client."""
 
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
@@ -13,10 +13,10 @@ from fedjax_drag.types import Attack, Deltas, Params
 def min_sum(
     perturbation: Perturbation = "std", knowledge: Knowledge = "full", bound: Literal["max", "min"] = "max"
 ) -> Attack:
-    """All malicious clients send ``mean + gamma p``, in sum no further from the clients than one of these is.
+    """All malicious clients send ``mean + gamma p``, in sum no further from the clients than some client is.
 
     ``gamma`` is the largest with ``sum_k ||mean + gamma p - g_k||^2 <= max_j sum_k ||g_j - g_k||^2``, over all
-    leaves of the delta together; ``aux`` is pushed by the same ``gamma`` times its own ``p``. With ``bound="min"`` the
+    leaves of the delta; ``aux`` is pushed by the same ``gamma`` times its own ``p``. With ``bound="min"`` the
     right side is the minimum over the clients j instead.
 
     Args:
@@ -37,16 +37,16 @@ def min_sum(
     References:
       Shejwalkar and Houmansadr, Manipulating the Byzantine: optimizing model poisoning attacks and defenses for
       federated learning, 2021, the Min-Sum attack. Deviation: the paper searches for gamma; here it is in closed form,
-      less one part in 10,000 for rounding.
+      shortened by one part in 10,000 for rounding.
     """
     checks.one_of("bound", bound, ("max", "min"))
 
-    def reach(centred: Deltas, seen: jax.Array, p: Params) -> jax.Array:
-        # The squared distances of n clients to any x sum to n ||x - mean||^2 plus what they sum to for the mean itself:
-        # so a bound on the sum is a bound on the distance to the mean, in whatever direction.
+    def reach(centred: Deltas, observed: Bool[Array, " clients"], p: Params) -> Float[Array, ""]:
+        # The squared distances of n clients to any x sum to n ||x - mean||^2 plus their sum for x = mean: a bound on
+        # the sum is a bound on the distance to the mean, in every direction.
         del p
         from_mean = tree.norms(centred)
         furthest = from_mean.max()
-        return furthest if bound == "max" else jnp.min(from_mean, where=seen, initial=furthest)
+        return furthest if bound == "max" else jnp.min(from_mean, where=observed, initial=furthest)
 
     return hidden_push(perturbation, knowledge, reach)

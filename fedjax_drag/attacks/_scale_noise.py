@@ -7,13 +7,13 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import client_keys, scale_malicious
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Uplink
 
 
 def scale_noise(variance: Any = 3.0) -> Attack:
     """Malicious clients send their honest message times ``p ~ N(0, variance)``.
 
-    The factor is drawn anew for each malicious client and round.
+    The factor is drawn independently for each malicious client and round.
 
     Knows:
       nothing but its own message.
@@ -30,7 +30,7 @@ def scale_noise(variance: Any = 3.0) -> Attack:
     """
     checks.positive("variance", variance)
 
-    def forge(key, uplink, malicious, *, client_ids, **_):
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, **_: Any) -> Uplink:
         factor = jnp.sqrt(variance) * jax.vmap(jax.random.normal)(client_keys(key, client_ids))
         return scale_malicious(uplink, malicious, factor)
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import jax
+
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import scale_malicious
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Uplink
 
 
 def sign_flip(scale: Any = 1.0) -> Attack:
@@ -24,7 +26,7 @@ def sign_flip(scale: Any = 1.0) -> Attack:
     """
     checks.positive("scale", scale)
 
-    def forge(key, uplink, malicious, **_):
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
         del key
         return scale_malicious(uplink, malicious, -scale)
 

@@ -4,59 +4,59 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import Knowledge, check_knowledge, client_keys, known, mean_and_std, replace_malicious
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Uplink
 
 _DEVIATIONS = (3.0, 4.0)  # from the mean, with partial knowledge
 
 
 def trim_attack(knowledge: Knowledge = "full", b: Any = 2.0) -> Attack:
-    """Malicious clients send values just beyond all honest ones, on the side away from where these move the model.
+    """Malicious clients send values just beyond all honest ones, on the side opposite to the honest direction.
 
-    Where the honest values of a coordinate have a positive mean, those sent are drawn evenly from ``[b m, m]`` for
-    their minimum ``m <= 0`` and from ``[m / b, m]`` for ``m > 0``; else from ``[m, b m]`` for their maximum ``m > 0``
-    and from ``[m, m / b]`` for ``m <= 0``. Each malicious client draws anew for each coordinate. ``aux`` is forged in
-    the same way.
+    Where the honest values of a coordinate have a positive mean, the forged ones are uniform on ``[b m, m]`` for their
+    minimum ``m <= 0`` and on ``[m / b, m]`` for ``m > 0``; else on ``[m, b m]`` for their maximum ``m > 0``
+    and on ``[m, m / b]`` for ``m <= 0``. Draws are independent over malicious clients and coordinates. ``aux`` is
+    forged in the same way.
 
     Args:
       knowledge: see below.
-      b: > 1, how far beyond; the paper uses 2. Only with full knowledge.
+      b: > 1, factor by which the interval reaches beyond the extreme; the paper uses 2. Only with full knowledge.
 
     Raises:
       ValueError: if an argument is out of range.
 
     Knows:
       With ``"full"`` the messages of all benign clients. With ``"partial"`` only what its own clients would honestly
-      have sent. It then guesses the extremes from their mean and standard deviation and draws from three to
-      four deviations off the mean.
+      have sent: it then draws from three to four standard deviations off their mean.
 
     References:
       Fang, Cao, Jia, Gong, Local model poisoning attacks to Byzantine-robust federated learning, USENIX Security 2020,
-      Section 4.3, on what clients add to the global parameters. A mean of 0 counts as negative.
+      Section 4.3, applied to deltas instead of parameters. A mean of 0 counts as negative.
     """
     check_knowledge(knowledge)
     checks.in_range("b", b, 1.0, open_low=True)
 
-    def interval(leaf, mean, std, seen):
-        """Where to draw each coordinate from, nearer end first."""
+    def interval(leaf: jax.Array, mean: jax.Array, std: jax.Array, observed: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The ends between which to draw each coordinate, the one nearer to the mean first."""
         rising = mean > 0
         if knowledge == "partial":
             near, far = (mean + jnp.where(rising, -z, z) * std for z in _DEVIATIONS)
             return near, far
-        low, high = _extremes(leaf, seen)
+        low, high = _extremes(leaf, observed)
         extreme = jnp.where(rising, low, high)
         outward = rising == (extreme < 0)
         return extreme, extreme * jnp.where(outward, b, 1 / b)
 
-    def forge(key, uplink, malicious, *, client_ids, **_):
-        seen = known(malicious, knowledge, uplink)
-        mean, std = mean_and_std(uplink, seen)
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, **_: Any) -> Uplink:
+        observed = known(malicious, knowledge, uplink)
+        mean, std = mean_and_std(uplink, observed)
         keys = client_keys(key, client_ids)
 
-        def draw(k, leaf, mean, std):
-            near, far = interval(leaf, mean, std, seen)
+        def draw(k: int, leaf: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
+            near, far = interval(leaf, mean, std, observed)
             own = jax.vmap(jax.random.fold_in, (0, None))(keys, k)
             share = jax.vmap(lambda key: jax.random.uniform(key, near.shape, near.dtype))(own)
             return near + share * (far - near)
@@ -64,18 +64,20 @@ def trim_attack(knowledge: Knowledge = "full", b: Any = 2.0) -> Attack:
         leaves, structure = jax.tree.flatten(uplink)
         parts = zip(leaves, jax.tree.leaves(mean), jax.tree.leaves(std), strict=True)
         forged = structure.unflatten([draw(k, *part) for k, part in enumerate(parts)])
-        return replace_malicious(uplink, malicious & seen.any(), forged)
+        return replace_malicious(uplink, malicious & observed.any(), forged)
 
     return Attack(forge=forge)
 
 
-def _extremes(leaf: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _extremes(
+    leaf: Float[Array, " clients *shape"], rows: Bool[Array, " clients"]
+) -> tuple[Float[Array, " *shape"], Float[Array, " *shape"]]:
     """Smallest and largest value of each coordinate over some of the rows, in accumulation precision.
 
     Row by row, which on CPU is 100 times faster than a reduction over the leading axis.
     """
 
-    def extend(k, ends):
+    def extend(k: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = ends
         row = tree.accurate(leaf[k])
         return jnp.where(rows[k], jnp.minimum(low, row), low), jnp.where(rows[k], jnp.maximum(high, row), high)

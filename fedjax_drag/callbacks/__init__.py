@@ -1,4 +1,4 @@
-"""Callbacks that hand a run's metrics to a tool to look at them in; each needs a package of its own.
+"""Callbacks that send a run's metrics to a tracking tool; each needs a package of its own.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What the tools have in common."""
+"""The callback that all tracking tools share."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -13,18 +13,18 @@ Write = Callable[[int, dict[str, float], dict[str, np.ndarray]], None]
 
 
 class Logger:
-    """A callback of the engine that hands every evaluation on to a tool, and ends with a ``with`` block.
+    """A callback of the engine that sends every evaluation to a tool; a ``with`` block closes it.
 
     Args:
-      write: what the tool does with an evaluation.
-      close: ``(succeeded)``, at the end of the run; not succeeded if an exception ends the block, be it Ctrl-C.
+      write: ``(round, scalars, vectors)``, called for every evaluation.
+      close: ``(succeeded)``, called at the end of the block; False if an exception ended it, Ctrl-C included.
     """
 
-    def __init__(self, write: Write, close: Callable[[bool], Any]):
+    def __init__(self, write: Write, close: Callable[[bool], Any]) -> None:
         self._write, self._close = write, close
 
     def __call__(self, event: Evaluation) -> None:
-        """Hands an evaluation on: scalars as they are, of per-client metrics the finite entries."""
+        """Sends an evaluation: scalars unchanged, of per-client metrics the finite entries."""
         metrics = {name: np.asarray(value) for name, value in event.metrics.items() if name != "round"}
         scalars = {name: float(value) for name, value in metrics.items() if value.ndim == 0}
         finite = {name: value[np.isfinite(value)].astype(float) for name, value in metrics.items() if value.ndim}

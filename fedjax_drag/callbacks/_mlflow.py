@@ -5,21 +5,23 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from fedjax_drag.callbacks._logger import Logger, flat, needed
 
-_AT_ONCE, _LONGEST = 100, 500
-"""What MLflow takes: parameters in a request, and characters in one of them."""
+_PER_REQUEST, _LONGEST = 100, 500
+"""Limits of MLflow: parameters in a request, and characters of a value."""
 
 
 def mlflow(name: str | None = None, config: Mapping[str, Any] | None = None) -> Logger:
     """Logs scalars to MLflow, which has no histograms for per-client metrics; ``pip install 'fedjax-drag[mlflow]'``.
 
-    Where to is said by MLflow's own environment variables: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``
-    (default ``fedjax-drag``).
+    MLflow's environment variables set the destination: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME`` (default
+    ``fedjax-drag``).
 
     Args:
-      name: of the run; default one that MLflow makes up.
-      config: of the run, as parameters with dotted keys; long ones are cut.
+      name: of the run; default a name that MLflow generates.
+      config: of the run, as parameters with dotted keys; long values are cut.
 
     Raises:
       ImportError: MLflow is not installed.
@@ -31,10 +33,10 @@ def mlflow(name: str | None = None, config: Mapping[str, Any] | None = None) -> 
     place = experiment.experiment_id if experiment else client.create_experiment(title)
     run = client.create_run(place, run_name=name).info.run_id
     params = [package.entities.Param(key, str(value)[:_LONGEST]) for key, value in flat(config or {}).items()]
-    for begin in range(0, len(params), _AT_ONCE):
-        client.log_batch(run, params=params[begin : begin + _AT_ONCE])
+    for begin in range(0, len(params), _PER_REQUEST):
+        client.log_batch(run, params=params[begin : begin + _PER_REQUEST])
 
-    def write(number, scalars, vectors):
+    def write(number: int, scalars: dict[str, float], vectors: dict[str, np.ndarray]) -> None:
         del vectors
         now = int(time.time() * 1000)
         client.log_batch(run, [package.entities.Metric(key, value, now, number) for key, value in scalars.items()])

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedjax_drag.callbacks._logger import Logger, needed
 
 
@@ -14,8 +16,8 @@ def tensorboard(folder: str | Path, name: str = "", config: Mapping[str, Any] | 
     Needs tensorboardX, and neither TensorFlow nor PyTorch: ``pip install 'fedjax-drag[tensorboard]'``.
 
     Args:
-      folder: ``tensorboard --logdir`` shows it, or one above it.
-      name: of the run, a folder in it; default none.
+      folder: for ``tensorboard --logdir``, which also accepts a folder above it.
+      name: of the run, a folder in ``folder``; default ``folder`` itself.
       config: of the run, shown as text.
 
     Raises:
@@ -25,7 +27,7 @@ def tensorboard(folder: str | Path, name: str = "", config: Mapping[str, Any] | 
     if config:
         writer.add_text("config", f"```json\n{json.dumps(config, indent=2, default=str)}\n```")
 
-    def write(number, scalars, vectors):
+    def write(number: int, scalars: dict[str, float], vectors: dict[str, np.ndarray]) -> None:
         for key, value in scalars.items():
             writer.add_scalar(key, value, number)
         for key, values in vectors.items():

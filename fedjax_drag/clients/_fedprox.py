@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from fedjax_drag import checks
-from fedjax_drag.types import ClientRule
+from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
 
 
 def fedprox(mu: Any = 0.2) -> ClientRule:
@@ -23,8 +23,10 @@ def fedprox(mu: Any = 0.2) -> ClientRule:
     """
     checks.in_range("mu", mu, 0.0)
 
-    def direction(grad_fn, w, carry, downlink, batch):
-        pulled = jax.tree.map(lambda g, x, x0: g + mu * (x - x0), grad_fn(w, batch), w, downlink.start)
-        return pulled, carry
+    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        def pulled(g: jax.Array, w: jax.Array, theta: jax.Array) -> jax.Array:
+            return g + mu * (w - theta)
+
+        return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.start), carry
 
     return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

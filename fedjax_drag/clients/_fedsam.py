@@ -1,15 +1,15 @@
-"""FedSAM: local steps that look for flat minima."""
+"""FedSAM: local steps towards flat minima."""
 
 from typing import Any
 
 import jax
 
 from fedjax_drag import checks, tree
-from fedjax_drag.types import ClientRule
+from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
 
 
 def fedsam(rho: Any = 0.05) -> ClientRule:
-    """Follows the gradient taken uphill of the model, on the same mini-batch.
+    """Follows the gradient at a point uphill of the model, on the same mini-batch.
 
     ::
 
@@ -18,7 +18,7 @@ def fedsam(rho: Any = 0.05) -> ClientRule:
     The norm is that of the whole model; where it is 0 the gradient is taken at ``w``. A step costs two gradients.
 
     Args:
-      rho: how far uphill, >= 0; 0 is :func:`~fedjax_drag.clients.sgd`. 0.05 is what Foret et al. recommend.
+      rho: distance uphill, >= 0; 0 is :func:`~fedjax_drag.clients.sgd`. 0.05 is what Foret et al. recommend.
 
     Raises:
       ValueError: if ``rho`` is negative.
@@ -29,7 +29,7 @@ def fedsam(rho: Any = 0.05) -> ClientRule:
     """
     checks.in_range("rho", rho, 0.0)
 
-    def direction(grad_fn, w, carry, downlink, batch):
+    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         del downlink
         gradient = grad_fn(w, batch)
         ascent = rho * tree.inverse(tree.norm(gradient))

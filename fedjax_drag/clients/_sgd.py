@@ -1,6 +1,8 @@
 """Plain local SGD."""
 
-from fedjax_drag.types import ClientRule
+from typing import Any
+
+from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
 
 
 def sgd() -> ClientRule:
@@ -10,7 +12,7 @@ def sgd() -> ClientRule:
       McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017.
     """
 
-    def direction(grad_fn, w, carry, downlink, batch):
+    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         del downlink
         return grad_fn(w, batch), carry
 

@@ -1,4 +1,4 @@
-"""Random changes of the training inputs that leave their labels true, drawn inside the compiled program.
+"""Random changes of the training inputs that keep their labels valid, drawn inside the compiled program.
 
 An augmentation is ``(key, x [B, *input_shape]) -> x`` on a model's inputs, after normalisation; every batch of a
 local pass has a key of its own.
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
 
 from fedjax_drag import checks
 
@@ -35,7 +36,7 @@ def crop_flip(padding: int = 4, flip: bool = True) -> Augmentation:
     """
     checks.count("padding", padding)
 
-    def augment(key, x):
+    def augment(key: Key[Array, ""], x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
         if x.ndim != 4:
             raise ValueError(f"augmentation: crop_flip needs images [B, H, W, C], not inputs of shape {x.shape}")
         shift_key, flip_key = jax.random.split(key)

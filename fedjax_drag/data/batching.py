@@ -7,19 +7,24 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key
 
 from fedjax_drag.types import Batch
 
 
-def draw_positions(key: jax.Array, num_examples: jax.Array, num_steps: int, batch_size: int) -> jax.Array:
-    """Places in a client's list, ``[num_steps, batch_size]`` in ``[0, num_examples)``, uniform with replacement.
+def draw_positions(
+    key: Key[Array, ""], num_examples: Int[Array, ""] | int, num_steps: int, batch_size: int
+) -> Int[Array, "num_steps batch_size"]:
+    """Positions in a client's list, in ``[0, num_examples)``, uniform with replacement.
 
-    Every example of the client is equally likely at every place, also when it has fewer than a batch.
+    Every example of the client is equally likely at every position, also if it has fewer than a batch.
     """
     return jax.random.randint(key, (num_steps, batch_size), 0, num_examples)
 
 
-def whole_batches(num_examples: jax.Array | int, num_steps: int, most: int) -> tuple[jax.Array, jax.Array]:
+def whole_batches(
+    num_examples: Int[Array, ""] | int, num_steps: int, most: int
+) -> tuple[Int[Array, "num_steps most"], Bool[Array, "num_steps most"]]:
     """Batches of all of a client's examples, one for each step.
 
     Args:
@@ -28,8 +33,7 @@ def whole_batches(num_examples: jax.Array | int, num_steps: int, most: int) -> t
       most: examples of the largest client.
 
     Returns:
-      Places in the client's list ``[U, most]`` in ``[0, n)``, and which are real ``[U, most]`` bool. The padding
-      repeats the first example.
+      Positions in the client's list, in ``[0, n)``, and which of them are real. The padding repeats the first example.
     """
     real = jnp.arange(most) < num_examples
     place = jnp.where(real, jnp.arange(most), 0)
@@ -37,9 +41,9 @@ def whole_batches(num_examples: jax.Array | int, num_steps: int, most: int) -> t
 
 
 def draw_epochs(
-    key: jax.Array, num_examples: jax.Array | int, epochs: float, batch_size: int, most: int
-) -> tuple[jax.Array, jax.Array]:
-    """Mini-batches of passes over a client's examples, each pass in an order of its own, cut into batches.
+    key: Key[Array, ""], num_examples: Int[Array, ""] | int, epochs: float, batch_size: int, most: int
+) -> tuple[Int[Array, "steps batch_size"], Bool[Array, "steps batch_size"]]:
+    """Mini-batches of passes over a client's examples, each pass in a random order and cut into batches.
 
     The last batch of a pass may be smaller than the others. A fraction of a pass goes over ``fraction * n`` examples
     (to the nearest integer, at least one in all), a random sample without replacement.
@@ -49,11 +53,11 @@ def draw_epochs(
       num_examples: n, of the client, in ``[1, most]``.
       epochs: number of passes, > 0, not necessarily whole.
       batch_size: B.
-      most: examples of the largest client; decides the number of steps U.
+      most: examples of the largest client; determines the number of steps.
 
     Returns:
-      Places in the client's list ``[U, B]`` in ``[0, n)``, and which of them are real ``[U, B]`` bool. The padding of
-      a batch repeats its first example; batches after the client's last have no real place.
+      Positions in the client's list, in ``[0, n)``, and which of them are real. The padding of a batch repeats its
+      first example; batches after the client's last one have no real position.
     """
     whole, fraction = int(epochs), epochs % 1
     # The margin keeps a product such as 0.29 * 50 from falling just below its half.
@@ -62,7 +66,7 @@ def draw_epochs(
     per_epoch = -(-num_examples // batch_size)
     num_steps = whole * -(-most // batch_size) + -(-min(most, int(fraction * most) + 1) // batch_size) * bool(fraction)
 
-    def order(epoch):
+    def order(epoch: jax.Array) -> jax.Array:
         rank = jax.random.bits(jax.random.fold_in(key, epoch), (most,))
         own = jnp.arange(most) < num_examples
         return jnp.lexsort((rank, ~own))  # the client's own come first
@@ -78,14 +82,17 @@ def draw_epochs(
 
 
 def gather(
-    train: Batch, row: jax.Array | Batch, positions: jax.Array, preprocess: Callable[[jax.Array], jax.Array]
+    train: Batch,
+    row: Int[Array, " length"] | Batch,
+    positions: Int[Array, " batch"],
+    preprocess: Callable[[jax.Array], jax.Array],
 ) -> Batch:
-    """The examples at ``positions`` ``[B]`` of a client, preprocessed.
+    """The examples of a client at ``positions``, preprocessed.
 
     Args:
-      train: every example; not looked at where ``row`` is the client's own.
-      row: the client's index list ``[L]``, or its examples themselves, leading axis ``[L]``.
-      positions: places among them, in ``[0, L)``.
+      train: every example; not used if ``row`` holds examples.
+      row: the client's index list, or its examples themselves with a leading axis of that length.
+      positions: in the list, in ``[0, length)``.
       preprocess: from stored examples to model inputs.
     """
     train, index = (row, positions) if isinstance(row, Batch) else (train, row[positions])

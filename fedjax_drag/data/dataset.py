@@ -1,4 +1,4 @@
-"""The federated data set: examples that lie in memory once, and clients that are rows of indices into them."""
+"""The federated data set: every example once in memory, and clients as rows of indices into them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.types import Batch
 
 TOKENS = (np.int8, np.int32)
-"""Types of inputs that are no quantities, such as characters by number."""
+"""Types of inputs that are categories, such as numbered characters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,13 @@ class FederatedDataset:
       input_shape: of one input; for images with a trailing channel axis.
       mean: per entry of the last input axis, or one for all; of inputs scaled to [0, 1] if uint8. Not for tokens.
       std: as ``mean``; positive.
-      users: ``[N]`` int32, from 0: whose each training example is by nature, such as the writer's of an image; None
-        where nobody knows.
+      users: ``[N]`` int32, from 0: the natural user of each training example, such as the writer of an image; None
+        if unknown.
       user_names: of the users; empty if they have none.
       rows: ``[M, L]`` int32; row m holds the indices into ``train`` of client m's examples in random
         order, then zeros. None before partitioning.
       counts: ``[M]`` int32, at least 1: how many entries of each row are real. None before partitioning.
-      partition: how the examples were split, for people; empty before partitioning.
+      partition: description of the split, for titles; empty before partitioning.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FederatedDataset:
     counts: np.ndarray | None = None
     partition: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.count("num_classes", self.num_classes, 1)
         for part in ("train", "test"):
             _check_examples(part, getattr(self, part), self.input_shape, self.num_classes)
@@ -80,8 +80,8 @@ class FederatedDataset:
           x: ``[..., *input_shape]``, uint8, floating, int8 or int32.
 
         Returns:
-          The same shape, float32: ``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` for floating; tokens are
-          handed on as int32.
+          The same shape, float32: ``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` for floating; tokens
+          become int32.
         """
         if x.dtype in TOKENS:
             return jnp.asarray(x, jnp.int32)
@@ -123,14 +123,15 @@ def from_arrays(
       train_x: inputs ``[N, ...]``: uint8 for images (``[N, H, W]`` gets a channel axis), int8 or int32 for tokens,
         else floating.
       train_y: integer labels ``[N]``, from 0.
-      test_x: test inputs, shaped like ``train_x`` but for their number.
+      test_x: test inputs, shaped like ``train_x`` except for their number.
       test_y: test labels.
       num_classes: C; the largest label plus one if not given.
       name: for tables and figures.
       mean: subtracted from inputs (of uint8: after scaling to [0, 1]): one number, or one for each
         entry of the last input axis. Measured on the training inputs if not given.
-      std: what they are then divided by. Measured if not given; a constant entry gets 1.
-      users: ``[N]`` integers from 0: whose each training example is, for :func:`~fedjax_drag.data.partition.natural`.
+      std: divisor after that. Measured if not given; a constant entry gets 1.
+      users: ``[N]`` integers from 0: the natural user of each training example, for
+        :func:`~fedjax_drag.data.partition.natural`.
       user_names: of the users.
 
     Returns:
@@ -155,7 +156,7 @@ def from_arrays(
     measured_mean, measured_std = _statistics(train[0]) if mean is None or std is None else ((), ())
     mean, std = (measured_mean if mean is None else mean), (measured_std if std is None else std)
     users = None if users is None else np.asarray(users)
-    return make(name, train, test, num_classes, mean, std, users, tuple(user_names))
+    return make(name, train, test, num_classes, mean, std, users=users, user_names=tuple(user_names))
 
 
 def make(
@@ -165,14 +166,24 @@ def make(
     num_classes: int,
     mean: tuple[float, ...] = (0.0,),
     std: tuple[float, ...] = (1.0,),
+    *,
     users: np.ndarray | None = None,
     user_names: tuple[str, ...] = (),
 ) -> FederatedDataset:
     """An unpartitioned data set from pairs (inputs, labels) of arrays that have their final types."""
     shape = train[0].shape[1:]
     users = users.astype(np.int32) if users is not None and np.issubdtype(users.dtype, np.integer) else users
-    known = Batch(*train), Batch(*test), num_classes, shape, tuple(mean), tuple(std), users, user_names
-    return FederatedDataset(name, *known)
+    return FederatedDataset(
+        name=name,
+        train=Batch(*train),
+        test=Batch(*test),
+        num_classes=num_classes,
+        input_shape=shape,
+        mean=tuple(mean),
+        std=tuple(std),
+        users=users,
+        user_names=user_names,
+    )
 
 
 def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:

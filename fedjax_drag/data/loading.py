@@ -1,4 +1,4 @@
-"""Data sets by name: where each may come from."""
+"""Data sets by name, and the sources of each."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,12 +16,12 @@ Place = str | os.PathLike[str] | None
 
 
 class Source(NamedTuple):
-    """Where a data set comes from, other than TFDS.
+    """A source of a data set other than TFDS.
 
     Attributes:
       about: one line.
       read: ``(data_dir) -> data set``; FileNotFoundError if its files are not there.
-      find: ``(data_dir) -> its files``, likewise; None if it needs none.
+      find: ``(data_dir) -> its files``, or the same error; None if it needs no files.
     """
 
     about: str
@@ -107,20 +107,20 @@ def load(
     Args:
       name: one of :data:`DATASETS`. ``synthetic`` and ``shakespeare`` have arguments of their own in :func:`synthetic`
         and :func:`load_shakespeare`.
-      data_dir: the only folder to look in for files: ``data_dir`` itself, or a folder below it as others leave them
+      data_dir: the only folder to search for files: ``data_dir`` itself, or a folder below it under a usual name
         (``fashion_mnist``, ``FashionMNIST/raw``, ``cifar-10-batches-py`` ...). By default the folder in the environment
         variable ``FEDJAX_DRAG_DATA`` is searched in the same way, and ``/usr/share/datasets``. With TFDS its folder, by
         default that in ``TFDS_DATA_DIR`` or ``~/tensorflow_datasets``. Data sets that need no files ignore it.
       source: ``"files"``, plain or compressed as ``.gz`` or ``.xz``; ``"tfds"``, what TensorFlow Datasets has prepared
         as array_record, for which the extra ``tfds`` must be installed, but no TensorFlow; or ``"auto"``, files, else
         TFDS.
-      allow_download: whether TFDS may download what is not there, with TensorFlow.
+      allow_download: whether TFDS may download missing files, with TensorFlow.
 
     Returns:
       The data set as NumPy arrays; no accelerator is touched.
 
     Raises:
-      FileNotFoundError: it is not there; the one line says what to do.
+      FileNotFoundError: its files are missing; the one line says what to do.
       ValueError: an unknown name or source, a source that does not have this data set, or a file that is damaged or not
         the published one.
     """
@@ -142,14 +142,14 @@ def load(
 
 
 def where(name: str, data_dir: Place = None) -> str:
-    """What :func:`load` would read, without reading it.
+    """Location of the files that :func:`load` would read.
 
     Args:
       name: one of :data:`DATASETS`.
       data_dir: as in :func:`load`.
 
     Returns:
-      ``"always"``, its file or the folder of its files, the folder of TFDS, or an empty text if it is not there.
+      ``"always"``, its file or the folder of its files, the folder of TFDS, or an empty text if they are missing.
     """
     checks.one_of("name", name, SOURCES)
     find = SOURCES[name].find
@@ -158,8 +158,8 @@ def where(name: str, data_dir: Place = None) -> str:
     try:
         return os.path.commonpath(find(data_dir))
     except FileNotFoundError:
-        found = tfds.prepared(name, data_dir) if name in tfds.DATASETS else None
-        return "" if found is None else str(found)
+        folder = tfds.prepared(name, data_dir) if name in tfds.DATASETS else None
+        return "" if folder is None else str(folder)
 
 
 def _from_tfds(name: str, data_dir: Place, allow_download: bool) -> FederatedDataset:

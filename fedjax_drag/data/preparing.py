@@ -1,4 +1,4 @@
-"""Preparing image data sets for TensorFlow Datasets (TFDS), from files that are here or by its own download."""
+"""Preparing image data sets for TensorFlow Datasets (TFDS), from local files or by its own download."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from fedjax_drag.data.sets import tfds
 from fedjax_drag.data.sets.cifar import CIFAR100, load_cifar
 
 _ID_DIGITS = {"cifar10": 5, "cifar100": 5, "svhn": 6}
-"""Of the number in the texts that name the images, where TFDS has such."""
+"""Digits of the number in the names of the images, for data sets whose images TFDS names."""
 
 Columns = dict[str, np.ndarray]
 """The features of all examples of a split, by their names in TFDS."""
@@ -27,10 +27,10 @@ def prepare(
 ) -> Path:
     """Prepares a data set as TFDS does, in the format that :func:`fedjax_drag.data.sets.tfds.load` reads.
 
-    What comes of the original files is what TFDS makes after its download: name, version, features, examples and their
-    order, so ``tensorflow_datasets.data_source(name)`` finds it; only the class names of CIFAR and the split ``extra``
-    of SVHN are not there. Needs the extra ``tfds``, and TensorFlow for a download only. TFDS shows its own progress;
-    what is interrupted leaves nothing that counts as prepared.
+    From the original files it makes the same as TFDS after a download: name, version, features, examples and their
+    order, so that ``tensorflow_datasets.data_source(name)`` reads it; only the class names of CIFAR and the split
+    ``extra`` of SVHN are missing. Needs the extra ``tfds``, and TensorFlow for a download only. TFDS shows its own
+    progress; an interrupted preparation leaves nothing that counts as prepared.
 
     Args:
       name: one of ``tfds.DATASETS``.
@@ -39,7 +39,7 @@ def prepare(
       allow_download: if there is no ``source_dir``, TFDS may download the files.
 
     Returns:
-      The folder of the prepared data set; at once if it was there.
+      The folder of the prepared data set, also if it was prepared before.
 
     Raises:
       FileNotFoundError: ``source_dir`` lacks files.
@@ -47,9 +47,9 @@ def prepare(
         data set is there in another format.
       OSError: the download failed, or the folder cannot be written.
     """
-    there = tfds.prepared(name, data_dir)
-    if there is not None:
-        return there
+    folder = tfds.prepared(name, data_dir)
+    if folder is not None:
+        return folder
     if source_dir is None and not allow_download:
         raise ValueError(
             f"{name}: give the folder of its original files (--from DIR, source_dir) or let TFDS download them "
@@ -60,10 +60,10 @@ def prepare(
         place = _download(name, tfds.root(data_dir))
     else:
         place = _write(name, _read(name, source_dir), tfds.root(data_dir))
-    there = tfds.prepared(name, data_dir)
-    if there is None:  # TFDS took something else for it
+    folder = tfds.prepared(name, data_dir)
+    if folder is None:  # TFDS accepted another folder as prepared
         raise ValueError(f"{place}: in the way of what is to be prepared; move or delete it")
-    return there
+    return folder
 
 
 def _read(name: str, source_dir: str | os.PathLike[str]) -> dict[str, Columns]:
@@ -85,7 +85,7 @@ def _read(name: str, source_dir: str | os.PathLike[str]) -> dict[str, Columns]:
 
 
 def _write(name: str, splits: dict[str, Columns], root: Path) -> str:
-    """Lets TFDS write the examples; returns where."""
+    """Lets TFDS write the examples; returns the folder."""
     library, dataset = tfds.library(), tfds.DATASETS[name]
     builder = library.builder(dataset.path, data_dir=os.fspath(root))
 
@@ -93,13 +93,13 @@ def _write(name: str, splits: dict[str, Columns], root: Path) -> str:
         sizes = zip(splits.items(), dataset.sizes, strict=True)
         return {split: _examples(columns, size, split, _ID_DIGITS.get(name, 0)) for (split, columns), size in sizes}
 
-    builder._split_generators = generate  # the one step of a builder that each data set has of its own
+    builder._split_generators = generate  # the one step of a builder that differs between data sets
     _run(library, builder)
     return builder.data_dir
 
 
 def _examples(columns: Columns, size: int, split: str, id_digits: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Place, which TFDS shuffles by, and features of the first ``size`` examples of a split."""
+    """Index, by which TFDS shuffles, and features of the first ``size`` examples of a split."""
     for place in range(size):
         example: dict[str, Any] = {key: values[place] for key, values in columns.items()}
         example["image"] = _png(example["image"])
@@ -109,7 +109,7 @@ def _examples(columns: Columns, size: int, split: str, id_digits: int) -> Iterat
 
 
 def _png(image: np.ndarray) -> io.BytesIO:
-    """An encoded image, which TFDS takes as it is; its own encoder is slower and needs TensorFlow."""
+    """An encoded image, which TFDS stores unchanged; its own encoder is slower and needs TensorFlow."""
     from PIL import Image
 
     stream = io.BytesIO()
@@ -119,7 +119,7 @@ def _png(image: np.ndarray) -> io.BytesIO:
 
 
 def _download(name: str, root: Path) -> str:
-    """Lets TFDS do all of it; returns where."""
+    """Lets TFDS download and prepare; returns the folder."""
     library = tfds.library()
     try:
         import_module("tensorflow")
@@ -131,7 +131,7 @@ def _download(name: str, root: Path) -> str:
     try:
         builder = library.builder(tfds.DATASETS[name].path, data_dir=os.fspath(root))
         _run(library, builder)
-    except Exception as error:  # of the network, the disk or the files; TFDS has no common class for them
+    except Exception as error:  # network, disk or files; TFDS has no common class of errors
         what = f"{type(error).__name__}: {tfds.one_line(error)}"
         raise OSError(f"{name}: TFDS could not download and prepare it ({what})") from error
     return builder.data_dir
@@ -139,5 +139,5 @@ def _download(name: str, root: Path) -> str:
 
 def _run(library: Any, builder: Any) -> None:
     """Writes to a temporary folder, which is renamed when all is done."""
-    config = library.download.DownloadConfig(try_download_gcs=False)  # ready-made data there are in another format
+    config = library.download.DownloadConfig(try_download_gcs=False)  # prepared data there have another format
     builder.download_and_prepare(file_format=tfds.FORMAT, download_config=config)

@@ -1,4 +1,4 @@
-"""How the examples are spread over clients and classes, as numbers, a table and a picture."""
+"""Distribution of the examples over clients and classes, as numbers, a table and a figure."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class SkewReport:
 
     Attributes:
       counts: ``[M, C]`` integers: examples of each class that each client has.
-      title: what was split, and how.
+      title: data set and partition.
     """
 
     counts: np.ndarray
@@ -58,10 +58,10 @@ class SkewReport:
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws a heat map, clients by classes; darker means more examples, white means none.
 
-        The colours grow with the square root of the count, so that small numbers are still seen.
+        The colour scale follows the square root of the count, so that small counts are visible.
 
         Args:
-          path: of the picture; its ending (``.png``, ``.pdf``, ``.svg``) decides the format.
+          path: of the figure; its ending (``.png``, ``.pdf``, ``.svg``) decides the format.
         """
         from matplotlib.colors import PowerNorm  # here, because it is slow to import
         from matplotlib.figure import Figure

@@ -44,28 +44,28 @@ _log = logging.getLogger(__name__)
 class RuleStrategy(FedAvg):
     """Flower's ``FedAvg`` with another rule in place of the average.
 
-    Who is sampled and how clients evaluate is Flower's. The cohort of a round are the nodes that were sent a message.
-    Those that fail, do not answer in time or send what cannot be used are absent; Flower's own strategies end the
-    federation at a reply that does not fit, which puts it into the hands of every single client. Only if every node of
-    a cohort sends what cannot be used does this one, since then the clients' model is another. Updates that are not
-    finite are rejected by the rule.
+    Flower samples the nodes and evaluates on clients. The cohort of a round are the nodes to which a message was sent.
+    Nodes that fail, do not reply in time or send an unusable reply are absent. Flower's own strategies end the
+    federation at a reply that does not fit, so that a single client can stop it; this one ends it only if every node of
+    a cohort sends an unusable reply, since then the clients have another model. The rule rejects updates that are not
+    finite.
 
     Metrics of a round's training are the clients' own, averaged by Flower over the replies that have the most common
-    keys, and the rule's as ``rule/NAME``: a number, or one for each node in the order of ``rule/nodes``. Metrics of
-    further axes are left out.
+    keys, and the rule's as ``rule/NAME``: a number, or one for each node in the order of ``rule/nodes``. Metrics with
+    more axes are left out.
 
     Args:
-      rule: from :mod:`fedjax_drag.aggregators`. Those that need ``dissimilarity`` (ClusterGuard) are not supported, as
-        Flower's clients do not say what it is computed from.
+      rule: from :mod:`fedjax_drag.aggregators`. Those that need ``dissimilarity`` (ClusterGuard) are not supported,
+        since Flower's clients do not send the data for it.
       root_delta: ``(arrays, round) -> delta`` for rules that need one (BR-DRAG, FLTrust, root_only): trains from the
-        NumPy arrays on the server's own data, as clients do, and returns by how much each array changed. Rounds count
-        from 1.
-      seed: of rules that draw at random.
+        NumPy arrays on the server's own data, as clients do, and returns the change of each array. Rounds count from
+        1.
+      seed: of the rule's random draws.
       **settings: of ``flwr.serverapp.strategy.FedAvg``: ``fraction_train``, ``min_train_nodes``, ``weighted_by_key``
         and others.
 
     Raises:
-      ValueError: the rule needs what a Flower server does not know, or a ``root_delta``.
+      ValueError: the rule needs an extra that a Flower server does not have, or a ``root_delta``.
 
     Attributes:
       server: the :class:`~fedjax_drag.interop.server.RuleServer`, which holds the rule's state.
@@ -80,7 +80,7 @@ class RuleStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Flower's messages; what they carry and to whom is remembered."""
+        """Flower's messages; their arrays and nodes are kept for :meth:`aggregate_train`."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._sent = {name: array.numpy() for name, array in arrays.items()}
         self._cohort = sorted(message.metadata.dst_node_id for message in messages)
@@ -89,10 +89,11 @@ class RuleStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The rule's new arrays, and the metrics; None and None where there is nothing to learn from.
+        """The rule's new arrays, and the metrics; None and None without a usable reply.
 
         Raises:
-          ValueError: every node's reply does not fit, ``root_delta`` does not, or the rule does not accept the cohort.
+          ValueError: the replies of all nodes are unusable, ``root_delta`` does not fit, or the rule does not accept
+            the cohort.
         """
         updates: dict[int, Update] = {}
         contents: list[RecordDict] = []
@@ -102,14 +103,14 @@ class RuleStrategy(FedAvg):
                 numbers = _numbers_of(content, self.weighted_by_key)
                 updates[node] = update(self._sent, _arrays_of(content), numbers[self.weighted_by_key])
                 contents.append(content)
-            except Exception as error:  # a hostile message may make anything go wrong
+            except Exception as error:  # a malicious message may cause any exception
                 faults.append(_fault(node, error))
         if faults and len(faults) == len(self._cohort):
             raise ValueError(f"round {server_round}: no reply can be used; {faults[0]}")
         if not updates:
             return None, None
-        arrays, found = self.server.round(server_round, self._sent, self._cohort, updates)
-        own = {f"rule/{name}": _plain(value) for name, value in found.items() if value.ndim <= 1}
+        arrays, rule_metrics = self.server.round(server_round, self._sent, self._cohort, updates)
+        own = {f"rule/{name}": _plain(value) for name, value in rule_metrics.items() if value.ndim <= 1}
         metrics = self.train_metrics_aggr_fn(_alike(contents), self.weighted_by_key)
         metrics.update(own | {"rule/nodes": list(self._cohort)})
         return ArrayRecord({name: Array(x) for name, x in arrays.items()}), metrics
@@ -128,7 +129,7 @@ class RuleStrategy(FedAvg):
 
 
 def _received(replies: Iterable[Message]) -> Iterator[tuple[int, RecordDict]]:
-    """Who replied, and what; in the order of the nodes, not in that in which they finished."""
+    """Node and content of each reply, in the order of the nodes, not in the order of arrival."""
     for message in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
         node = message.metadata.src_node_id
         if message.has_error():
@@ -138,10 +139,10 @@ def _received(replies: Iterable[Message]) -> Iterator[tuple[int, RecordDict]]:
 
 
 def _fault(node: int, error: Exception) -> str:
-    """Tells, in one line, what is wrong with a node's reply."""
-    told = f"node {node}: {next(iter(str(error).splitlines()), type(error).__name__)}"
-    _log.warning("a reply is left out: %s", told)
-    return told
+    """Logs and returns, in one line, the problem with a node's reply."""
+    problem = f"node {node}: {next(iter(str(error).splitlines()), type(error).__name__)}"
+    _log.warning("a reply is left out: %s", problem)
+    return problem
 
 
 def _arrays_of(content: RecordDict) -> dict[str, np.ndarray]:
@@ -152,7 +153,7 @@ def _arrays_of(content: RecordDict) -> dict[str, np.ndarray]:
 
 
 def _numbers_of(content: RecordDict, weight: str) -> MetricRecord:
-    """A reply's metrics, whose ``weight`` is a number that can be averaged with."""
+    """A reply's metrics, of which ``weight`` is a number that can serve as a weight."""
     if len(content.metric_records) != 1:
         raise ValueError(f"reply with {len(content.metric_records)} MetricRecords: must be one")
     (record,) = content.metric_records.values()
@@ -163,7 +164,7 @@ def _numbers_of(content: RecordDict, weight: str) -> MetricRecord:
 
 
 def _alike(contents: list[RecordDict]) -> list[RecordDict]:
-    """The replies whose metrics have the most common keys and lengths; Flower's average stumbles over a mixture."""
+    """The replies whose metrics have the most common keys and lengths; Flower's average fails on a mixture."""
 
     def form(content: RecordDict) -> frozenset[Any]:
         (record,) = content.metric_records.values()
@@ -174,5 +175,5 @@ def _alike(contents: list[RecordDict]) -> list[RecordDict]:
 
 
 def _plain(value: np.ndarray) -> Any:
-    """A metric as Flower's records take it: integers or floats."""
+    """A metric in the types of Flower's records: integers or floats."""
     return (value if value.dtype.kind == "f" else value.astype(int)).tolist()

@@ -13,22 +13,24 @@ Arrays = Mapping[str, np.ndarray]
 """A model by name, as a PyTorch ``state_dict`` in NumPy arrays."""
 
 RootDelta = Callable[[dict[str, np.ndarray], int], Arrays]
-"""``(arrays, round) -> delta``: what a local pass over the server's own data adds to the global arrays; rounds count
-from 1."""
+"""``(arrays, round) -> delta``: the change of the global arrays in a local pass over the server's own data.
+
+Rounds count from 1.
+"""
 
 KNOWN = frozenset({"client_ids", "key", "num_examples", "root_delta", "round"})
 """Extras that a server can give a rule."""
 
 MOST_EXAMPLES = 2**31
-"""More than any client has; what is larger would only serve to spoil sums."""
+"""Largest number of examples that a client may claim; larger ones would distort sums."""
 
 
 class Update(NamedTuple):
-    """What a client sent back.
+    """The reply of a client.
 
     Attributes:
-      delta: what it added to every floating point array that it was sent.
-      num_examples: how many examples it says that it has, in (0, 2^31].
+      delta: its change of every floating point array.
+      num_examples: number of examples that it claims, in (0, 2^31].
     """
 
     delta: dict[str, np.ndarray]
@@ -39,27 +41,27 @@ def update(sent: Arrays, returned: Arrays, num_examples: Any = 1) -> Update:
     """Checks a client's reply.
 
     Args:
-      sent: the arrays that the client was sent.
-      returned: those that it returned. Entries may be anything that is no number; a rule rejects the client.
-      num_examples: how many examples it says that it has.
+      sent: the arrays that the client received.
+      returned: the arrays that it sent back. Entries that are not finite are allowed: a rule rejects the client.
+      num_examples: number of examples that it claims.
 
     Raises:
-      ValueError: a floating point array is missing or has another shape or kind than the one sent, or the number is
-        none.
+      ValueError: a floating point array is missing or has another shape or kind than the one sent, or ``num_examples``
+        is out of range.
     """
     checks.in_range("num_examples", num_examples, 0.0, MOST_EXAMPLES, open_low=True)
     return Update(_changes(sent, returned, subtract=True), float(num_examples))
 
 
 class RuleServer:
-    """An aggregation rule, and what it remembers from round to round.
+    """An aggregation rule with its state from round to round.
 
-    Floating point arrays are the model's parameters. Integer and boolean ones, such as counters of batches, stay as the
-    server has them. Running statistics of a normalisation are floating point and so parameters to the rule. The rule
-    computes in float32, unless JAX is told otherwise.
+    Floating point arrays are the model's parameters. Integer and boolean ones, such as counters of batches, keep the
+    server's values. Running statistics of a normalisation are floating point and therefore parameters to the rule. The
+    rule computes in float32 unless JAX is configured otherwise.
 
-    A program is compiled for every size of a cohort. Clients that do not answer are absent from it (the extra
-    ``valid``), as in a simulation, and do not change its size.
+    A program is compiled for every size of a cohort. Clients that do not reply are absent (the extra ``valid``), as in
+    a simulation, and do not change its size.
 
     Args:
       rule: from :mod:`fedjax_drag.aggregators`, or of one's own.
@@ -67,15 +69,15 @@ class RuleServer:
       seed: of rules that draw at random.
 
     Raises:
-      ValueError: the rule needs what a server does not know, or a ``root_delta``.
+      ValueError: the rule needs an extra that a server does not have, or a ``root_delta``.
 
     Attributes:
-      state: of the rule; None before the first round. With ``rows`` it is all there is to keep over a restart.
-      rows: of rules that remember every client (``client_ids``), the row of each one seen. A client that comes back
-        under a new name is a new one.
+      state: of the rule; None before the first round. ``state`` and ``rows`` are enough to continue after a restart.
+      rows: for rules with a state for each client (``client_ids``), the row of each client so far. A client that
+        returns under a new name is a new client.
     """
 
-    def __init__(self, rule: Aggregator, root_delta: RootDelta | None = None, seed: int = 0):
+    def __init__(self, rule: Aggregator, root_delta: RootDelta | None = None, seed: int = 0) -> None:
         unknown = sorted(rule.needs - KNOWN)
         if unknown:
             raise ValueError(
@@ -93,20 +95,21 @@ class RuleServer:
     def round(
         self, number: int, sent: Arrays, cohort: Sequence[int], updates: Mapping[int, Update]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Moves the global arrays by what the clients of a round did.
+        """Applies the rule to the replies of a round.
 
         Args:
           number: of the round, from 1.
           sent: the global arrays.
-          cohort: the clients that were asked, in an order that does not depend on who answers first.
-          updates: of those that answered; from others they do not count.
+          cohort: the clients of the round, in an order that does not depend on the order of replies.
+          updates: of the clients that replied; those of clients outside the cohort are ignored.
 
         Returns:
           The new global arrays, named and ordered as those sent; and the rule's metrics, of clients ``[S]`` in the
           order of ``cohort``, where absent clients have weight 0.
 
         Raises:
-          ValueError: a global array is no number, ``root_delta`` does not fit, or the rule does not accept the cohort.
+          ValueError: a global array is not numeric, ``root_delta`` does not fit, or the rule does not accept the
+            cohort.
         """
         params = _parameters(sent)
         here = np.array([client in updates for client in cohort], bool)
@@ -141,18 +144,18 @@ class RuleServer:
         return extras
 
     def _rows_of(self, cohort: Sequence[int]) -> np.ndarray:
-        """The rows of clients in the rule's state; those that are new get the next."""
+        """The rows of clients in the rule's state; new clients get the next free ones."""
         for client in cohort:
             self.rows.setdefault(client, len(self.rows))
         leaves = jax.tree.leaves(per_client.found_in(self.state))
         most = min((leaf.shape[0] for leaf in leaves), default=np.inf)
         if len(self.rows) > most:
-            raise ValueError(f"num_clients={most}: {len(self.rows)} have been seen by now; must be at least that")
+            raise ValueError(f"num_clients={most}: {len(self.rows)} clients so far; must be at least that")
         return np.array([self.rows[client] for client in cohort], np.int32)
 
 
 def _parameters(arrays: Arrays) -> dict[str, np.ndarray]:
-    """The floating point arrays; integers and booleans are nothing that a rule moves."""
+    """The floating point arrays; a rule does not move integers and booleans."""
     for name, x in arrays.items():
         if x.dtype.kind not in "fiub":
             raise ValueError(f"array {name!r} of dtype {x.dtype}: must be of real numbers")
@@ -160,7 +163,7 @@ def _parameters(arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def _changes(sent: Arrays, given: Arrays, subtract: bool) -> dict[str, np.ndarray]:
-    """For each parameter what is given for it, less the parameter if asked, in its shape and dtype."""
+    """For each parameter the array given, minus the parameter if ``subtract``, in its shape and dtype."""
     changes = {}
     for name, param in _parameters(sent).items():
         if name not in given:
@@ -170,6 +173,6 @@ def _changes(sent: Arrays, given: Arrays, subtract: bool) -> dict[str, np.ndarra
             raise ValueError(f"array {name!r} with shape {x.shape}: must be {param.shape}")
         if x.dtype.kind != "f":
             raise ValueError(f"array {name!r} of dtype {x.dtype}: must be floating point, as {param.dtype}")
-        with np.errstate(all="ignore"):  # what is not finite is for the rule to reject
+        with np.errstate(all="ignore"):  # the rule rejects values that are not finite
             changes[name] = x.astype(param.dtype) - param if subtract else x.astype(param.dtype)
     return changes

@@ -1,20 +1,30 @@
 """Plain convolutional networks: convolutions with ReLU and 2x2 max pooling; then two dense layers."""
 
-from typing import Any
+from typing import NamedTuple
 
 import flax.linen as nn
-import jax
+from jaxtyping import Array, Float
 
 from fedjax_drag import checks
 from fedjax_drag.models.conv import Conv
 
-# variant: (kernel size, channels of the convolutions, width of the hidden dense layer, padding, first pooled)
-_VARIANTS: dict[str, tuple[Any, ...]] = {
-    "emnist": (5, (32, 64), 512),
-    "cifar10": (5, (32, 64), 512),
-    "cifar100": (3, (32, 64, 64), 512),
-    "pooled_once": (3, (32, 64), 128, "VALID", 1),
-    "small": (3, (8, 16), 32),
+
+class _Variant(NamedTuple):
+    """Attributes of :class:`CNN` without the number of classes."""
+
+    kernel_size: int
+    channels: tuple[int, ...]
+    dense: int
+    padding: str = "SAME"
+    first_pooled: int = 0
+
+
+_VARIANTS = {
+    "emnist": _Variant(5, (32, 64), 512),
+    "cifar10": _Variant(5, (32, 64), 512),
+    "cifar100": _Variant(3, (32, 64, 64), 512),
+    "pooled_once": _Variant(3, (32, 64), 128, "VALID", first_pooled=1),
+    "small": _Variant(3, (8, 16), 32),
 }
 
 
@@ -27,7 +37,7 @@ class CNN(nn.Module):
       channels: output channels of the convolutions.
       dense: width of the hidden dense layer.
       padding: of every convolution, ``"SAME"`` or ``"VALID"``.
-      first_pooled: how many convolutions come before the first that is pooled; those after it are pooled too.
+      first_pooled: number of convolutions before the first that is pooled; all later ones are pooled too.
     """
 
     num_classes: int
@@ -38,8 +48,8 @@ class CNN(nn.Module):
     first_pooled: int = 0
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+    def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch classes"]:
+        """Maps images to logits."""
         smallest = self._smallest()
         if x.ndim != 4 or min(x.shape[1:3]) < smallest:
             raise ValueError(f"x.shape={x.shape}: this CNN needs [B, H, W, C] with H, W >= {smallest}")
@@ -50,7 +60,7 @@ class CNN(nn.Module):
         return nn.Dense(self.num_classes)(x)
 
     def _smallest(self) -> int:
-        """The height and width of which one pixel is left."""
+        """The smallest height and width that leave a pixel for the dense layers."""
         size, lost = 1, self.kernel_size - 1 if self.padding == "VALID" else 0
         for index in reversed(range(len(self.channels))):
             size = size * (2 if index >= self.first_pooled else 1) + lost
@@ -81,4 +91,4 @@ def cnn(num_classes: int, variant: str = "emnist") -> CNN:
     """
     checks.count("num_classes", num_classes, 1)
     checks.one_of("variant", variant, _VARIANTS)
-    return CNN(num_classes, *_VARIANTS[variant])
+    return CNN(num_classes, **_VARIANTS[variant]._asdict())

@@ -1,12 +1,12 @@
 """Stride-1 convolution and 2x2 max pooling that stay fast inside ``lax.scan`` and under ``vmap``.
 
-Two things make the obvious program slow. XLA:CPU runs a convolution inside a loop as a scalar loop unless it
-is already in NHWC/HWIO form, which the automatic gradients are not; and ``vmap`` over kernels (one per client)
+Two effects make the direct program slow. XLA:CPU runs a convolution inside a loop as a scalar loop unless it
+is in NHWC/HWIO form, which automatic gradients are not; and ``vmap`` over kernels (one per client)
 makes a grouped convolution, slow everywhere. Here the convolution and its two gradients are three bilinear
 operations, and each is written in three forms:
 
-* a few output channels on narrow images: one matrix product of stacked image rows with a banded (Toeplitz)
-  matrix, built from the kernel by a small product with a constant; it batches by itself;
+* few output channels on narrow images: one matrix product of stacked image rows with a banded (Toeplitz)
+  matrix, built from the kernel by a product with a constant; it batches without a rule of its own;
 * else, one kernel: ``lax.conv_general_dilated`` with explicit transposes into NHWC/HWIO; ``vmap`` over the inputs
   alone only lengthens the batch;
 * else, a kernel per row of ``vmap``: on a CPU those convolutions one after another, on other devices image
@@ -14,8 +14,8 @@ operations, and each is written in three forms:
 
 Each operation's gradients are the other two, so reverse mode nests to any order; forward mode is not offered.
 
-Milliseconds of CPU time (least of several; between runs they vary by a tenth and more) for 50 local SGD steps on
-28x28x1 images, everything held on one of two CPU cores:
+Milliseconds of CPU time (minimum of several; runs differ by 10 % and more) for 50 local SGD steps on 28x28x1 images,
+on one of two CPU cores:
 
 | model, batch | PyTorch | one model, ``scan`` | 10 clients x 5 steps: ``map`` | ``vmap`` |
 | --- | --- | --- | --- | --- |
@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
+from jaxtyping import Array, Float
 
 from fedjax_drag import checks
 
@@ -42,16 +43,18 @@ Pads = tuple[int, int]
 """Zeros before and after, the same along height and width."""
 
 
-def conv2d(x: jax.Array, kernel: jax.Array, padding: str = "SAME") -> jax.Array:
-    """Convolves images with a square kernel at stride 1 (cross-correlation, as everywhere in deep learning).
+def conv2d(
+    x: Float[Array, "n height width cin"], kernel: Float[Array, "k k cin cout"], padding: str = "SAME"
+) -> Float[Array, "n out_h out_w cout"]:
+    """Convolves images with a square kernel at stride 1 (cross-correlation, as usual in deep learning).
 
     Args:
-      x: images ``[N, H, W, Cin]``.
-      kernel: ``[k, k, Cin, Cout]``.
+      x: images.
+      kernel: the same height and width k.
       padding: ``"SAME"`` (output as large as the input) or ``"VALID"`` (no padding).
 
     Returns:
-      ``[N, H, W, Cout]``, or ``[N, H-k+1, W-k+1, Cout]`` when ``padding`` is ``"VALID"``.
+      Images of the same height and width, or, with ``"VALID"``, of ``height - k + 1`` and ``width - k + 1``.
 
     Raises:
       ValueError: if the padding is unknown, the shapes do not fit or the image is smaller than the kernel.
@@ -69,19 +72,13 @@ def conv2d(x: jax.Array, kernel: jax.Array, padding: str = "SAME") -> jax.Array:
     return _output((0, 0), x, kernel)
 
 
-def max_pool(x: jax.Array) -> jax.Array:
+def max_pool(x: Float[Array, "n height width c"]) -> Float[Array, "n height//2 width//2 c"]:
     """Takes the maximum over 2x2 windows at stride 2; an odd last row or column is dropped.
 
     Among equal entries the gradient goes to the first of the window in row-major order, one valid subgradient.
 
-    Args:
-      x: ``[N, H, W, C]``.
-
-    Returns:
-      ``[N, H // 2, W // 2, C]``.
-
     Raises:
-      ValueError: if ``x`` has not four axes, or its height or width is below 2.
+      ValueError: if ``x`` does not have four axes, or its height or width is below 2.
     """
     if x.ndim != 4 or min(x.shape[1:3]) < 2:
         raise ValueError(f"x.shape={x.shape}: must be [N, H, W, C] with H, W >= 2 to be pooled")
@@ -107,8 +104,8 @@ class Conv(nn.Module):
     pool: bool = False
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps ``[N, H, W, Cin]`` to ``[N, H', W', features]``."""
+    def __call__(self, x: Float[Array, "n height width cin"]) -> Float[Array, "n out_h out_w features"]:
+        """Applies convolution, pooling and bias."""
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
@@ -134,7 +131,7 @@ def _max_pool_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _max_pool_backward(place: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    # One elementwise pass over the large array: no scatter, and nothing of it was kept but the winner's place.
+    # One elementwise pass over the large array, without a scatter; only the index of the maximum was kept.
     n, h, w, c = g.shape
     here = jnp.arange(4, dtype=jnp.int32).reshape(1, 1, 2, 1, 2, 1)
     dx = jnp.where(place[:, :, None, :, None] == here, g[:, :, None, :, None], 0)
@@ -152,7 +149,7 @@ def _convolve(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
 
 
 def _kernel_gradient_convolve(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
-    # Input channels play the batch and the batch plays the channels, so that the form stays canonical.
+    # Input channels and batch exchange their roles, so that the form stays canonical.
     return _convolve(x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), pads).transpose(1, 2, 0, 3)
 
 
@@ -193,7 +190,7 @@ def _diagonals(width: int, k: int, pads: Pads, dtype: Any) -> np.ndarray:
 
 
 def _row_stacks(x: jax.Array, k: int, pads: Pads) -> jax.Array:
-    """For each output row the ``k`` input rows it sees, side by side: ``[N, Ho, k * W * C]``."""
+    """For each output row its ``k`` input rows, side by side: ``[N, Ho, k * W * C]``."""
     n, h, w, c = x.shape
     rows = jnp.pad(x.reshape(n, h, w * c), ((0, 0), pads, (0, 0)))
     ho = rows.shape[1] - k + 1
@@ -223,15 +220,15 @@ def _kernel_gradient_band_product(x: jax.Array, g: jax.Array, pads: Pads) -> jax
 def _over_vmap(operation: custom_vmap, many: Callable, in_batched: list[bool], *args: jax.Array) -> jax.Array:
     """One kernel per row: on a CPU one after another (patches would leave the cache), elsewhere at once."""
 
-    def looped(*args):
-        def row(rows):
-            rows = iter(rows)
-            return operation(*(next(rows) if b else a for a, b in zip(args, in_batched, strict=True)))
+    def looped(*args: jax.Array) -> jax.Array:
+        def row(rows: list[jax.Array]) -> jax.Array:
+            remaining = iter(rows)
+            return operation(*(next(remaining) if b else a for a, b in zip(args, in_batched, strict=True)))
 
         return lax.map(row, [a for a, b in zip(args, in_batched, strict=True) if b])
 
-    together = jax.vmap(many, in_axes=tuple(0 if b else None for b in in_batched))
-    return lax.platform_dependent(*args, cpu=looped, default=together)
+    at_once = jax.vmap(many, in_axes=tuple(0 if b else None for b in in_batched))
+    return lax.platform_dependent(*args, cpu=looped, default=at_once)
 
 
 def _over_images(images: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
@@ -239,7 +236,7 @@ def _over_images(images: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     operation = custom_vmap(functools.partial(_convolve, pads=pads))
 
     @operation.def_vmap
-    def rule(axis_size, in_batched, images, kernel):
+    def rule(axis_size: int, in_batched: list[bool], images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, bool]:
         if in_batched[1]:
             return _over_vmap(operation, functools.partial(_patch_product, pads=pads), in_batched, images, kernel), True
         folded = operation(images.reshape(-1, *images.shape[2:]), kernel)

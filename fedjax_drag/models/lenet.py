@@ -1,13 +1,13 @@
 """LeNet-5 with ReLU and max pooling."""
 
 import flax.linen as nn
-import jax
+from jaxtyping import Array, Float
 
 from fedjax_drag import checks
 from fedjax_drag.models.conv import Conv
 
 _SMALLEST = 16
-"""Two unpadded 5x5 convolutions, each pooled, leave one pixel of 16."""
+"""Two unpadded 5x5 convolutions, each pooled, reduce 16 pixels to one."""
 
 
 class LeNet(nn.Module):
@@ -20,8 +20,8 @@ class LeNet(nn.Module):
     num_classes: int
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+    def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch classes"]:
+        """Maps images to logits."""
         if x.ndim != 4 or min(x.shape[1:3]) < _SMALLEST:
             raise ValueError(f"x.shape={x.shape}: LeNet needs [B, H, W, C] with H, W >= {_SMALLEST}")
         for features in (6, 16):

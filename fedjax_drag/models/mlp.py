@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import flax.linen as nn
-import jax
+from jaxtyping import Array, Float
 
 from fedjax_drag import checks
 
@@ -20,8 +20,8 @@ class MLP(nn.Module):
     hidden: tuple[int, ...]
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps inputs ``[B, ...]`` (flattened) to logits ``[B, num_classes]``."""
+    def __call__(self, x: Float[Array, " batch *input_shape"]) -> Float[Array, "batch classes"]:
+        """Maps inputs, which are flattened, to logits."""
         x = x.reshape(x.shape[0], -1)
         for width in self.hidden:
             x = nn.relu(nn.Dense(width)(x))

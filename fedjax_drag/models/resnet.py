@@ -3,8 +3,8 @@
 import functools
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from fedjax_drag import checks
 from fedjax_drag.models.conv import conv2d
@@ -16,7 +16,7 @@ class ResNet18(nn.Module):
     Attributes:
       num_classes: number of logits.
       width: channels of the first stage.
-      groups: into how many groups the channels are divided, each normalised by itself.
+      groups: number of groups of channels, each normalised separately.
     """
 
     num_classes: int
@@ -24,8 +24,8 @@ class ResNet18(nn.Module):
     groups: int
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps images ``[B, H, W, C]`` to logits ``[B, num_classes]``."""
+    def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch classes"]:
+        """Maps images to logits."""
         if x.ndim != 4:
             raise ValueError(f"x.shape={x.shape}: ResNet18 needs [B, H, W, C]")
         x = nn.relu(nn.GroupNorm(self.groups)(_Conv(self.width)(x)))
@@ -42,7 +42,7 @@ class BasicBlock(nn.Module):
     Attributes:
       features: output channels.
       halve: whether height and width are halved.
-      groups: into how many groups the channels are divided, each normalised by itself.
+      groups: number of groups of channels, each normalised separately.
     """
 
     features: int
@@ -50,8 +50,8 @@ class BasicBlock(nn.Module):
     groups: int
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps ``[B, H, W, C]`` to ``[B, H, W, features]``, or to half the height and width, rounded up."""
+    def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch out_h out_w features"]:
+        """Applies the block; with ``halve`` to half the height and width, rounded up."""
         norm = functools.partial(nn.GroupNorm, self.groups)
         y = nn.relu(norm()(_Conv(self.features, halve=self.halve)(x)))
         y = norm()(_Conv(self.features)(y))
@@ -68,17 +68,19 @@ class _Conv(nn.Module):
     halve: bool = False
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch out_h out_w features"]:
         shape = (3, 3, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.he_normal(), shape)
         return _at_stride_two(x, kernel) if self.halve else conv2d(x, kernel)
 
 
-def _at_stride_two(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _at_stride_two(
+    x: Float[Array, "batch height width cin"], kernel: Float[Array, "3 3 cin cout"]
+) -> Float[Array, "batch out_h out_w cout"]:
     """Every second output in both directions of a 3x3 convolution padded at the end, from the first 3x3 pixels on.
 
-    Each 2x2 square of pixels becomes one with four times the channels; on those it is a 2x2 convolution at stride 1,
-    which :func:`conv2d` does fast in both directions and for many clients at once.
+    Each 2x2 square of pixels becomes one pixel with four times the channels; on these the operation is a 2x2
+    convolution at stride 1, for which :func:`conv2d` has fast gradients and a fast form for many clients.
     """
     x = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
     n, h, w, c = x.shape
@@ -97,7 +99,7 @@ def resnet18(num_classes: int, width: int = 64, groups: int = 32) -> ResNet18:
     Args:
       num_classes: number of logits, at least 1.
       width: channels of the first stage, a multiple of ``groups``; the others have 2, 4 and 8 times as many.
-      groups: into how many groups the channels of a layer are divided, each normalised by itself; at least 1.
+      groups: number of groups of channels in a layer, each normalised separately; at least 1.
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``.

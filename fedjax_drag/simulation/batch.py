@@ -1,7 +1,7 @@
 """Many runs as one program: cells that differ in numbers, seeds and the split of the data share one compilation.
 
-A cell's numbers (a rule's ``c``, a step size, the strength of an attack) enter the program as inputs, and so do its
-random key, its clients' index lists and its malicious clients. The examples are there once for all.
+A cell's numbers (a rule's ``c``, a step size, the strength of an attack) are inputs of the program, as are its random
+key, its clients' index lists and its malicious clients. All cells share one copy of the examples.
 """
 
 import dataclasses
@@ -22,20 +22,20 @@ from fedjax_drag.simulation.engine import Evaluation, history_row
 from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
-from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
+from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, cost_of, no_totals
-from fedjax_drag.simulation.program.round import RunState
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Metrics, Programs, Totals, cost_of, no_totals
+from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
 
 Numbers = Mapping[str, Any]
-"""By name, what one cell has where others have something else: scalars."""
+"""Scalars by name in which one cell differs from others."""
 
 
 class Cells(NamedTuple):
-    """What tells cells apart; every leaf has a leading axis ``[C]``.
+    """The inputs in which cells differ; every leaf has a leading axis ``[C]``.
 
     Attributes:
       numbers: by name.
@@ -49,12 +49,12 @@ class Cells(NamedTuple):
 
 
 class BatchEvaluation(NamedTuple):
-    """What a callback receives after each evaluation, which all cells have at once.
+    """What a callback receives after each evaluation, which is of all cells at once.
 
     Attributes:
       round: rounds done.
       num_rounds: rounds of every run.
-      rows: by place, the rows of the histories; of a cell that has diverged and stopped there is none.
+      rows: of the histories, by place of the cell; none of a cell that has diverged and stopped.
       states: of the runs, leading axis ``[C]``; their buffers are given to the next rounds.
       diverged_at: by place, the first round after which a parameter of a cell was not finite.
     """
@@ -66,9 +66,81 @@ class BatchEvaluation(NamedTuple):
     diverged_at: dict[int, int]
 
     def of(self, cell: int, with_state: bool = True) -> Evaluation:
-        """The evaluation of one cell, its state on the host if it is asked for."""
+        """The evaluation of one cell, with its state on the host or without a state."""
         state: Any = _of(cell, self.states) if with_state else None
         return Evaluation(self.round, self.num_rounds, self.rows[cell], state, self.diverged_at.get(cell))
+
+
+class LoweredBatch(NamedTuple):
+    """The programs of a batch of cells, traced; every ``state`` and ``cell`` has a leading axis of cells.
+
+    Attributes:
+      init: ``(cells) -> states``.
+      advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
+      evaluate: ``(cells, states, test) -> metrics``.
+    """
+
+    init: Any
+    advance: Any
+    evaluate: Any
+
+
+class CompiledBatch(NamedTuple):
+    """The programs of :class:`LoweredBatch`, compiled, and the seconds that this took."""
+
+    init: Any
+    advance: Any
+    evaluate: Any
+    seconds: float
+
+
+class Spent(NamedTuple):
+    """Seconds that a cell's run took, and that a client needs for a local step."""
+
+    running: float
+    compiling: float
+    per_step: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CellPrograms:
+    """One cell's run as pure functions of the cell, repeated over cells.
+
+    Attributes:
+      rebuild: the settings of a cell with the numbers that it has.
+      walk: the way over the clients of a round.
+      over_cells: maps a function of one cell over a leading axis.
+    """
+
+    rebuild: Callable[[Numbers], Settings]
+    walk: Walk
+    over_cells: Mapper
+
+    def of(self, cell: Cells) -> Programs:
+        """The run of one cell, without a leading axis."""
+        return programs_of(dataclasses.replace(self.rebuild(cell.numbers), **self.walk._asdict()), None)[0]
+
+    def init(self, cells: Cells) -> RunState:
+        """The states before the first round."""
+        return self.over_cells(lambda _, cell: self.of(cell).init(cell.key), (), cells)
+
+    def advance(
+        self, train: Batch, cells: Cells, states: RunState, totals: Totals, stop: Any
+    ) -> tuple[RunState, Metrics, Totals]:
+        """Rounds up to ``stop``."""
+        # All cells are in the same round. Given once for all, it keeps the loop over rounds free of selections.
+        return self.over_cells(self._advance_one, (train, states.round[0], stop), (cells, states, totals))
+
+    def _advance_one(
+        self, shared: tuple[Batch, Any, Any], entry: tuple[Cells, RunState, Totals]
+    ) -> tuple[RunState, Metrics, Totals]:
+        (train, start, stop), (cell, state, totals) = shared, entry
+        federation = cell.federation._replace(train=train)
+        return self.of(cell).advance(federation, cell.key, state._replace(round=start), totals, stop)
+
+    def evaluate(self, cells: Cells, states: RunState, test: Batch) -> dict[str, jax.Array]:
+        """Metrics on the test set."""
+        return self.over_cells(lambda test, entry: self.of(entry[0]).evaluate(entry[1], test), test, (cells, states))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +156,7 @@ class BatchSimulation:
       mesh: devices that share them, or None.
       programs: one cell's run as pure functions, with the numbers of the first.
       walk: the way over the clients of a round.
-      lowered: ``init(cells)``, ``advance(train, cells, states, totals, stop)`` and ``evaluate(cells, states, test)``
-        for :attr:`width` cells, traced.
+      lowered: the programs for :attr:`width` cells, traced.
       cost: what the method asks of one client.
     """
 
@@ -97,7 +168,7 @@ class BatchSimulation:
     mesh: Mesh | None
     programs: Programs
     walk: Walk
-    lowered: tuple[Any, Any, Any]
+    lowered: LoweredBatch
     cost: ClientCost
 
     @property
@@ -106,15 +177,19 @@ class BatchSimulation:
         return jax.eval_shape(self.programs.init, jax.random.key(0))
 
     @functools.cached_property
-    def compiled(self) -> tuple[Any, ...]:
-        """The three programs of :attr:`lowered`, and the seconds that they took to compile."""
+    def compiled(self) -> CompiledBatch:
+        """The programs of :attr:`lowered`, compiled at the first access.
+
+        Raises:
+          MemoryError: :attr:`width` cells do not fit the memory.
+        """
         started = time.perf_counter()
         init, advance, evaluate = (program.compile() for program in self.lowered)
         memory.check([(advance, self.train), (evaluate, self.test)], 0, [f"width below {self.width}"])
-        return init, advance, evaluate, time.perf_counter() - started
+        return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)
 
     def compile(self) -> "BatchSimulation":
-        """This, ready to run.
+        """Compiles the programs and returns the batch itself.
 
         Raises:
           MemoryError: :attr:`width` cells do not fit the memory.
@@ -124,10 +199,10 @@ class BatchSimulation:
 
     @functools.cached_property
     def seconds_per_step(self) -> float | None:
-        """Measured time of a client's local step, of the first cell by itself; None if it is not asked for."""
+        """Measured time of a client's local step in the first cell, run alone; None without ``time_clients``."""
         if not self.first.time_clients:
             return None
-        cell = self._taken([0])
+        cell = self._cells_at([0])
         federation, key = jax.tree.map(lambda x: x[0], (cell.federation, cell.key))
         federation = federation._replace(train=self.train)
         state = jax.jit(self.programs.init)(key)
@@ -140,7 +215,7 @@ class BatchSimulation:
         callbacks: Sequence[Callable[[BatchEvaluation], Any]] = (),
         initial: Sequence[RunState] | None = None,
     ) -> list[Result]:
-        """Runs cells to the last round, or each to the evaluation that finds parameters that are not finite.
+        """Runs cells to the last round, or each to the first evaluation after its parameters diverged.
 
         Args:
           which: their places, up to :attr:`width` of them.
@@ -148,63 +223,72 @@ class BatchSimulation:
           initial: states to continue from, all after the same round; default a fresh start.
 
         Returns:
-          A result for each; running time and compilation are shared out evenly. Histories start after ``initial``.
+          A result for each cell, with an equal share of running and compilation time. Histories start after
+          ``initial``.
         """
         checks.count("cells", len(which), 1, self.width)
-        # The program has one width: what is missing is filled up with the last cell, whose copies nobody looks at.
+        # The program has one width: what is missing is filled up with copies of the last cell, which are not reported.
         padded = [*which, *[which[-1]] * (self.width - len(which))]
-        cells = self._taken(padded)
-        init, advance, evaluate, compile_seconds = self.compiled
-        seconds_per_step = self.seconds_per_step
-        states = init(cells) if initial is None else self._stacked(initial)
+        cells, compiled, seconds_per_step = self._cells_at(padded), self.compiled, self.seconds_per_step
+        states = compiled.init(cells) if initial is None else self._stacked(initial)
 
         started = time.perf_counter()
         histories: list[list[dict[str, Any]]] = [[] for _ in which]
         diverged_at: dict[int, int] = {}
         stopped: dict[int, RunState] = {}
-        every, most = self.first.eval_every, self.first.rounds_per_compile or self.first.eval_every
         done = int(states.round[0])
         while done < self.first.num_rounds and len(stopped) < len(which):
-            before, target = done, min(self.first.num_rounds, (done // every + 1) * every)
-            metrics, totals = {}, _no_totals(self.width)
-            with nans.located(done + 1, target):
-                while done < target:
-                    done = min(target, done + most)
-                    states, metrics, totals = advance(self.train, cells, states, totals, np.int32(done))
-                found = jax.device_get((metrics, totals, evaluate(cells, states, self.test)))
+            running = [place for place in range(len(which)) if place not in stopped]
+            before, done = done, min(self.first.num_rounds, (done // self.first.eval_every + 1) * self.first.eval_every)
+            states, measured = self._advance(cells, states, before, done)
             rows = {}
-            for place in [place for place in range(len(which)) if place not in stopped]:
-                metrics, totals, evaluated = jax.tree.map(lambda x, place=place: x[place], found)
+            for place in running:
+                metrics, totals, evaluated = _row(place, measured)
                 rows[place] = history_row(done, done - before, metrics, totals, evaluated, self.cost)
                 histories[place].append(rows[place])
-                if totals["diverged_at"]:
-                    diverged_at.setdefault(place, int(totals["diverged_at"]))
+                if totals.diverged_at:
+                    diverged_at.setdefault(place, int(totals.diverged_at))
             for callback in callbacks:
                 callback(BatchEvaluation(done, self.first.num_rounds, rows, states, diverged_at))
             if self.first.stop_on_divergence:
                 stopped |= {place: _of(place, states) for place in diverged_at if place in rows}
         jax.block_until_ready(states)
         seconds = (time.perf_counter() - started) / len(which)
+        spent = Spent(seconds, compiled.seconds / len(which), seconds_per_step)
+        ends = [stopped.get(place) or _row(place, states) for place in range(len(which))]
         return [
-            self._result(
-                history,
-                stopped[place] if place in stopped else jax.tree.map(lambda x, place=place: x[place], states),
-                (seconds, compile_seconds / len(which), seconds_per_step),
-                diverged_at.get(place),
-            )
-            for place, history in enumerate(histories)
+            self._result(history, end, spent, diverged_at.get(place))
+            for place, (history, end) in enumerate(zip(histories, ends, strict=True))
         ]
 
-    def _result(self, history, state: RunState, times, diverged_at: int | None) -> Result:
-        seconds, compile_seconds, seconds_per_step = times
-        columns = stack_history(history)
-        if seconds_per_step is not None and columns:
-            columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
-        return Result(state.params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step, diverged_at)
+    def _advance(self, cells: Cells, states: RunState, done: int, target: int) -> tuple[RunState, Any]:
+        """Rounds ``done`` to ``target``: the states; and on the host the last round's metrics, totals, evaluation."""
+        metrics, totals = {}, _no_totals(self.width)
+        with nans.located(done + 1, target):
+            while done < target:
+                done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
+                states, metrics, totals = self.compiled.advance(self.train, cells, states, totals, np.int32(done))
+            measured = metrics, totals, self.compiled.evaluate(cells, states, self.test)
+            return states, jax.device_get(measured)
 
-    def _taken(self, places: Sequence[int]) -> Cells:
-        taken = jax.tree.map(lambda x: x[np.asarray(places)], self.cells)
-        return jax.device_put(taken, _share_of(self.mesh) if len(places) == self.width else None)
+    def _result(self, history: list[dict[str, Any]], state: RunState, spent: Spent, diverged_at: int | None) -> Result:
+        columns = stack_history(history)
+        if spent.per_step is not None and columns:
+            columns |= {"client_seconds": client_seconds(columns, spent.per_step)}
+        return Result(
+            params=state.params,
+            history=columns,
+            state=state,
+            seconds=spent.running,
+            compile_seconds=spent.compiling,
+            cost=self.cost,
+            seconds_per_step=spent.per_step,
+            diverged_at=diverged_at,
+        )
+
+    def _cells_at(self, places: Sequence[int]) -> Cells:
+        chosen = jax.tree.map(lambda x: x[np.asarray(places)], self.cells)
+        return jax.device_put(chosen, _share_of(self.mesh) if len(places) == self.width else None)
 
     def _stacked(self, initial: Sequence[RunState]) -> RunState:
         rounds = sorted({int(state.round) for state in initial})
@@ -230,11 +314,11 @@ def prepare_batch(
       settings: of each cell. They may differ in ``seed``, in the split of ``data`` (of one data set, among equally many
         clients), in who is malicious (but not in whether anybody is), and in ``numbers``.
       numbers: of each cell, those in which they differ; the same names everywhere.
-      rebuild: the settings of a cell with these numbers, which are traced; the rest as in the first cell.
+      rebuild: ``(numbers) -> settings`` of a cell with these numbers, which are traced; the rest as in the first cell.
       width: cells in one call of the program; default all.
       cells_axis: ``"map"`` (one after another), ``"vmap"`` (all at once) or ``"auto"``: one after another on a CPU,
-        whose cores a single cell keeps busy.
-      mesh: devices that share the cells, which need not be a multiple of them; the clients of a cell stay together.
+        all of whose cores a single cell occupies.
+      mesh: devices that share the cells, whose number need not be a multiple of the devices'; a cell is on one device.
 
     Raises:
       ValueError: if the settings cannot be run.
@@ -244,48 +328,46 @@ def prepare_batch(
         cells_axis = "map" if jax.default_backend() == "cpu" else "vmap"
     first, devices = settings[0], mesh.size if mesh else 1
     width = -(-min(width or len(settings), len(settings)) // devices) * devices
-    shared, split = everywhere(mesh), _share_of(mesh)
-    train, test = jax.device_put((first.data.train, first.data.test), shared)
+    train, test = jax.device_put((first.data.train, first.data.test), everywhere(mesh))
     cells = _stack(settings, numbers)
-    over_cells = make_mapper(cells_axis, None, mesh)
     alone, work = programs_of(first, None)
-    walk = work.walk._asdict()
-
-    def programs(cell: Cells) -> Programs:
-        return programs_of(dataclasses.replace(rebuild(cell.numbers), **walk), None)[0]
-
-    def init(cells):
-        return over_cells(lambda _, cell: programs(cell).init(cell.key), (), cells)
-
-    def advance(train, cells, states, totals, stop):
-        def one(shared, entry):
-            (train, start, stop), (cell, state, totals) = shared, entry
-            # All cells are in the same round. Said once for all, it keeps the loop over rounds free of selections.
-            state = state._replace(round=start)
-            return programs(cell).advance(cell.federation._replace(train=train), cell.key, state, totals, stop)
-
-        return over_cells(one, (train, states.round[0], stop), (cells, states, totals))
-
-    def evaluate(cells, states, test):
-        return over_cells(lambda test, entry: programs(entry[0]).evaluate(entry[1], test), test, (cells, states))
-
-    def shapes(tree, sharding):
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=sharding), tree)
-
-    example = shapes(cells, split)
-    states = shapes(jax.eval_shape(init, example), split)
-    totals = _no_totals(width)
-    lowered = (
-        jax.jit(init, out_shardings=split).lower(example),
-        jax.jit(advance, donate_argnames="states", out_shardings=split).lower(
-            train, example, states, totals, np.int32(1)
-        ),
-        jax.jit(evaluate, out_shardings=split).lower(example, states, test),
-    )
+    walk = work.execution.walk
+    programs = CellPrograms(rebuild, walk, make_mapper(Walk(cells_axis), mesh))
+    lowered = _lower(programs, cells, width, train, test, mesh)
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (cells.federation, cells.key))
     federation = own[0]._replace(train=train)
     cost = cost_of(first.algorithm, work, alone, federation, own[1], jax.eval_shape(alone.init, own[1]))
-    return BatchSimulation(first, cells, train, test, width, mesh, alone, work.walk, lowered, cost)
+    return BatchSimulation(
+        first=first,
+        cells=cells,
+        train=train,
+        test=test,
+        width=width,
+        mesh=mesh,
+        programs=alone,
+        walk=walk,
+        lowered=lowered,
+        cost=cost,
+    )
+
+
+def _lower(
+    programs: CellPrograms, cells: Cells, width: int, train: Batch, test: Batch, mesh: Mesh | None
+) -> LoweredBatch:
+    """The programs for ``width`` cells such as these, traced."""
+    split = _share_of(mesh)
+
+    def shapes(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=split), tree)
+
+    example = shapes(cells)
+    states = shapes(jax.eval_shape(programs.init, example))
+    advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
+    return LoweredBatch(
+        jax.jit(programs.init, out_shardings=split).lower(example),
+        advance.lower(train, example, states, _no_totals(width), np.int32(1)),
+        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, test),
+    )
 
 
 def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
@@ -299,8 +381,8 @@ def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     return Cells(columns, stacked, jnp.stack([jax.random.key(one.seed) for one in settings]))
 
 
-def _no_totals(width: int) -> dict[str, np.ndarray]:
-    return {name: np.zeros(width, total.dtype) for name, total in no_totals().items()}
+def _no_totals(width: int) -> Totals:
+    return jax.tree.map(lambda total: np.zeros(width, total.dtype), no_totals())
 
 
 def _padded(rows: Any, length: int) -> np.ndarray:
@@ -308,9 +390,14 @@ def _padded(rows: Any, length: int) -> np.ndarray:
     return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
 
 
+def _row(cell: int, tree: Any) -> Any:
+    """The entry of one cell in a tree with a leading axis of cells."""
+    return jax.tree.map(lambda x: x[cell], tree)
+
+
 def _of(cell: int, states: RunState) -> Any:
     """The state of one cell, on the host."""
-    return jax.tree.map(lambda x: np.asarray(x[cell]), states)
+    return jax.tree.map(np.asarray, _row(cell, states))
 
 
 def _share_of(mesh: Mesh | None) -> Any:

@@ -1,9 +1,9 @@
-"""The run: a compiled loop over rounds between evaluations, driven from the host."""
+"""A run: compiled rounds between evaluations, driven from the host."""
 
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +19,9 @@ from fedjax_drag.simulation.program.client_cost import ClientCost, measure_secon
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, cost_of, no_totals
-from fedjax_drag.simulation.program.round import RunState, choose_cohort
-from fedjax_drag.simulation.result import Result, client_seconds, stack_history
+from fedjax_drag.simulation.program.round import choose_cohort
+from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Algorithm, Batch
 
@@ -72,7 +73,7 @@ class Simulation:
       rounds_per_compile: most rounds between two visits to the host.
       programs: the run as pure functions.
       lowered: the same, traced.
-      shardings: where the parts of the state lie that a round's program sees; None without a mesh.
+      shardings: devices of the state that a round's program receives; None without a mesh.
       cost: what the method asks of one client.
       time_clients: whether :meth:`run` measures how long a local step takes.
       walk: how a device goes through its clients of a round.
@@ -101,11 +102,11 @@ class Simulation:
 
     @property
     def client_state_bytes(self) -> int:
-        """Memory of what the method keeps for every client of the federation."""
+        """Bytes of what the method keeps for every client of the federation."""
         return per_client.num_bytes(self.shapes)
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
-        """Compiles, then runs to the last round, or to the evaluation that finds parameters that are not finite.
+        """Compiles, then runs to the last round, or to the first evaluation after the parameters diverged.
 
         Args:
           callbacks: each is called on the host after every evaluation.
@@ -122,7 +123,7 @@ class Simulation:
         compiled = Lowered(*(program and program.compile() for program in self.lowered))
         self._check_memory(compiled)
         state = self.initial_state() if initial is None else self._checked(initial)
-        seconds_per_step = self._measured(state) if self.time_clients else None
+        seconds_per_step = self._seconds_per_step(state) if self.time_clients else None
         compile_seconds = time.perf_counter() - started
 
         started = time.perf_counter()
@@ -135,7 +136,7 @@ class Simulation:
                 evaluated = compiled.evaluate(per_client.without_rows(state), self.test)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
-            done, diverged_at = target, diverged_at or int(totals["diverged_at"]) or None
+            done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
             for callback in callbacks:
                 callback(Evaluation(done, self.num_rounds, history[-1], state, diverged_at))
         jax.block_until_ready(state)
@@ -144,7 +145,16 @@ class Simulation:
             columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
         seconds = time.perf_counter() - started
         params = state.params if self.key.is_fully_addressable else own_copy(state.params)
-        return Result(params, columns, state, seconds, compile_seconds, self.cost, seconds_per_step, diverged_at)
+        return Result(
+            params=params,
+            history=columns,
+            state=state,
+            seconds=seconds,
+            compile_seconds=compile_seconds,
+            cost=self.cost,
+            seconds_per_step=seconds_per_step,
+            diverged_at=diverged_at,
+        )
 
     def _check_memory(self, compiled: Lowered) -> None:
         rows, on_host = self.client_state_bytes, self.lowered.draw is not None
@@ -152,12 +162,12 @@ class Simulation:
         programs = [(compiled.advance, (self.federation, self.key)), (compiled.evaluate, self.test)]
         memory.check(programs, rows if on_host else 0, ways_out)
 
-    def _measured(self, state: RunState) -> float:
+    def _seconds_per_step(self, state: RunState) -> float:
         """Seconds that one client needs for a local step, by itself on this device."""
-        # By itself also of several processes, each of which runs it as often as its own clock says.
+        # On a copy of its own: of several processes, each repeats the pass as often as its own clock requires.
         federation, key, state = own_copy((self.federation, self.key, state))
         if self.lowered.draw is not None:
-            state = host_state.taken(state, np.arange(self.cohort_size), None)
+            state = host_state.take(state, np.arange(self.cohort_size), None)
         program = jax.jit(self.programs.client).lower(federation, key, state).compile()
         return measure_seconds(program, federation, key, state) / TIMED_STEPS
 
@@ -171,18 +181,18 @@ class Simulation:
                 continue
             done += 1
             client_ids = np.asarray(compiled.draw(self.federation, self.key, per_client.without_rows(state)))
-            cohort = host_state.taken(state, client_ids, self.shardings)
+            cohort = host_state.take(state, client_ids, self.shardings)
             after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
-            state = host_state.stored(state, after, client_ids)
+            state = host_state.store(state, after, client_ids)
         return state, metrics, totals
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
         if self.lowered.draw is None:
             return jax.jit(self.programs.init, out_shardings=self.shardings)(self.key)
-        # Every client starts from the same row: the device need not hold one for each.
+        # Every client starts from the same row: one on the device is enough.
         first = jax.jit(lambda key: host_state.first_row(self.programs.init(key)), out_shardings=self.key.sharding)
-        return host_state.repeated(first(self.key), self.federation.rows.shape[0])
+        return host_state.repeat(first(self.key), self.federation.rows.shape[0])
 
     def _checked(self, initial: RunState) -> RunState:
         like = self.shapes
@@ -194,36 +204,13 @@ class Simulation:
                 raise ValueError(f"initial{name} with shape {np.shape(leaf)}: must be {expected.shape}")
 
         # A copy, because the compiled rounds reuse the buffers they are given.
-        def copied(state, like):
+        def copied(state: Any, like: Any) -> Any:
             return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), state, like)
 
         if self.lowered.draw is None:
             return place(copied(initial, like), self.shardings or self.key.sharding)
-        small = copied(per_client.without_rows(initial), per_client.without_rows(like))
-        return host_state.with_rows_of(initial, place(small, self.key.sharding))
-
-
-def history_row(
-    done: int,
-    rounds: int,
-    metrics: Mapping[str, Any],
-    totals: Mapping[str, Any],
-    evaluated: Mapping[str, Any],
-    cost: ClientCost,
-) -> dict[str, Any]:
-    """One evaluation's row of the history.
-
-    Args:
-      done: rounds done.
-      rounds: how many of them since the row before.
-      metrics: of the last of them.
-      totals: sums over them, also of metrics that the method does not have.
-      evaluated: on the test set.
-      cost: what the method asks of one client.
-    """
-    totals = {name: total for name, total in totals.items() if name in metrics}
-    means = {"train_loss": totals["train_loss"] / np.float32(rounds)}
-    return {"round": done, **metrics, **totals, **means, **cost.of(totals), **evaluated}
+        on_device = copied(per_client.without_rows(initial), per_client.without_rows(like))
+        return host_state.with_rows_of(initial, place(on_device, self.key.sharding))
 
 
 def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
@@ -249,50 +236,52 @@ def trace(asked: Settings) -> Simulation:
       ValueError: if the settings do not fit together.
     """
     mesh = resolve_mesh(asked.mesh, asked.cohort_size)
-    hosted = federate(asked)
+    on_host = federate(asked)
     programs, work = programs_of(asked, mesh)
     shared = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
-        processes.check_same("data", (hosted, asked.data.test, asked.seed))
+        processes.check_same("data", (on_host, asked.data.test, asked.seed))
     if asked.shard_data and mesh is None:
         raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
-    train = divided(hosted.train, mesh) if mesh is not None and asked.shard_data else place(hosted.train, shared)
-    federation, test, key = place((hosted._replace(train=()), asked.data.test, jax.random.key(asked.seed)), shared)
+    train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, shared)
+    federation, test, key = place((on_host._replace(train=()), asked.data.test, jax.random.key(asked.seed)), shared)
     federation = federation._replace(train=train)
 
     state = jax.eval_shape(programs.init, key)
-    small = _shapes(per_client.without_rows(state), shared)
+    without_rows = _shapes(per_client.without_rows(state), shared)
     draw = None
     if asked.client_state == "host" and per_client.found_in(state):
         cohort = functools.partial(choose_cohort, asked.algorithm, asked.cohort_size)
-        draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, small)
+        draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, without_rows)
         state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
     shardings = placement(state, mesh)
-    seen = _shapes(state, shardings)
+    state = _shapes(state, shardings)
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     return Simulation(
-        federation,
-        test,
-        key,
-        asked.cohort_size,
-        asked.num_rounds,
-        asked.eval_every,
-        asked.rounds_per_compile or asked.eval_every,
-        programs,
-        Lowered(advance.lower(federation, key, seen, no_totals(), np.int32(1)), evaluate.lower(small, test), draw),
-        shardings,
-        cost_of(asked.algorithm, work, programs, federation, key, seen),
-        asked.time_clients,
-        work.walk,
-        asked.stop_on_divergence,
+        federation=federation,
+        test=test,
+        key=key,
+        cohort_size=asked.cohort_size,
+        num_rounds=asked.num_rounds,
+        eval_every=asked.eval_every,
+        rounds_per_compile=asked.rounds_per_compile or asked.eval_every,
+        programs=programs,
+        lowered=Lowered(
+            advance.lower(federation, key, state, no_totals(), np.int32(1)), evaluate.lower(without_rows, test), draw
+        ),
+        shardings=shardings,
+        cost=cost_of(asked.algorithm, work, programs, federation, key, state),
+        time_clients=asked.time_clients,
+        walk=work.execution.walk,
+        stop_on_divergence=asked.stop_on_divergence,
     )
 
 
 def _shapes(state: Any, shardings: Any) -> Any:
-    """Shapes, dtypes and places of a state; ``shardings`` is one for all, one for each, or None."""
+    """Shapes, dtypes and shardings of a state; ``shardings`` is one for all, one for each, or None."""
 
-    def leaf(x, sharding):
+    def leaf(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     if isinstance(shardings, RunState):

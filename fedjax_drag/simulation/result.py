@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.simulation.program.client_cost import ClientCost
+from fedjax_drag.simulation.program.programs import ACCUMULATED, Kind, Totals
 from fedjax_drag.types import Params
 
 
@@ -16,22 +17,22 @@ class Result(NamedTuple):
       params: final global parameters.
       history: dict of NumPy arrays, one entry (row) for each evaluation: ``round``, ``test_accuracy``, ``test_loss``,
         ``train_loss`` (mean over the rounds since the last evaluation), ``num_rejected`` (sum over them), and of the
-        evaluated round the rule's own metrics, per client ``[E, S]``. Where the algorithm hands out another model
+        evaluated round the rule's own metrics, per client ``[E, S]``. Where the algorithm's output is another model
         than its parameters, ``output_accuracy`` and ``output_loss`` are that model's. Under attack, of the evaluated
         round: ``cosine_to_benign``, ``malicious_weight``, ``detection_tpr`` and ``detection_fpr`` of
-        :func:`~fedjax_drag.simulation.program.attack_metrics.harm`, and ``attack_success_rate`` on the test set where
-        the attack has a goal.
+        :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`, and ``attack_success_rate`` on the test
+        set where the attack has a goal.
         Of the clients, summed over the rounds since the last evaluation: ``participants``, ``local_steps``,
         ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``, ``vector_operations``,
         ``bytes_down`` and ``bytes_up``. ``client_seconds``, since the start of the run, is what the slowest clients
         would have needed, each by itself on this device.
-      state: the whole final state, from which a run can go on.
+      state: the whole final state, from which a run can be continued.
       seconds: running time without compilation, evaluations included.
       compile_seconds: time spent compiling and timing a client.
       cost: what the method asks of one client, a :class:`~fedjax_drag.simulation.program.client_cost.ClientCost`.
       seconds_per_step: measured time of a client's local step; None if it was not measured.
-      diverged_at: the first round after which a parameter was not finite; None if there is none. Unless
-        ``stop_on_divergence`` was off, the history ends with the evaluation that follows it.
+      diverged_at: the first round after which a parameter was not finite; None if there is none. With
+        ``stop_on_divergence``, the history ends with the evaluation that follows it.
     """
 
     params: Params
@@ -60,6 +61,29 @@ class Result(NamedTuple):
     def _first(self, name: str, accuracy: float, kind: Callable[[Any], Any]) -> Any:
         reached = np.flatnonzero(self.history["test_accuracy"] >= accuracy)
         return kind(self.history[name][reached[0]]) if reached.size else None
+
+
+def history_row(
+    done: int,
+    rounds: int,
+    metrics: Mapping[str, Any],
+    totals: Totals,
+    evaluated: Mapping[str, Any],
+    cost: ClientCost,
+) -> dict[str, Any]:
+    """One evaluation's row of the history.
+
+    Args:
+      done: rounds done.
+      rounds: how many of them since the row before.
+      metrics: of the last of them.
+      totals: accumulated over them, also for metrics that the method does not have.
+      evaluated: on the test set.
+      cost: what the method asks of one client.
+    """
+    sums = {name: total for name, total in totals.sums.items() if name in metrics}
+    means = {name: sums[name] / np.float32(rounds) for name in sums if ACCUMULATED[name].kind is Kind.MEAN}
+    return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated}
 
 
 def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

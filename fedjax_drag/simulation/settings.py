@@ -23,7 +23,7 @@ from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.devices.placement import MESHES
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious
-from fedjax_drag.simulation.program.round import FULL
+from fedjax_drag.simulation.program.work import FULL
 from fedjax_drag.types import Algorithm, Attack, ClientRule
 
 LARGEST = 2**31 - 1
@@ -92,7 +92,7 @@ def check_mesh(name: str, value: Any) -> None:
 
 
 def check_batch_size(name: str, value: Any) -> None:
-    """Refuses a batch size that is neither a count nor :data:`~fedjax_drag.simulation.program.round.FULL`."""
+    """Refuses a batch size that is neither a count nor :data:`~fedjax_drag.simulation.program.work.FULL`."""
     if isinstance(value, str) and value == FULL:
         return
     try:

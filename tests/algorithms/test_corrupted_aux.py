@@ -181,10 +181,10 @@ def of_fednova(played, factor):
 def of_taco(played, factor):
     """Neither parameters nor coefficients see it, and the server goes by a number of steps that somebody took."""
     various = jnp.arange(1.0, COHORT + 1)
-    told = played.uplink._replace(aux=type(played.uplink.aux)(various, 0.1 * various))
-    lie = told._replace(aux=jax.tree.map(lambda x: jnp.where(BAD, factor * x, x), told.aux))
-    honest_params, honest = played.aggregate(played.params, told, played.state)
-    params, state = played.aggregate(played.params, lie, played.state)
+    honest_uplink = played.uplink._replace(aux=type(played.uplink.aux)(various, 0.1 * various))
+    corrupted = honest_uplink._replace(aux=jax.tree.map(lambda x: jnp.where(BAD, factor * x, x), honest_uplink.aux))
+    honest_params, honest = played.aggregate(played.params, honest_uplink, played.state)
+    params, state = played.aggregate(played.params, corrupted, played.state)
     assert bits(params) == bits(honest_params)
     assert bits((state.alpha, state.strikes, state.mean_alpha)) == bits(
         (honest.alpha, honest.strikes, honest.mean_alpha)
@@ -211,11 +211,11 @@ def of_stem(played, factor):
         uplink, params, state = played.with_aux(
             lambda aux, part=part: aux._replace(**{part: times(factor)(getattr(aux, part))})
         )
-        seen = lengthened(uplink)
+        lengthened_deltas = lengthened(uplink)
         step = flatten(params) - flatten(played.params)
-        np.testing.assert_allclose(step, median_of(seen), rtol=1e-4, atol=1e-5)
-        assert (step >= seen[~BAD].min(0) - 1e-5).all()
-        assert (step <= seen[~BAD].max(0) + 1e-5).all()
+        np.testing.assert_allclose(step, median_of(lengthened_deltas), rtol=1e-4, atol=1e-5)
+        assert (step >= lengthened_deltas[~BAD].min(0) - 1e-5).all()
+        assert (step <= lengthened_deltas[~BAD].max(0) + 1e-5).all()
         if not carried:
             assert memory(state) == []
             continue
@@ -234,14 +234,14 @@ PROMISES = {
 }
 
 
-def test_every_method_with_a_message_has_promised_something():
+def test_every_method_with_a_message_documents_its_protection():
     assert {case.builder.__name__ for case in SPEAKING} == PROMISES.keys()
 
 
 @pytest.mark.sample(2)
 @parametrize(SPEAKING, slow=lambda case: case.label in ("feddc", "taco"))
 @pytest.mark.parametrize("factor", FACTORS)
-def test_what_is_finite_does_what_the_method_says(case, factor):
+def test_a_finite_message_has_the_documented_effect(case, factor):
     params, state = PROMISES[case.builder.__name__](guarded(case), factor)
     assert np.isfinite(flatten(params)).all()
     assert state.metrics["num_rejected"] == 0
@@ -252,7 +252,7 @@ REACHING = [case for case in SPEAKING if case.builder in (algorithms.scaffold, a
 
 @pytest.mark.thorough
 @parametrize(REACHING)
-def test_what_gets_into_the_shared_state_moves_the_next_round_without_bound(case):
+def test_a_corrupted_shared_state_moves_the_next_round_without_bound(case):
     """All clients alike, so that no rule can tell: the damage grows as the message does."""
     played = guarded(case)
 

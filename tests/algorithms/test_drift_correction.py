@@ -80,11 +80,11 @@ def fresh(method, cohort):
 def play(method):
     """Parameters and state after each of some rounds."""
     step = jax.jit(functools.partial(round_of, method))
-    params, state, seen = START, fresh(method, COHORTS[0]), []
+    params, state, history = START, fresh(method, COHORTS[0]), []
     for t, cohort in enumerate(COHORTS):
         params, state = step(params, state, cohort, jnp.int32(t))
-        seen.append((params, state))
-    return seen
+        history.append((params, state))
+    return history
 
 
 @functools.cache
@@ -317,12 +317,12 @@ def test_heterogeneous_clients_do_not_move_the_optimum(name):
 
 
 @pytest.mark.thorough
-def test_fedavg_stalls_where_they_do_not():
+def test_fedavg_stalls_where_corrected_methods_do_not():
     assert np.abs(end(PLAIN) - optimum()).max() > 1e-3
 
 
 @pytest.mark.thorough
-def test_adabest_remembers_where_it_started():
+def test_adabest_depends_on_its_starting_point():
     reached = end(method_of("adabest"))
     assert np.abs(reached - optimum()).max() > 1e-2
     np.testing.assert_allclose(reached, optimum(pull=0.2 * (1 - 0.5)), atol=1e-5)

@@ -94,7 +94,7 @@ def plain():
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("carry_momentum", [False, True])
-def test_stem_that_forgets_at_once_lengthens_sgd_by_its_last_step(plain, carry_momentum):
+def test_stem_without_history_lengthens_sgd_by_its_last_step(plain, carry_momentum):
     method = stem(a=1.0, carry_momentum=carry_momentum)
     params, state = begin(method)
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_stem_follows_its_recursion(a, carry_momentum):
 
 
 @pytest.mark.thorough
-def test_stem_without_noise_is_sgd_whatever_it_remembers():
+def test_stem_without_noise_is_sgd_with_any_momentum():
     """If all mini-batches are one, the correction of the last direction is exact."""
     sent = uplink_of(stem(0.2), *begin(stem(0.2)), SAME)
     np.testing.assert_allclose(flat(sent.delta), deltas(from_aggregator(fedavg()), SAME), atol=1e-6)
@@ -263,7 +263,7 @@ def test_mime_averages_gradients_at_the_start_of_the_round(which):
     momentum = np.zeros(SIZE)
     for _ in range(2):
         before = flat(params)
-        seen = POSITIONS if which == "average" else POSITIONS[:, :1]
+        positions_used = POSITIONS if which == "average" else POSITIONS[:, :1]
         uplink = uplink_of(method, params, state)
         for m in range(M):
             w = before
@@ -271,7 +271,7 @@ def test_mime_averages_gradients_at_the_start_of_the_round(which):
                 w = w - ETA * ((1 - b) * gradient(m, places, w) + b * momentum)
             np.testing.assert_allclose(flat(uplink.delta)[m], w - before, atol=1e-6)
         params, state = aggregate(method, params, uplink, state)
-        average = np.mean([gradient(m, places, before) for m in range(M) for places in seen[m]], 0)
+        average = np.mean([gradient(m, places, before) for m in range(M) for places in positions_used[m]], 0)
         momentum = (1 - b) * average + b * momentum
         np.testing.assert_allclose(flat(state.momentum), momentum, atol=1e-6)
 
@@ -339,7 +339,7 @@ def test_a_broken_half_loses_the_client(method):
 
 @pytest.mark.sample(1)
 @everyone
-def test_a_round_of_nobody_changes_nothing(method):
+def test_a_round_without_counted_clients_changes_nothing(method):
     params, state = play(method, rounds=1)
     sent = uplink_of(method, params, state)
     for uplink, present in ((spoil(sent, np.nan, np.arange(M)), True), (sent, False)):

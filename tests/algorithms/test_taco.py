@@ -123,7 +123,7 @@ def coefficients_of(rows):
     return coefficients({"w": rows}, jnp.array([True, True, True, False]))
 
 
-def test_coefficients_are_in_range_whatever_is_sent():
+def test_coefficients_are_in_range_for_any_message():
     """Also for vanishing, huge, opposed and broken deltas; 0 for those that do not count."""
     plain = deltas(3)
     assert (np.asarray(coefficients_of(plain))[:3] > 0).any()
@@ -148,7 +148,7 @@ def test_a_lone_client_has_no_coefficient():
 
 
 @pytest.mark.thorough
-def test_a_freeloader_is_expelled_and_nobody_else():
+def test_only_the_freeloader_is_expelled():
     """Whoever sends back the last update agrees with it: a strike a round, then out, its count frozen."""
     method = built(max_strikes=3)
     turns = 2 * np.pi * np.arange(S) / 3
@@ -173,7 +173,7 @@ def test_a_freeloader_is_expelled_and_nobody_else():
 
 
 @pytest.mark.thorough
-def test_without_a_limit_nobody_is_expelled():
+def test_without_a_limit_no_client_is_expelled():
     method = built(kappa=0.0)
     assert method.eligible is None
     state = method.init(PARAMS)
@@ -184,7 +184,7 @@ def test_without_a_limit_nobody_is_expelled():
 
 
 @pytest.mark.thorough
-def test_who_does_not_count_leaves_no_trace():
+def test_clients_that_do_not_count_leave_no_trace():
     """A rejected client keeps its row, and a round without messages changes nothing at all."""
     method = built(kappa=0.0)
     _, state = aggregate(method, PARAMS, uplink(deltas(5)), method.init(PARAMS), client_ids=IDS)

@@ -1,4 +1,4 @@
-"""The trigger, who bears it, the boost, and a model that learns it."""
+"""The trigger, who carries it, the boost, and a model that learns it."""
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ from fedjax_drag.types import Batch, Uplink
 
 def poisoned(attack, x, y, places, num_examples, num_classes=10):
     batch = Batch(jnp.asarray(x), jnp.asarray(y))
-    told = {"positions": jnp.asarray(places), "num_examples": jnp.asarray(num_examples), "num_classes": num_classes}
-    return attack.poison(jax.random.key(0), batch, **told)
+    known = {"positions": jnp.asarray(places), "num_examples": jnp.asarray(num_examples), "num_classes": num_classes}
+    return attack.poison(jax.random.key(0), batch, **known)
 
 
-def test_a_fraction_of_the_examples_bears_the_trigger_and_its_label():
+def test_a_fraction_of_the_examples_carries_the_trigger_and_its_label():
     rng = np.random.default_rng(0)
     x, y, places = (
         rng.normal(size=(9, 8, 8, 1)).astype(np.float32),
@@ -24,11 +24,11 @@ def test_a_fraction_of_the_examples_bears_the_trigger_and_its_label():
         np.array([*range(8), 3]),
     )
     after = poisoned(backdoor(target=7, fraction=0.5, trigger_size=2, trigger_value=2.5), x, y, places, 8)
-    bears = places < 4
+    carries = places < 4
     expected = x.copy()
-    expected[bears, 6:, 6:] = 2.5
+    expected[carries, 6:, 6:] = 2.5
     np.testing.assert_array_equal(after.x, expected)
-    np.testing.assert_array_equal(after.y, np.where(bears, 7, y))
+    np.testing.assert_array_equal(after.y, np.where(carries, 7, y))
 
 
 @pytest.mark.parametrize(("boost", "factor"), [(None, 5 / 2), (3.0, 3.0), (1.0, 1.0)])
@@ -70,7 +70,7 @@ def run():
 
 
 @pytest.mark.slow
-def test_a_mean_learns_the_trigger_unseen_in_its_accuracy_and_krum_does_not(run):
+def test_a_mean_learns_the_trigger_without_loss_of_accuracy_and_krum_does_not(run):
     attacked = {"attack": backdoor(target=3, boost=2.0), "byzantine_fraction": 0.2}
     mean = run(fd.aggregators.fedavg(), **attacked)
     krum = run(fd.aggregators.multi_krum(num_byzantine=2, num_selected=6), **attacked)
@@ -95,7 +95,7 @@ def test_the_success_rate_is_that_of_the_triggered_test_examples(run):
 
 
 @pytest.mark.slow
-def test_label_flip_succeeds_where_the_opposite_label_is_said(run):
+def test_label_flip_succeeds_where_the_opposite_label_is_predicted(run):
     attack = fd.attacks.label_flip(fraction=1.0)
     result = run(fd.aggregators.fedavg(), attack=attack, num_byzantine=8, num_rounds=20, eval_every=20)
     assert result.history["attack_success_rate"][-1] > 0.5
@@ -116,7 +116,7 @@ def test_bad_arguments(settings, message):
         backdoor(**settings)
 
 
-def test_data_that_cannot_bear_it(run):
+def test_data_that_cannot_carry_a_trigger(run):
     attacked = {"num_byzantine": 2}
     with pytest.raises(ValueError, match=r"trigger_size=9: needs images at least as large, not inputs \(8, 8, 1\)"):
         run(fd.aggregators.fedavg(), attack=backdoor(trigger_size=9), **attacked)

@@ -61,7 +61,7 @@ def updates(rule, G, roots=None):
     return np.asarray(as_matrix(jax.jit(jax.vmap(update_of(rule)))(as_tree(G), as_tree(roots))), np.float64)
 
 
-def seen(G, malicious, knowledge):
+def observed(G, malicious, knowledge):
     """The rows that the attacker knows, in float64."""
     return np.float64(G[malicious if knowledge == "partial" else ~malicious])
 
@@ -76,37 +76,37 @@ def krum_attacked(knowledge):
 @pytest.mark.parametrize("knowledge", ["full", "partial"])
 def test_krum_attack_agrees_with_its_twin(knowledge):
     for G, malicious, forged in zip(*krum_attacked(knowledge), strict=True):
-        known = seen(G, malicious, knowledge)
+        known = observed(G, malicious, knowledge)
         size, _ = twin.krum_lambda(known, range(MALICIOUS if knowledge == "full" else 1, MALICIOUS + 1))
         expected = np.tile(-size * np.sign(known.mean(0)), (MALICIOUS, 1))
         np.testing.assert_allclose(forged[malicious], expected, rtol=1e-5)
 
 
-def test_krum_chooses_what_its_attacker_sends():
+def test_krum_chooses_the_forged_delta():
     _, malicious, forged = krum_attacked("full")
     rule = aggregators.krum(num_byzantine=MALICIOUS)
     chosen = updates(rule, forged)
-    for row, lies, update in zip(forged, malicious, chosen, strict=True):
-        np.testing.assert_array_equal(update, row[lies][0])
+    for row, attackers, update in zip(forged, malicious, chosen, strict=True):
+        np.testing.assert_array_equal(update, row[attackers][0])
 
 
 @pytest.mark.thorough
-def test_twice_what_the_attacker_of_krum_sends_would_not_be_chosen_nor_anything_beyond():
+def test_krum_does_not_choose_a_forged_delta_of_twice_the_length_or_more():
     for G, malicious, forged in zip(*krum_attacked("full"), strict=True):
-        known, found = seen(G, malicious, "full"), np.float64(forged[malicious][0])
+        known, found = observed(G, malicious, "full"), np.float64(forged[malicious][0])
         assert twin.krum_chooses(known, found, MALICIOUS)
         assert not any(twin.krum_chooses(known, k * found, MALICIOUS) for k in np.geomspace(2.001, 1e3, 200))
 
 
-def test_an_attacker_of_krum_without_a_chance_sends_next_to_nothing():
+def test_krum_attack_that_cannot_succeed_sends_almost_zero():
     """Benign deltas that are close together, far away from the origin."""
     G, malicious = cohorts()
     G = 1000 + G
     forged = sent(krum_attack())(G, malicious)
-    for row, lies, honest in zip(forged, malicious, G, strict=True):
-        size, found = twin.krum_lambda(seen(honest, lies, "full"), range(MALICIOUS, MALICIOUS + 1))
+    for row, attackers, honest in zip(forged, malicious, G, strict=True):
+        size, found = twin.krum_lambda(observed(honest, attackers, "full"), range(MALICIOUS, MALICIOUS + 1))
         assert not found
-        np.testing.assert_allclose(row[lies], -size, rtol=1e-5)
+        np.testing.assert_allclose(row[attackers], -size, rtol=1e-5)
 
 
 @functools.cache
@@ -121,10 +121,10 @@ def trim_attacked(knowledge, b=2.0):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("knowledge", "b"), [("full", 2.0), ("full", 1.25), ("partial", 2.0)])
-def test_trim_attack_draws_evenly_from_the_intervals_of_its_twin(knowledge, b):
+def test_trim_attack_draws_uniformly_from_the_intervals_of_its_twin(knowledge, b):
     shares = []
     for G, malicious, forged in zip(*trim_attacked(knowledge, b), strict=True):
-        known = seen(G, malicious, knowledge)
+        known = observed(G, malicious, knowledge)
         low, high = twin.trim_intervals(known, b) if knowledge == "full" else twin.trim_guesses(known)
         room = 1e-5 * (abs(low) + abs(high))
         assert (forged[malicious] >= low - room).all()
@@ -143,9 +143,9 @@ def test_trim_attack_draws_evenly_from_the_intervals_of_its_twin(knowledge, b):
     "rule", [aggregators.trimmed_mean(trim_fraction=0.2), aggregators.median()], ids=["trimmed_mean", "median"]
 )
 @pytest.mark.parametrize("knowledge", ["full", "partial"])
-def test_trim_attack_moves_its_rules_further_than_honesty_and_the_wrong_way(rule, knowledge):
+def test_trim_attack_moves_its_rules_further_than_honest_clients_and_in_the_opposite_direction(rule, knowledge):
     G, malicious, forged = trim_attacked(knowledge)
-    mean = np.array([seen(g, lies, "full").mean(0) for g, lies in zip(G, malicious, strict=True)])
+    mean = np.array([observed(g, attackers, "full").mean(0) for g, attackers in zip(G, malicious, strict=True)])
     attacked, honest = updates(rule, forged) - mean, updates(rule, G) - mean
     further = np.linalg.norm(attacked, axis=1) > np.linalg.norm(honest, axis=1)
     against = ((attacked - honest) * np.sign(mean)).sum(1) < 0
@@ -171,18 +171,18 @@ STEPS, FEW = 10, 8
 def optimised_against(name, objective="against"):
     """Cohorts, what is sent under budgets 0.5 and 2 ``[2, N, S, D]``, and ``(offsets [N, K, D]) -> harm [N, K]``."""
     G, malicious = cohorts(seed=3, number=FEW)
-    mean = np.array([seen(g, lies, "full").mean(0) for g, lies in zip(G, malicious, strict=True)])
+    mean = np.array([observed(g, attackers, "full").mean(0) for g, attackers in zip(G, malicious, strict=True)])
     roots = (mean + 0.3 * np.random.default_rng(5).normal(size=mean.shape)).astype(np.float32)
     update = update_of(RULES[name])
 
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(0, None, None, None))
     @functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
-    def forge(budget, deltas, lies, root):
+    def forge(budget, deltas, attackers, root):
         attack = optimised(objective=objective, budget=budget, steps=STEPS)
         aggregate = lambda uplink: update(uplink.delta, root)
         return attack.forge(
-            jax.random.key(0), Uplink(deltas), lies, client_ids=EXTRAS["client_ids"], aggregate=aggregate
+            jax.random.key(0), Uplink(deltas), attackers, client_ids=EXTRAS["client_ids"], aggregate=aggregate
         )
 
     forged = as_matrix(forge(jnp.array([0.5, 2.0]), as_tree(G), jnp.asarray(malicious), as_tree(roots)).delta)
@@ -221,10 +221,12 @@ every_rule = pytest.mark.parametrize(
 def test_optimised_stays_within_its_budget(name, objective):
     G, malicious, mean, forged, _ = optimised_against(name, objective)
     for budget, of_budget in zip((0.5, 2.0), forged, strict=True):
-        for g, lies, centre, rows in zip(G, malicious, mean, of_budget, strict=True):
-            np.testing.assert_array_equal(rows[~lies], g[~lies])
-            np.testing.assert_array_equal(rows[lies], np.tile(rows[lies][:1], (MALICIOUS, 1)))
-            assert np.linalg.norm(rows[lies][0] - centre) <= budget * twin.reach(seen(g, lies, "full")) * (1 + 1e-5)
+        for g, attackers, centre, rows in zip(G, malicious, mean, of_budget, strict=True):
+            np.testing.assert_array_equal(rows[~attackers], g[~attackers])
+            np.testing.assert_array_equal(rows[attackers], np.tile(rows[attackers][:1], (MALICIOUS, 1)))
+            assert np.linalg.norm(rows[attackers][0] - centre) <= budget * twin.reach(
+                observed(g, attackers, "full")
+            ) * (1 + 1e-5)
 
 
 LENGTHS = np.arange(1, 17) / 16
@@ -242,12 +244,12 @@ LENGTHS = np.arange(1, 17) / 16
         for entry in itertools.product(names, ("distance",))
     ],
 )
-def test_optimised_does_no_less_harm_than_any_multiple_of_what_other_attacks_push_along(name, objective):
+def test_optimised_is_at_least_as_harmful_as_every_multiple_of_known_directions(name, objective):
     """A search over the multiples of each direction, as in ByzFL's optimal attacks, within the same budget."""
     G, malicious, mean, forged, harm = optimised_against(name, objective)
-    benign = [seen(g, lies, "full") for g, lies in zip(G, malicious, strict=True)]
+    benign = [observed(g, attackers, "full") for g, attackers in zip(G, malicious, strict=True)]
     for budget, of_budget in zip((0.5, 2.0), forged, strict=True):
-        own = np.array([rows[lies][0] for rows, lies in zip(of_budget, malicious, strict=True)]) - mean
+        own = np.array([rows[attackers][0] for rows, attackers in zip(of_budget, malicious, strict=True)]) - mean
         radius = [budget * twin.reach(g) for g in benign]
         searched = np.array([twin.multiples(g, r, LENGTHS) for g, r in zip(benign, radius, strict=True)])
         harms = harm(np.concatenate([own[:, None], searched], axis=1))
@@ -256,10 +258,10 @@ def test_optimised_does_no_less_harm_than_any_multiple_of_what_other_attacks_pus
 
 
 @every_rule
-def test_optimised_does_no_less_harm_than_known_attacks(name, objective):
+def test_optimised_is_at_least_as_harmful_as_known_attacks(name, objective):
     """Those shortened to the same budget."""
     G, malicious, mean, forged, harm = optimised_against(name, objective)
-    benign = [seen(g, lies, "full") for g, lies in zip(G, malicious, strict=True)]
+    benign = [observed(g, attackers, "full") for g, attackers in zip(G, malicious, strict=True)]
     for budget, of_budget in zip((0.5, 2.0), forged, strict=True):
         radius = budget * np.array([twin.reach(g) for g in benign])
         offsets = [[] for _ in benign]
@@ -267,7 +269,7 @@ def test_optimised_does_no_less_harm_than_known_attacks(name, objective):
             away = attack - mean
             short = np.minimum(1, radius / np.linalg.norm(away, axis=1))
             offsets = [[*offset, by] for offset, by in zip(offsets, short[:, None] * away, strict=True)]
-        own = np.array([rows[lies][0] for rows, lies in zip(of_budget, malicious, strict=True)]) - mean
+        own = np.array([rows[attackers][0] for rows, attackers in zip(of_budget, malicious, strict=True)]) - mean
         harms = harm(np.concatenate([own[:, None], np.array(offsets)], axis=1))
         assert np.isfinite(harms).all()
         length = np.linalg.norm(mean, axis=1) + radius
@@ -283,8 +285,8 @@ def test_optimised_agrees_with_its_twin_on_a_rule_with_a_known_gradient(steps):
     attack = optimised(steps=steps, budget=1.5)
     soft = lambda uplink: jax.tree.map(lambda x: jnp.tanh(x).mean(0), uplink.delta)
     forged = sent(attack, aggregate=soft)(G, malicious)
-    for g, lies, rows in zip(G, malicious, forged, strict=True):
-        known = seen(g, lies, "full")
+    for g, attackers, rows in zip(G, malicious, forged, strict=True):
+        known = observed(g, attackers, "full")
         mean, radius = known.mean(0), 1.5 * twin.reach(known)
         toward = twin.unit(mean)
 
@@ -296,11 +298,11 @@ def test_optimised_agrees_with_its_twin_on_a_rule_with_a_known_gradient(steps):
 
         start = twin.line_searched(harm, known, radius)
         offset = twin.ascend(harm, gradient, start, radius)(steps)
-        np.testing.assert_allclose(rows[lies], np.tile(mean + offset, (MALICIOUS, 1)), rtol=0, atol=1e-4 * radius)
+        np.testing.assert_allclose(rows[attackers], np.tile(mean + offset, (MALICIOUS, 1)), rtol=0, atol=1e-4 * radius)
 
 
 @pytest.mark.thorough
-def test_optimised_takes_what_is_not_finite_for_harmless():
+def test_optimised_counts_non_finite_harm_as_none():
     """A rule that breaks down where the malicious delta points against the others', and has no gradient there."""
     G, malicious = cohorts(number=4)
 
@@ -310,14 +312,16 @@ def test_optimised_takes_what_is_not_finite_for_harmless():
         return jax.tree.map(lambda x: jnp.where(turned, jnp.sqrt(-jnp.abs(x)), x), total)
 
     forged = sent(optimised(steps=3), aggregate=fragile)(G, malicious)
-    for g, lies, rows in zip(G, malicious, forged, strict=True):
-        np.testing.assert_allclose(rows[lies], np.tile(seen(g, lies, "full").mean(0), (MALICIOUS, 1)), atol=1e-6)
+    for g, attackers, rows in zip(G, malicious, forged, strict=True):
+        np.testing.assert_allclose(
+            rows[attackers], np.tile(observed(g, attackers, "full").mean(0), (MALICIOUS, 1)), atol=1e-6
+        )
 
 
 def delicate():
     """Cohorts ``[N, S, D]`` at the edges, who is malicious, and whether malicious rows may differ from honest ones."""
     rng = np.random.default_rng(2)
-    G, lies = rng.normal(size=(COHORT, SIZE)), np.arange(COHORT) % 3 == 0
+    G, attackers = rng.normal(size=(COHORT, SIZE)), np.arange(COHORT) % 3 == 0
     broken = G.copy()
     broken[1, 0], broken[2, 3] = np.nan, np.inf
     everybody, one = np.ones(COHORT, bool), np.arange(COHORT) == 4
@@ -326,12 +330,12 @@ def delicate():
         (G, ~one),
         (G, everybody),
         (G, ~everybody),
-        (np.tile(G[:1], (COHORT, 1)), lies),
-        (0 * G, lies),
-        (1e30 * G, lies),
-        (1e-30 * G, lies),
-        (G * np.where(np.arange(COHORT) == 1, 1e30, 1.0)[:, None], lies),
-        (broken, lies),
+        (np.tile(G[:1], (COHORT, 1)), attackers),
+        (0 * G, attackers),
+        (1e30 * G, attackers),
+        (1e-30 * G, attackers),
+        (G * np.where(np.arange(COHORT) == 1, 1e30, 1.0)[:, None], attackers),
+        (broken, attackers),
         (broken, everybody),
     ]
     return np.array([g for g, _ in inputs], np.float32), np.array([m for _, m in inputs])
@@ -358,17 +362,17 @@ DELICATE = {
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "optimised-median" else []) for n in DELICATE]
 )
-def test_what_is_sent_is_finite_at_the_edges(name):
+def test_forged_messages_are_finite_at_the_edges(name):
     attack, knowledge = DELICATE[name]
     G, malicious = delicate()
     forged = sent(attack, **knowledge)(G, malicious)
     assert forged[~malicious].tobytes() == G[~malicious].tobytes()
     partial = name.endswith("partial")
-    for g, lies, rows in zip(G, malicious, forged, strict=True):
-        if lies.all() and not partial:
+    for g, attackers, rows in zip(G, malicious, forged, strict=True):
+        if attackers.all() and not partial:
             assert rows.tobytes() == g.tobytes()
         else:
-            assert np.isfinite(rows[lies]).all()
+            assert np.isfinite(rows[attackers]).all()
 
 
 @pytest.mark.parametrize(

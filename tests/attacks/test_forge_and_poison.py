@@ -82,7 +82,7 @@ def test_benign_rows_keep_every_bit(case, dtype):
 
 
 @parametrize(FORGING, slow=is_variation)
-def test_malicious_rows_change_in_the_halves_that_are_forged_or_none_if_nobody_is(case):
+def test_malicious_rows_change_in_the_forged_halves_only(case):
     message = uplink()
     forged = compiled(case, message, round=jnp.int32(3), weather="rain")
     for half in Uplink._fields:
@@ -101,7 +101,7 @@ def test_same_key_same_bits(case):
 
 
 @parametrize(FORGING, slow=is_variation)
-def test_what_a_client_sends_depends_on_its_id_and_not_on_its_place(case):
+def test_a_forged_message_depends_on_the_client_id_and_not_on_the_position(case):
     order = np.array([3, 5, 0, 4, 2, 1])
     message = uplink()
     permuted = compiled(case, jax.tree.map(lambda x: x[order], message), malicious=MALICIOUS[order], ids=IDS[order])

@@ -33,9 +33,9 @@ def run(resumed=0, **changes):
     }
     simulation = prepare(fd.algorithms.from_aggregator(RECORDER), **settings | changes)
     state = run(**changes, num_rounds=resumed)[0].state if resumed else simulation.initial_state()
-    seen = [flat(state.params)]
-    result = simulation.run([lambda evaluation: seen.append(flat(evaluation.state.params))], state)
-    return result, np.array(seen)
+    trajectory = [flat(state.params)]
+    result = simulation.run([lambda evaluation: trajectory.append(flat(evaluation.state.params))], state)
+    return result, np.array(trajectory)
 
 
 def flat(params):
@@ -63,21 +63,21 @@ ATTACK = fd.attacks.freeloader()
 LAZY = {"attack": ATTACK, "byzantine_fraction": 0.25}
 
 
-def test_they_send_what_the_last_round_did_and_first_of_all_nothing():
-    result, seen = run(**LAZY)
+def test_freeloaders_send_the_last_update_and_zeros_in_the_first_round():
+    result, trajectory = run(**LAZY)
     malicious, sent = result.history["malicious"][0], result.history["sent"]
     assert malicious.sum() == 2
     np.testing.assert_array_equal(sent[0][malicious], 0)
     for t in range(1, ROUNDS):
-        last = np.broadcast_to(seen[t] - seen[t - 1], sent[t][malicious].shape)
+        last = np.broadcast_to(trajectory[t] - trajectory[t - 1], sent[t][malicious].shape)
         assert np.abs(last).max() > 1e-3
         np.testing.assert_allclose(sent[t][malicious], last, rtol=0, atol=1e-7)
         assert np.abs(sent[t][~malicious] - last[0]).max(axis=1).min() > 1e-3
-    np.testing.assert_allclose(flat(result.state.last_update), seen[-1] - seen[-2], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(flat(result.state.last_update), trajectory[-1] - trajectory[-2], rtol=0, atol=1e-7)
 
 
 @pytest.mark.slow
-def test_the_others_send_what_they_would_have_sent():
+def test_honest_messages_do_not_change():
     """Bit for bit in the first round, before the parameters part."""
     (attacked, after), (plain, unharmed) = run(**LAZY), run()
     malicious = attacked.history["malicious"][0]
@@ -97,13 +97,13 @@ def test_without_malicious_clients_it_is_the_run_without_attack():
 
 
 @pytest.mark.thorough
-def test_nobody_remembers_the_last_update_but_for_an_attacker():
+def test_the_last_update_is_kept_for_attackers_only():
     assert run()[0].state.last_update == ()
     assert jax.tree.leaves(run(**LAZY)[0].state.last_update)
 
 
 @pytest.mark.thorough
-def test_a_run_goes_on_with_what_it_remembers():
+def test_a_resumed_run_keeps_the_last_update():
     whole, _ = run(**LAZY)
     rest, _ = run(resumed=2, **LAZY)
     assert whole.history["sent"][2:].tobytes() == rest.history["sent"].tobytes()

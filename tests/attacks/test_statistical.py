@@ -119,7 +119,7 @@ def mask(seed, number):
     return np.random.default_rng([seed, number]).permutation(malicious)
 
 
-def seen(G, malicious, knowledge):
+def observed(G, malicious, knowledge):
     """The rows that the attacker knows, in float64."""
     return np.asarray(G[malicious if knowledge == "partial" else ~malicious], np.float64)
 
@@ -131,7 +131,7 @@ def test_agrees_with_its_twin_and_is_one_program_for_every_number_of_malicious_c
     for number in range(2, COHORT - 1):
         for seed, offset in ((0, 0.0), (1, 3.0)):
             G, malicious = messages(seed, offset), mask(seed, number)
-            rows = seen(G, malicious, knowledge)
+            rows = observed(G, malicious, knowledge)
             expected = twin(rows, number)
             # A push stays one part in 10,000 short of its bound.
             short = 2e-4 * abs(expected - rows.mean(axis=0)) if name.startswith("min") else 0.0
@@ -141,7 +141,7 @@ def test_agrees_with_its_twin_and_is_one_program_for_every_number_of_malicious_c
 
 
 @forgers(FIRST)
-def test_nothing_is_known_but_what_is_said(name, knowledge):
+def test_only_documented_messages_are_used(name, knowledge):
     """Messages that the attacker does not see may be anything, also not finite."""
     attack, malicious = forger(name, knowledge), mask(0, 4)
     G, others = messages(0), messages(1)
@@ -163,14 +163,14 @@ def test_a_row_that_is_not_finite_is_left_out(name, knowledge):
         row = np.flatnonzero(malicious if knowledge == "partial" else ~malicious)[1]
         broken[row, place] = bad
         rows = np.delete(broken, row, axis=0)
-        rows = seen(rows, np.delete(malicious, row), knowledge)
+        rows = observed(rows, np.delete(malicious, row), knowledge)
         sent = attack(broken, malicious)[malicious]
         expected = FORGERS[name][2](rows, 4)
         np.testing.assert_allclose(sent, np.tile(expected, (4, 1)), rtol=3e-4, atol=1e-3)
 
 
 @forgers(FIRST)
-def test_huge_and_tiny_messages_are_forged_as_others_are(name, knowledge):
+def test_huge_and_tiny_messages_are_forged_like_others(name, knowledge):
     """By powers of two, which lose no digit, to norms of 1e30 and 1e-30."""
     attack, malicious = forger(name, knowledge), mask(0, 4)
     G = messages(0)
@@ -186,7 +186,7 @@ def test_one_known_client_or_equal_ones_leave_nothing_to_push(name, knowledge):
     G = messages(0)
     alone = mask(0, COHORT - 1 if knowledge == "full" else 1)
     for rows, malicious in ((G, alone), (np.tile(G[:1], (COHORT, 1)), mask(0, 4)), (0 * G, mask(0, 4))):
-        mean = seen(rows, malicious, knowledge).mean(axis=0)
+        mean = observed(rows, malicious, knowledge).mean(axis=0)
         expected = -0.5 * mean if name == "ipm" else mean
         sent = attack(rows, malicious)[malicious]
         np.testing.assert_allclose(sent, np.tile(expected, (len(sent), 1)), rtol=1e-5, atol=1e-6)
@@ -202,7 +202,7 @@ def test_one_enormous_client_does_not_overflow(name, knowledge):
 
 
 @forgers(FIRST)
-def test_without_anybody_to_look_at_or_to_forge_all_stay_honest(name, knowledge):
+def test_without_observed_or_malicious_clients_all_stay_honest(name, knowledge):
     attack, G = forger(name, knowledge), messages(0)
     everybody = np.ones(COHORT, bool)
     np.testing.assert_array_equal(attack(G, ~everybody), G)
@@ -213,12 +213,12 @@ def test_without_anybody_to_look_at_or_to_forge_all_stay_honest(name, knowledge)
 
 
 @pytest.mark.parametrize(("name", "knowledge"), [entry for entry in ENTRIES if entry[0].startswith("min")])
-def test_a_push_reaches_its_bound_and_does_not_pass_it(name, knowledge):
+def test_a_push_reaches_its_bound_and_does_not_exceed_it(name, knowledge):
     attack, holds = forger(name, knowledge), BOUNDS[name.split("-")[0]][2]
     for number in range(2, COHORT - 1):
         for seed, (offset, spread) in enumerate(((0.0, 1.0), (1.0, 1.0), (100.0, 1.0), (1e-20, 1e-21))):
             G, malicious = messages(seed, offset, spread), mask(seed, number)
-            rows, sent = seen(G, malicious, knowledge)[:, DELTA], attack(G, malicious)[malicious][0, DELTA]
+            rows, sent = observed(G, malicious, knowledge)[:, DELTA], attack(G, malicious)[malicious][0, DELTA]
             assert holds(rows, sent)
             assert not holds(rows, sent, tolerance=-1e-3)
 
@@ -246,14 +246,14 @@ def test_z_of_alie_for_the_case_that_can_be_counted_by_hand():
 
 
 @pytest.mark.parametrize("number", [1, 5, 7, 8])
-def test_ipm_turns_the_mean_around_above_its_threshold_only(number):
+def test_ipm_reverses_the_mean_above_its_threshold_only(number):
     """(S - f) / f, which for an epsilon of 0.5 lies between 5 and 7 malicious clients."""
     G, malicious = messages(0), mask(0, number)
     mean = forger("ipm")(G, malicious).mean(axis=0)
-    assert (mean @ seen(G, malicious, "full").mean(axis=0) < 0) == ((COHORT - number) / number < 0.5)
+    assert (mean @ observed(G, malicious, "full").mean(axis=0) < 0) == ((COHORT - number) / number < 0.5)
 
 
-def test_mimic_picks_from_a_pair_that_differs_most_the_longer():
+def test_mimic_chooses_the_longer_delta_of_the_pair_that_differs_most():
     """Seven clients near one another, two far apart along one axis, and a long offset across it that says nothing."""
     G = 0.01 * messages(0)
     G[:, 1] += 50.0
@@ -289,7 +289,7 @@ def test_additive_noise_is_the_same_noise_on_the_honest_message(dtype):
     np.testing.assert_allclose(added, alone + honest, rtol=eps, atol=eps * abs(alone).max())
 
 
-def test_gaussian_noise_is_drawn_anew_with_each_key():
+def test_gaussian_noise_differs_with_the_key():
     honest = message(jnp.ones((COHORT, WIDTH)))
     first, second = (matrix(noise(0.5, False, honest, range(COHORT), key)) for key in range(2))
     assert (first != second).mean() > 0.9
@@ -327,17 +327,17 @@ def opposed(number):
 
 
 @pytest.mark.parametrize("number", [4, 8, 14, 40])
-def test_the_mean_of_what_cancels_is_exactly_zero(number):
+def test_the_mean_of_values_that_cancel_is_exactly_zero(number):
     mean = jax.jit(mean_of)({"w": opposed(number)}, jnp.ones(number, bool))["w"]
     np.testing.assert_array_equal(mean, np.zeros(WIDTH))
 
 
-def test_the_mean_of_those_seen():
+def test_the_mean_is_over_the_observed_clients():
     G = messages(3)
-    seen = np.arange(COHORT) % 3 > 0
-    spoilt = np.where(seen[:, None], G, np.nan)
-    mean = mean_of({"w": spoilt}, jnp.asarray(seen))["w"]
-    np.testing.assert_array_max_ulp(mean, G[seen].astype(np.float64).mean(0).astype(np.float32), 1)
+    observed = np.arange(COHORT) % 3 > 0
+    spoilt = np.where(observed[:, None], G, np.nan)
+    mean = mean_of({"w": spoilt}, jnp.asarray(observed))["w"]
+    np.testing.assert_array_max_ulp(mean, G[observed].astype(np.float64).mean(0).astype(np.float32), 1)
     np.testing.assert_array_equal(mean_of({"w": spoilt}, jnp.zeros(COHORT, bool))["w"], np.zeros(WIDTH))
 
 

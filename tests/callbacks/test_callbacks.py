@@ -36,17 +36,17 @@ def handed_on(logger):
             logger(evaluation(number))
 
 
-def test_scalars_and_the_finite_entries_of_vectors_are_handed_on():
-    seen, ended = [], []
-    handed_on(Logger(lambda *what: seen.append(what), ended.append))
-    number, scalars, vectors = seen[1]
+def test_scalars_and_the_finite_entries_of_vectors_are_sent():
+    written, ended = [], []
+    handed_on(Logger(lambda *what: written.append(what), ended.append))
+    number, scalars, vectors = written[1]
     assert number == 4
     assert scalars == pytest.approx({"test_accuracy": 0.5, "train_loss": np.nan, "num_rejected": 1.0}, nan_ok=True)
     assert {name: values.tolist() for name, values in vectors.items()} == {"cosine": [0.5, -0.25, 1.0]}
     assert ended == [True]
 
 
-def test_a_block_that_is_left_by_an_exception_has_failed():
+def test_an_exception_in_the_block_is_a_failure():
     ended = []
     with pytest.raises(KeyboardInterrupt), Logger(lambda *_: None, ended.append):
         raise KeyboardInterrupt

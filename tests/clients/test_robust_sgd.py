@@ -65,7 +65,7 @@ def test_with_the_mean_it_is_sgd():
         pytest.param(norm_clipping(0.3), id="norm_clipping"),
     ],
 )
-def test_wrong_labels_bend_the_reduced_direction_less(reducer):
+def test_wrong_labels_change_the_reduced_direction_less(reducer):
     """A fifth of the labels is wrong. Once the model has learnt, their long gradients turn the mean around."""
     w = jax.tree.map(jnp.zeros_like, start())
     mean, reduced = direction(sgd()), direction(robust_sgd(reducer))
@@ -89,7 +89,7 @@ def test_examples_of_a_gradient_that_is_not_finite_are_left_out():
 
 
 @pytest.mark.thorough
-def test_reducer_begins_afresh_in_every_step():
+def test_the_reducer_has_a_new_state_in_every_step():
     """A rule with memory gives the same direction however often it was asked."""
     rule, w = robust_sgd(drag()), start()
 

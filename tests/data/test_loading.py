@@ -67,7 +67,7 @@ def test_every_known_data_set_has_a_description():
 
 
 @pytest.mark.parametrize("name", [name for name, _ in DATASETS if name not in ("digits", "synthetic")])
-def test_what_is_not_there_is_said_in_one_line(name, tmp_path, monkeypatch):
+def test_missing_files_are_one_line(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     assert loading.where(name, tmp_path) == ""
     with pytest.raises(FileNotFoundError) as error:
@@ -82,7 +82,7 @@ def test_what_is_not_there_is_said_in_one_line(name, tmp_path, monkeypatch):
             load(name, source="tfds")
 
 
-def test_the_place_of_what_is_there(tmp_path):
+def test_where_names_the_location_of_the_files(tmp_path):
     assert loading.where("digits") == loading.where("synthetic", tmp_path) == "always"
     folder = tmp_path / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_the_place_of_what_is_there(tmp_path):
     assert loading.where("shakespeare", tmp_path) == str(tmp_path / "tinyshakespeare.txt")
 
 
-def test_a_damaged_file_is_told_and_not_replaced_by_another_source(tmp_path):
+def test_a_damaged_file_is_an_error_and_not_replaced_by_another_source(tmp_path):
     for part in ("train", "t10k"):
         for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):
             (tmp_path / f"{part}-{kind}").write_bytes(b"none such")

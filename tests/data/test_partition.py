@@ -77,7 +77,7 @@ def test_iid_is_even(num_examples, data):
 
 @given(beta=st.floats(0.05, 100), num_clients=st.integers(1, 20), min_size=st.integers(1, 3), seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
-def test_dirichlet_gives_everybody_min_size(beta, num_clients, min_size, seed):
+def test_dirichlet_gives_every_client_min_size(beta, num_clients, min_size, seed):
     fed = labelled(np.arange(2000) % 10)
     split = partition.dirichlet(fed, num_clients, beta, seed=seed, min_size=min_size)
     assert split.counts.min() >= min_size
@@ -267,7 +267,7 @@ def test_label_groups_as_in_its_table():
     assert not np.array_equal(other.skew_report().counts > 0, split.skew_report().counts > 0)
 
 
-def test_label_groups_that_cannot_be_are_refused():
+def test_impossible_label_groups_are_refused():
     fed = labelled(np.arange(100) % 10)
     assert partition.label_groups(fed, 10, (0.1,)).counts.tolist() == [10] * 10
     for build, message in (
@@ -342,7 +342,7 @@ def test_quantity_skew_is_log_normal_with_the_labels_of_the_whole():
     assert (np.abs(shares - [0.6, 0.3, 0.1]) < 6 * error[:, None]).all()
 
 
-def test_a_smallest_size_changes_only_who_would_be_below_it():
+def test_a_smallest_size_changes_only_clients_below_it():
     fed = labelled(np.arange(100_000) % 10)
     free = partition.quantity_skew(fed, 50, 1.5, seed=2).counts.astype(float)
     held = partition.quantity_skew(fed, 50, 1.5, seed=2, min_size=500).counts
@@ -438,7 +438,7 @@ def test_natural_makes_clients_of_users(users, min_size, data):
     assert some.skew_report().counts.sum() == np.isin(users, chosen).sum()
 
 
-def test_natural_draws_users_by_its_seed_and_knows_large_numbers():
+def test_natural_draws_users_by_its_seed_and_accepts_large_numbers():
     fed = owned(np.repeat(np.arange(100), 3))
     one, same, other = (partition.natural(fed, 10, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one.rows, same.rows)
@@ -448,7 +448,7 @@ def test_natural_draws_users_by_its_seed_and_knows_large_numbers():
     assert partition.natural(fed, min_size=2, seed=1).partition == "natural(min_size=2, seed=1)"
 
 
-def test_natural_that_cannot_be_is_one_clear_line():
+def test_impossible_natural_is_one_clear_line():
     fed = owned(np.repeat([0, 1, 2], [10, 20, 30]), ("a", "b", "c"))
     for build, message in (
         (lambda: partition.natural(labelled(np.arange(9) % 3)), "arrays: has no natural users"),
@@ -522,7 +522,7 @@ def test_bad_arguments_are_named(build, message):
     assert "\n" not in str(error.value)
 
 
-def test_partition_says_what_it_was():
+def test_partition_describes_itself():
     fed = labelled(np.arange(100) % 10)
     assert partition.dirichlet(fed, 3, 0.5, seed=2).partition == "dirichlet(beta=0.5, seed=2)"
     assert partition.dirichlet(fed, 3, 0.5, min_size=4).partition == "dirichlet(beta=0.5, seed=0, min_size=4)"

@@ -50,7 +50,7 @@ def test_long_and_wide_tables_are_abbreviated():
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 10), (40, 10), (500, 62)])
-def test_plot_draws_a_picture(tmp_path, shape):
+def test_plot_draws_a_figure(tmp_path, shape):
     counts = np.random.default_rng(0).poisson(3.0, shape) + np.eye(*shape, dtype=int)
     path = tmp_path / "skew.png"
     SkewReport(counts, "a title").plot(path)

@@ -21,11 +21,11 @@ server = ServerApp()
 def main(grid, context):
     del context
     result = RuleStrategy(drag(c=0.5, alpha=0.5), **QUIET).start(grid, record(SENT), num_rounds=2)
-    told = result.train_metrics_clientapp[2]
+    reported = result.train_metrics_clientapp[2]
     arrays = numpy_of(result.arrays) | {
-        "nodes": np.array(told["rule/nodes"], np.uint64),
+        "nodes": np.array(reported["rule/nodes"], np.uint64),
         "known": np.array(sorted(grid.get_node_ids()), np.uint64),
-        "divergence": np.array(told["rule/divergence"], np.float32),
+        "divergence": np.array(reported["rule/divergence"], np.float32),
         "accuracy": np.array(result.evaluate_metrics_clientapp[2]["accuracy"]),
     }
     np.savez(sys.argv[1], **arrays)

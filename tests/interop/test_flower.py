@@ -61,14 +61,14 @@ client = ClientApp()
 def train(message, context):
     who, number = context.node_config["partition-id"], message.content["config"]["server-round"]
     returned = record(trained(numpy_of(message.content["arrays"]), who, number))
-    told = MetricRecord({"num-examples": 10 * (who + 1), "train-loss": float(who)})
-    return Message(RecordDict({"arrays": returned, "metrics": told}), reply_to=message)
+    reported = MetricRecord({"num-examples": 10 * (who + 1), "train-loss": float(who)})
+    return Message(RecordDict({"arrays": returned, "metrics": reported}), reply_to=message)
 
 
 @client.evaluate()
 def evaluate(message, context):
-    told = MetricRecord({"num-examples": 1, "accuracy": float(context.node_config["partition-id"])})
-    return Message(RecordDict({"metrics": told}), reply_to=message)
+    reported = MetricRecord({"num-examples": 1, "accuracy": float(context.node_config["partition-id"])})
+    return Message(RecordDict({"metrics": reported}), reply_to=message)
 
 
 class InProcess:
@@ -114,11 +114,11 @@ def test_drag_in_flowers_own_loop_is_drag_by_hand():
     result = RuleStrategy(rule, **QUIET).start(InProcess(), record(SENT), num_rounds=3)
     arrays, state = expected(rule, 3)
     same(result, arrays)
-    told = result.train_metrics_clientapp[3]
-    assert told["train-loss"] == pytest.approx((0 * 10 + 1 * 20) / 30)
-    assert told["rule/nodes"] == sorted(NODES)
-    assert told["rule/divergence"] == state.metrics["divergence"].tolist()
-    assert told["rule/num_rejected"] == 0
+    reported = result.train_metrics_clientapp[3]
+    assert reported["train-loss"] == pytest.approx((0 * 10 + 1 * 20) / 30)
+    assert reported["rule/nodes"] == sorted(NODES)
+    assert reported["rule/divergence"] == state.metrics["divergence"].tolist()
+    assert reported["rule/num_rejected"] == 0
     assert result.evaluate_metrics_clientapp[3]["accuracy"] == 0.5
 
 
@@ -151,7 +151,7 @@ def failed(reply):
 
 
 @pytest.mark.parametrize("spoil", [wrong_shape, garbage, no_examples, failed, lambda reply: None])
-def test_a_client_that_fails_or_sends_rubbish_is_absent(spoil, caplog):
+def test_a_client_that_fails_or_sends_an_unusable_reply_is_absent(spoil, caplog):
     nodes = (5, 9, 2)
 
     def one(reply):

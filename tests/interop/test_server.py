@@ -38,7 +38,7 @@ def by_hand(rule, sent, updates, state, **extras):
     return jax.jit(rule.apply)(params, deltas, state, **extras)
 
 
-def test_stateful_rule_goes_on_bit_for_bit_from_round_to_round():
+def test_a_stateful_rule_continues_bit_for_bit():
     rule, sent, expected, state = rules.drag(c=0.5, alpha=0.5), SENT, SENT, None
     server = RuleServer(rule)
     for number in (1, 2, 3):
@@ -52,7 +52,7 @@ def test_stateful_rule_goes_on_bit_for_bit_from_round_to_round():
     assert sent["norm.num_batches_tracked"] == 3
 
 
-def test_who_is_missing_is_absent_and_nothing_is_compiled_anew():
+def test_missing_clients_are_absent_without_a_new_compilation():
     traced = []
 
     def apply(params, deltas, state, **extras):
@@ -74,7 +74,7 @@ def test_who_is_missing_is_absent_and_nothing_is_compiled_anew():
     assert len(traced) > once
 
 
-def test_nobody_there_leaves_arrays_and_state():
+def test_a_round_without_replies_keeps_arrays_and_state():
     server = RuleServer(rules.drag(c=0.5, alpha=0.5))
     moved, metrics = server.round(1, SENT, COHORT, {})
     for name in FLOATS:
@@ -83,7 +83,7 @@ def test_nobody_there_leaves_arrays_and_state():
     assert metrics["weight"].tolist() == [0, 0, 0]
 
 
-def test_root_delta_is_asked_for_with_all_arrays_and_the_round():
+def test_root_delta_receives_all_arrays_and_the_round():
     asked = []
     root = {"bias": np.ones(2, np.float64), "out.weight": np.full((2, 2), 2.0)}
 
@@ -93,8 +93,8 @@ def test_root_delta_is_asked_for_with_all_arrays_and_the_round():
 
     rule = rules.br_drag(c=0.5)
     moved, _ = RuleServer(rule, root_delta).round(4, SENT, COHORT, UPDATES)
-    told = {name: jnp.float32(x) for name, x in root.items()}
-    expected, _ = by_hand(rule, SENT, UPDATES.values(), None, valid=np.ones(3, bool), root_delta=told)
+    root_arrays = {name: jnp.float32(x) for name, x in root.items()}
+    expected, _ = by_hand(rule, SENT, UPDATES.values(), None, valid=np.ones(3, bool), root_delta=root_arrays)
     for name in FLOATS:
         np.testing.assert_array_equal(moved[name], expected[name])
     assert asked == [(list(SENT), 4)]
@@ -103,7 +103,7 @@ def test_root_delta_is_asked_for_with_all_arrays_and_the_round():
         RuleServer(rule, lambda *_: root | {"bias": np.ones(3)}).round(1, SENT, COHORT, UPDATES)
 
 
-def test_what_is_not_finite_is_rejected_by_the_rule():
+def test_the_rule_rejects_updates_that_are_not_finite():
     spoilt = UPDATES | {70: reply(2, bias=np.array([np.nan, np.inf], np.float64))}
     moved, metrics = RuleServer(rules.fedavg()).round(1, SENT, COHORT, spoilt)
     assert metrics["num_rejected"] == 1
@@ -112,7 +112,7 @@ def test_what_is_not_finite_is_rejected_by_the_rule():
 
 
 @pytest.mark.thorough
-def test_rules_that_remember_clients_know_them_again():
+def test_rules_with_a_state_of_each_client_recognise_clients():
     server = RuleServer(rules.foolsgold(num_clients=4))
     server.round(1, SENT, COHORT, UPDATES)
     server.round(2, SENT, (70, 11, 5), {5: reply(9), 11: reply(0)})
@@ -120,7 +120,7 @@ def test_rules_that_remember_clients_know_them_again():
     history = np.asarray(server.state.history.rows["bias"])
     np.testing.assert_array_equal(history[0], 2 * UPDATES[11].delta["bias"])
     np.testing.assert_array_equal(history[3], reply(9).delta["bias"])
-    with pytest.raises(ValueError, match="num_clients=4: 5 have been seen by now; must be at least that"):
+    with pytest.raises(ValueError, match="num_clients=4: 5 clients so far; must be at least that"):
         server.round(3, SENT, (6, 11, 70), UPDATES)
 
 
@@ -151,7 +151,7 @@ def test_a_reply_that_does_not_fit_is_one_line(changes, num_examples, message):
         reply(0, num_examples, **changes)
 
 
-def test_a_missing_array_and_one_of_no_numbers():
+def test_a_missing_array_and_one_that_is_not_numeric():
     with pytest.raises(ValueError, match="array 'bias': is missing"):
         update(SENT, {"out.weight": SENT["out.weight"]})
     with pytest.raises(ValueError, match="array 'name' of dtype <U1: must be of real numbers"):

@@ -127,7 +127,7 @@ def test_vmap_map_and_scan_agree_with_one_after_another(params):
 
 
 @pytest.mark.slow
-def test_it_learns_what_came_three_characters_ago():
+def test_it_learns_the_character_three_positions_back():
     rng = np.random.default_rng(3)
     x = rng.integers(0, 4, (64, 5), dtype=np.int32)
     y = x[:, -3]
@@ -165,7 +165,7 @@ def test_forget_gates_begin_open_and_recurrent_kernels_orthogonal():
         np.zeros((2, 0), np.int32),
     ],
 )
-def test_inputs_that_are_no_tokens_are_one_clear_line(x):
+def test_inputs_other_than_tokens_are_one_clear_line(x):
     with pytest.raises(ValueError, match=r"^x\.shape=\(.* needs integer tokens \[B, L\], L >= 1") as error:
         jax.eval_shape(SMALL.init, jax.random.key(0), x)
     assert "\n" not in str(error.value)

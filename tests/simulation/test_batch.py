@@ -59,7 +59,7 @@ def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
 
 
 @pytest.mark.slow
-def test_all_at_once_and_over_devices(settings):
+def test_cells_at_once_and_over_devices(settings):
     made, numbers, rebuild = cells(settings)
     alone = [trace(one).run() for one in made]
     for options, exact in (({"cells_axis": "vmap"}, False), ({"mesh": Mesh(jax.devices()[:2], ("cells",))}, True)):
@@ -90,7 +90,7 @@ def test_all_at_once_and_over_devices(settings):
     ],
     ids=["root data", "rows of clients, epochs", "malicious of cohort"],
 )
-def test_what_cells_have_of_their_own(settings, algorithm, changes):
+def test_cells_with_root_data_rows_of_clients_and_malicious_clients_of_their_own(settings, algorithm, changes):
     made, numbers, rebuild = cells(settings, algorithm, attack=fd.attacks.sign_flip(), **changes)
     found = prepare_batch(made, numbers, rebuild).run(range(3))
     for place in (0, 2):
@@ -112,7 +112,7 @@ def test_continued_equals_uninterrupted(settings):
 
 
 @pytest.mark.thorough
-def test_callbacks_see_every_cell(settings):
+def test_callbacks_receive_every_cell(settings):
     made, numbers, rebuild = cells(settings)
     seen = []
     found = prepare_batch(made, numbers, rebuild).run([2, 0], [lambda event: seen.append((event.round, event.of(1)))])

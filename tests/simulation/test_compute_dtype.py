@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.planning.setup import _functions_of
+from fedjax_drag.simulation.program.work import model_functions
 
 MODELS = {
     "mlp": (fd.models.mlp(10), (8, 8, 1), jnp.float32),
@@ -21,7 +21,7 @@ MODELS = {
 def traced_gradient(model, shape, dtype, compute_dtype):
     """The gradient's program and the shapes of logits and gradient, from shapes alone."""
     example = jnp.zeros((2, *shape), dtype)
-    apply, init_params = _functions_of(model, example, compute_dtype)
+    init_params, apply = model_functions(model, example, compute_dtype)
     params = jax.eval_shape(init_params, jax.random.key(0))
     gradient = jax.grad(lambda p, x: (apply(p, x) ** 2).sum())
     shapes = jax.eval_shape(apply, params, example), jax.eval_shape(gradient, params, example)
@@ -49,7 +49,7 @@ def test_every_product_is_in_the_dtype_and_every_result_in_float32(name, compute
 
 
 @pytest.mark.thorough
-def test_it_trains_as_well_and_the_state_stays_float32(settings, fedavg):
+def test_bfloat16_trains_as_well_and_the_state_stays_float32(settings, fedavg):
     whole, half = (
         fd.simulate(fedavg, compute_dtype=dtype, **settings(num_rounds=30, eval_every=30, local_steps=5))
         for dtype in ("float32", "bfloat16")
@@ -61,7 +61,7 @@ def test_it_trains_as_well_and_the_state_stays_float32(settings, fedavg):
     assert all(0 < difference < 0.05 for difference in jax.tree.leaves(differences))
 
 
-def test_by_default_the_model_is_applied_as_it_is(settings, fedavg):
+def test_float32_is_the_default(settings, fedavg):
     programs = [fd.simulation.prepare(fedavg, **settings(**c)).lowered for c in ({}, {"compute_dtype": "float32"})]
     assert programs[0].advance.as_text() == programs[1].advance.as_text()
     assert "bf16" not in programs[0].advance.as_text() + programs[0].evaluate.as_text()

@@ -1,4 +1,4 @@
-"""The run as a whole: what it computes, and what must not change its bits."""
+"""The run as a whole: its results, and settings that must not change their bits."""
 
 import chex
 import jax
@@ -105,7 +105,7 @@ def test_continued_equals_uninterrupted(settings, algorithm):
     assert whole.history["round"].tolist() == [3, 6]
 
 
-def test_nothing_is_traced_again_after_the_start(settings, fedavg):
+def test_nothing_is_traced_after_the_start(settings, fedavg):
     traces = []
 
     class Counting(nn.Module):
@@ -191,7 +191,7 @@ def test_nonfinite_messages_are_rejected_and_counted(settings, value, algorithm)
 
 
 @pytest.mark.thorough
-def test_if_everybody_is_rejected_nothing_moves(settings):
+def test_if_all_clients_are_rejected_nothing_moves(settings):
     algorithm = fd.algorithms.scaffold(12)
     everybody = settings(attack=broken(np.nan), byzantine_fraction=1.0)
     simulation = fd.simulation.prepare(algorithm, **everybody)

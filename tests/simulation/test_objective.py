@@ -1,4 +1,4 @@
-"""What is minimised, and on what: the loss, changes of the inputs at random, inputs that are no numbers."""
+"""The objective: the loss, random augmentation of inputs, and integer inputs."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def test_wrong_smoothing():
 
 
 @pytest.mark.thorough
-def test_the_loss_is_what_is_minimised_and_reported(settings, fedavg):
+def test_the_given_loss_is_minimised_and_reported(settings, fedavg):
     common = settings(num_rounds=1, eval_every=1)
     given = fd.simulate(fedavg, loss=cross_entropy(), **common)
     default = fd.simulate(fedavg, **common)

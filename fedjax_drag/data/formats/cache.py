@@ -1,4 +1,4 @@
-"""Decoded arrays kept on disk, so that unpacking and parsing are paid once."""
+"""Decoded arrays kept on disk, so that files are unpacked and parsed once."""
 
 import json
 import os
@@ -19,18 +19,18 @@ Arrays = dict[str, np.ndarray]
 
 
 def cached(name: str, sources: Sequence[Path], read: Callable[[], Arrays], version: Any = 1) -> Arrays:
-    """What ``read`` returns, from the cache if it has been read before.
+    """The arrays that ``read`` returns, from the cache if they were read before.
 
     The cache is the user's cache folder of this platform, or the folder in the environment variable
-    ``FEDJAX_DRAG_CACHE``; if that is set and empty, nothing is kept. A new one is private to the user. It may be
-    deleted at any time. One that is damaged, of something else, or cannot be written is no error: the arrays are then
-    read anew.
+    ``FEDJAX_DRAG_CACHE``; if that is set and empty, nothing is kept. A new folder is private to the user. It
+    may be deleted at any time. A cache that is damaged, of other files or not writable is no error: the arrays are then
+    read again.
 
     Args:
       name: of the data set; a file name.
-      sources: the files that ``read`` reads; what was kept counts while their path, size and time of change stay.
+      sources: the files that ``read`` reads; the cache is valid while their path, size and time of change stay.
       read: ``() -> arrays by name``; names are identifiers, arrays hold plain numbers.
-      version: whatever else decides the result, as JSON: a number, a text, or lists and dicts of them.
+      version: all else on which the result depends, as JSON: a number, a text, or lists and dicts of them.
 
     Returns:
       The arrays, C-contiguous; to be read only.
@@ -46,9 +46,9 @@ def cached(name: str, sources: Sequence[Path], read: Callable[[], Arrays], versi
 
 
 def _address(folder: Path, name: str, sources: Sequence[Path], version: Any) -> tuple[Path, str]:
-    """Where the arrays are kept, and what must be written there for them to count.
+    """The folder of the arrays, and the key under which they are valid there.
 
-    The place does not depend on the state of the files: when they change, what was kept of them is replaced.
+    The folder does not depend on the state of the files: after a change, new arrays replace the old ones.
     """
     identity = json.dumps([name, version, [os.path.realpath(path) for path in sources]], sort_keys=True)
     states = [os.stat(path) for path in sources]
@@ -57,17 +57,17 @@ def _address(folder: Path, name: str, sources: Sequence[Path], version: Any) -> 
 
 
 def cache_folder() -> Path | None:
-    """Where everything is kept; None if nothing is to be."""
+    """The folder of the cache; None if nothing is to be kept."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen is not None:
         return Path(os.path.expanduser(chosen)) if chosen else None
-    import platformdirs  # here, because few need it
+    import platformdirs  # here, because few commands need it
 
     return platformdirs.user_cache_path("fedjax_drag")
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder, unless it exists, that nobody but the user may read or write, whatever the umask.
+    """Makes a folder, unless it exists, that only the user may read or write, independent of the umask.
 
     Raises:
       OSError: it cannot be made.
@@ -89,12 +89,12 @@ def _recall(place: Path, key: str) -> Arrays | None:
         if manifest["key"] != key:
             return None
         return {entry: _load(place / f"{entry}.npy", checksum) for entry, checksum in manifest["arrays"].items()}
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # whatever is wrong
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged in any way
         return None
 
 
 def _load(path: Path, checksum: int) -> np.ndarray:
-    """An array, its file verified before anything in it is believed."""
+    """An array; its file is verified before it is parsed."""
     if _checksum(path) != checksum:
         raise ValueError(f"{path}: damaged")
     return np.load(path, allow_pickle=False)
@@ -112,10 +112,10 @@ def _keep(place: Path, key: str, arrays: Arrays) -> None:
             np.save(new / f"{entry}.npy", values, allow_pickle=False)
         checksums = {entry: _checksum(new / f"{entry}.npy") for entry in arrays}
         (new / _MANIFEST).write_text(json.dumps({"key": key, "arrays": checksums}))
-        if os.path.lexists(place):  # a folder can only be renamed to a place that is free
+        if os.path.lexists(place):  # the target of a renamed folder must not exist
             place.rename(old)
         new.rename(place)
-    except OSError:  # no space, no permission, or another process was faster: done without
+    except OSError:  # no space, no permission, or another process was faster: nothing is kept
         pass
     finally:
         if temporary is not None:
@@ -123,7 +123,7 @@ def _keep(place: Path, key: str, arrays: Arrays) -> None:
 
 
 def _checksum(path: Path) -> int:
-    """CRC-32 of a file: it is to find damage, not malice, and the fastest there is everywhere."""
+    """CRC-32 of a file: fast, and enough against damage; it does not protect against manipulation."""
     checksum = 0
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):

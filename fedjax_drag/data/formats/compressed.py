@@ -1,4 +1,4 @@
-"""Files as bytes, whether they are plain or compressed; nothing is believed about how much is in them."""
+"""Content of plain and compressed files; sizes that a file declares are not trusted."""
 
 import gzip
 import hashlib
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 SUFFIXES = {".gz": "gzip", ".xz": "xz"}
-"""Endings of the compressed files that can be read, and what they mean."""
+"""Endings of the compressed files that can be read, and their formats."""
 
 _CHUNK = 1 << 20
 
 _PLAUSIBLE, _ANYWAY = 250, 64 << 20
-"""How many times its size a packed file may hold, and how many bytes in any case: data pack ten- to fiftyfold."""
+"""Largest ratio of unpacked to packed size, and unpacked bytes always allowed; typical ratios are 10 to 50."""
 
 
 def official_name(path: Path) -> str:
@@ -30,11 +30,11 @@ def read(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
 
     Args:
       path: the file.
-      limit: the most bytes that it may hold, unpacked; any number if not given. Of a packed file that is large these
-        are in any case no more than 250 times its size.
+      limit: largest allowed number of unpacked bytes; default no limit. For a packed file it is at most 250 times the
+        size of the file, or 64 MiB if that is more.
 
     Raises:
-      ValueError: it is damaged, truncated or holds more; the one line names it.
+      ValueError: it is damaged, truncated or exceeds the limit; the one line names it.
       OSError: it cannot be opened or read at all.
     """
     if Path(path).suffix in SUFFIXES:
@@ -49,13 +49,13 @@ def read(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """The unpacked content as a stream; what is wrong with the packing is a ValueError in one line."""
+    """The unpacked content as a stream; damage of the packing becomes a ValueError of one line."""
     path = Path(path)
     kind = SUFFIXES.get(path.suffix)
     try:
         if kind == "gzip":
             if not path.stat().st_size:
-                raise EOFError("empty")  # which the library takes for an empty content
+                raise EOFError("empty")  # which the library reads as empty content
             with gzip.open(path, "rb") as stream:
                 yield cast(BinaryIO, stream)
         elif kind == "xz":
@@ -66,12 +66,12 @@ def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 yield stream
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{path}: damaged {kind} file ({' '.join(str(error).split())}); get it again") from error
-    except MemoryError as error:  # an .xz file says itself how much it takes
+    except MemoryError as error:  # an .xz file declares the memory that it needs
         raise ValueError(f"{path}: takes more memory to read than there is") from error
 
 
 def take(stream: BinaryIO, most: int | None = None) -> bytes:
-    """Reads up to ``most`` bytes; memory grows with what arrives, whatever a header may have claimed."""
+    """Reads up to ``most`` bytes; memory grows with the bytes read, not with a size that a header declares."""
     buffer = io.BytesIO()
     while chunk := stream.read(_CHUNK if most is None else min(_CHUNK, most - buffer.tell())):
         buffer.write(chunk)
@@ -91,7 +91,7 @@ def verify(name: str, path: Path, checksums: Mapping[str, str], *content: bytes 
       content: the whole of it, unpacked, in pieces.
 
     Raises:
-      ValueError: it is another content; the one line names the file.
+      ValueError: the content differs; the one line names the file.
     """
     published = checksums.get(official_name(path))
     if published is None:
@@ -100,9 +100,9 @@ def verify(name: str, path: Path, checksums: Mapping[str, str], *content: bytes 
     digest = hashlib.new(kind.replace("-", ""), usedforsecurity=False)
     for piece in content:
         digest.update(piece)
-    found = digest.hexdigest()
-    if found != published:
+    actual = digest.hexdigest()
+    if actual != published:
         raise ValueError(
-            f"{path}: not the published file of {name}: {kind} of its content {found}: must be {published}; "
+            f"{path}: not the published file of {name}: {kind} of its content {actual}: must be {published}; "
             "get it again (for data of your own: fd.data.from_arrays)"
         )

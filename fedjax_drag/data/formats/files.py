@@ -17,7 +17,7 @@ class IdxDataset(NamedTuple):
 
     Attributes:
       name: its name here.
-      folders: names of folders it may lie in, below a place that is searched.
+      folders: names of folders below a searched folder in which its files may be.
       num_classes: labels are 0 .. num_classes - 1.
       mean: of the training pixels, scaled to [0, 1].
       std: of the training pixels, scaled to [0, 1].
@@ -25,7 +25,7 @@ class IdxDataset(NamedTuple):
         not verified.
       advice: how to get it.
       files: official names: training images and labels, test images and labels.
-      first_label: in the files; here it is 0.
+      first_label: the smallest label in the files, which becomes 0.
       transposed: whether rows and columns are exchanged in the files.
     """
 
@@ -84,7 +84,7 @@ def load_idx(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None = None
 
     Args:
       dataset: which.
-      data_dir: where to look: in one of ``dataset.folders`` below it, or directly in it. By default
+      data_dir: the folder to search: one of ``dataset.folders`` below it, or the folder itself. By default
         the folder in the environment variable ``FEDJAX_DRAG_DATA`` is searched in the same way, and
         ``/usr/share/datasets``.
 
@@ -92,7 +92,7 @@ def load_idx(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None = None
       Images uint8 ``[N, H, W, 1]``, labels int32, unpartitioned.
 
     Raises:
-      FileNotFoundError: not there; the one line says where it was looked for and what to do.
+      FileNotFoundError: files are missing; the one line says where they were searched for and what to do.
       ValueError: a file is damaged or is not the published one; the one line names it.
     """
     train, test = read_parts(dataset, data_dir)
@@ -122,7 +122,7 @@ def read_parts(dataset: IdxDataset, data_dir: str | os.PathLike[str] | None) -> 
 def _read_pair(images_path: Path, labels_path: Path, dataset: IdxDataset) -> tuple[np.ndarray, np.ndarray]:
     """Images ``[N, H, W, 1]`` uint8 and labels ``[N]`` int32, checked against each other and the checksums.
 
-    The structure is checked first: it says more about what is wrong than a checksum does.
+    The structure is checked first: its errors are more specific than a wrong checksum.
     """
     images, labels = idx.read(images_path, 3), idx.read(labels_path, 1)
     if len(images) != len(labels):

@@ -1,8 +1,8 @@
 """Reader of IDX files, the format of MNIST and its relatives, plain or compressed.
 
 The header is four bytes (two zeros, a type code, the number of dimensions) and one big-endian
-32-bit size for each dimension; the values follow. A header is a claim: memory grows with the bytes that
-are there, not with those declared, and every byte of the file must be accounted for.
+32-bit size for each dimension; the values follow. Memory grows with the bytes
+read, not with the size that the header declares, and every byte of the file must belong to a value.
 """
 
 import math
@@ -17,7 +17,7 @@ from fedjax_drag.data.formats import compressed
 
 _UNSIGNED_BYTE = 0x08
 _MOST = 1 << 30
-"""Bytes of values in a file at most: the largest published one, of EMNIST, has half as many."""
+"""Largest number of bytes of values in a file; the largest published file, of EMNIST, has half as many."""
 
 
 def read(path: str | os.PathLike[str], num_dimensions: int) -> np.ndarray:
@@ -25,7 +25,7 @@ def read(path: str | os.PathLike[str], num_dimensions: int) -> np.ndarray:
 
     Args:
       path: the file; compressed if its name ends in ``.gz`` or ``.xz``.
-      num_dimensions: what the file must have: 1 for labels, 3 for grey images ``[N, H, W]``.
+      num_dimensions: required number of axes: 1 for labels, 3 for grey images ``[N, H, W]``.
 
     Returns:
       The values, uint8, with ``num_dimensions`` axes, read-only.
@@ -43,12 +43,12 @@ def read(path: str | os.PathLike[str], num_dimensions: int) -> np.ndarray:
 
 
 def header(shape: tuple[int, ...]) -> bytes:
-    """What an IDX file of unsigned bytes starts with."""
+    """The header of an IDX file of unsigned bytes."""
     return bytes((0, 0, _UNSIGNED_BYTE, len(shape))) + struct.pack(f">{len(shape)}I", *shape)
 
 
 class _FormatError(Exception):
-    """What is wrong with a file, without its name."""
+    """The problem with a file, without its name."""
 
 
 def _parse(stream: BinaryIO, num_dimensions: int) -> np.ndarray:
@@ -56,9 +56,9 @@ def _parse(stream: BinaryIO, num_dimensions: int) -> np.ndarray:
     expected = bytes((0, 0, _UNSIGNED_BYTE, num_dimensions))
     magic = stream.read(4)
     if magic != expected:
-        found = f"0x{magic.hex()}" if magic else "an empty file"
+        start = f"0x{magic.hex()}" if magic else "an empty file"
         raise _FormatError(
-            f"not an IDX file of bytes with {num_dimensions} dimension(s): starts with {found}, not 0x{expected.hex()}"
+            f"not an IDX file of bytes with {num_dimensions} dimension(s): starts with {start}, not 0x{expected.hex()}"
         )
     sizes = stream.read(4 * num_dimensions)
     if len(sizes) < 4 * num_dimensions:
@@ -72,6 +72,6 @@ def _parse(stream: BinaryIO, num_dimensions: int) -> np.ndarray:
     values = compressed.take(stream, size)
     if len(values) < size:
         raise _FormatError(f"truncated: header declares shape {shape}, {size} bytes, but {len(values)} follow it")
-    if stream.read(1):  # which also makes the checksum of a compressed file be seen
+    if stream.read(1):  # this read also checks the checksum of a compressed file
         raise _FormatError(f"bytes left over: header declares shape {shape}, {size} bytes, but more follow it")
     return np.frombuffer(values, np.uint8).reshape(shape)

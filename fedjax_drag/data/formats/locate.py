@@ -1,4 +1,4 @@
-"""Where the files of a data set lie on this machine."""
+"""Search for the files of a data set on this machine."""
 
 import os
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ def find(
       name: of the data set.
       wanted: official names of its files; each may also be compressed, with ``.gz`` or ``.xz`` appended. A plain file
         comes first.
-      subfolders: folders they may lie in, below a place that is searched; they come before the place itself, because
+      subfolders: folders below a searched folder in which they may be; these come before the folder itself, because
         data sets share file names.
-      data_dir: the only place to look in: no other may silently stand in for it. None is for the folder in the
+      data_dir: the only folder to search, so that no other silently takes its place. None stands for the folder in the
         environment variable ``FEDJAX_DRAG_DATA``, and ``/usr/share/datasets/<name>``.
       advice: how to get the files; ends in a conjunction.
 
@@ -29,26 +29,26 @@ def find(
       A path for each wanted file, of the first folder that has them all.
 
     Raises:
-      FileNotFoundError: there is no such folder; the one line says where was looked and what is lacking.
+      FileNotFoundError: no folder has them all; the one line names the folders searched and the missing files.
     """
     folders = candidates(name, subfolders, data_dir)
     incomplete = ""
     for folder in folders:
-        found = [variant(folder, file) for file in wanted]
-        paths = [path for path in found if path is not None]
+        variants = [variant(folder, file) for file in wanted]
+        paths = [path for path in variants if path is not None]
         if len(paths) == len(wanted):
             return paths
         if paths and not incomplete:
-            missing = ", ".join(file for file, path in zip(wanted, found, strict=True) if path is None)
+            missing = ", ".join(file for file, path in zip(wanted, variants, strict=True) if path is None)
             incomplete = f"; {folder} lacks {missing} (plain, .gz or .xz)"
-    looked = ", ".join(str(folder) for folder in folders)
+    searched = ", ".join(str(folder) for folder in folders)
     files = " and ".join(wanted) if len(wanted) < 3 else f"{wanted[0]} and the other {len(wanted) - 1}"
     where = f"data_dir or {ENVIRONMENT_VARIABLE} to the folder that holds {files} (plain, .gz or .xz)"
-    raise FileNotFoundError(f"{name}: not found in {looked}{incomplete}; {advice} set {where}")
+    raise FileNotFoundError(f"{name}: not found in {searched}{incomplete}; {advice} set {where}")
 
 
 def candidates(name: str, subfolders: Sequence[str], data_dir: str | os.PathLike[str] | None) -> list[Path]:
-    """Folders to look in, the best first."""
+    """Folders to search, the first choice first."""
     place = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
     system = [] if data_dir is not None else [_SYSTEM / name.replace("_", "-")]
     if place is None:
@@ -58,6 +58,6 @@ def candidates(name: str, subfolders: Sequence[str], data_dir: str | os.PathLike
 
 
 def variant(folder: Path, file: str) -> Path | None:
-    """The file as it is there: plain or compressed."""
+    """The plain file, else a compressed one; None if there is neither."""
     variants = (folder / f"{file}{suffix}" for suffix in ("", *SUFFIXES))
     return next((path for path in variants if os.path.isfile(path)), None)

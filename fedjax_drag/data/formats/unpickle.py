@@ -1,7 +1,7 @@
-"""Reads pickles of plain data and arrays, and can build nothing else.
+"""Reads pickles of plain data and arrays, and of nothing else.
 
-An ordinary unpickler calls whatever a file names. This one knows the few names that pickled arrays need, and gives each
-a meaning of its own that checks every claim of the file; NumPy's own pickling code is not reached.
+An ordinary unpickler calls every function that a file names. This one accepts the few names that pickled arrays need,
+and answers each with a function of its own that checks the sizes in the file; NumPy's unpickling code is never called.
 """
 
 import io
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 _MOST_TUPLES = 10_000
-"""Tuples in a file at most: tuples within tuples are hashed by recursion, which could exhaust the stack."""
+"""Largest number of tuples in a file: nested tuples are hashed by recursion, which could exhaust the stack."""
 
 
 def loads(path: Path, content: bytes) -> dict[str, Any]:
     """Unpickles a dictionary of numbers, strings, bytes, containers of them, and arrays.
 
     Args:
-      path: where the content is from, for messages.
+      path: of the file, for messages.
       content: the pickle, of any protocol; the strings of one that Python 2 wrote are bytes.
 
     Returns:
@@ -35,13 +35,13 @@ def loads(path: Path, content: bytes) -> dict[str, Any]:
         _check(content)
         entries = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         return {_text(key): value.values if isinstance(value, _Array) else value for key, value in entries.items()}
-    except Exception as error:  # the library says that it may raise anything
+    except Exception as error:  # pickle documents that any exception may occur
         problem = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: not a pickle of plain data and arrays: {problem}; get it again") from error
 
 
 def _check(content: bytes) -> None:
-    """Refuses what would make the unpickler take memory or stack for which the file does not account."""
+    """Rejects pickles that would need more memory or stack than their size explains."""
     tuples, end = 0, 0
     for opcode, argument, position in pickletools.genops(content):  # raises where a length exceeds the file
         tuples += opcode.name.startswith("TUPLE")
@@ -76,7 +76,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for an array, which comes first and is told later what is in it."""
+    """Stands for an array: a pickle creates it first and fills it later."""
 
     __slots__ = ("values",)
 
@@ -85,7 +85,7 @@ class _Array:
         self.fill(data, dtype, shape, "F" if fortran else "C")
 
     def fill(self, data: bytes | bytearray, dtype: _Dtype, shape: tuple[int, ...], order: str) -> "_Array":
-        """Takes the numbers in ``data``, which must be exactly as many as ``shape`` says."""
+        """Reads the numbers in ``data``, whose size must match ``shape``."""
         if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):
             raise ValueError("an array that is not of bytes")
         sizes = all(type(size) is int and size >= 0 for size in shape)
@@ -96,12 +96,12 @@ class _Array:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Answers a name with a method of its own, bound: a pickle can call that but not change it."""
+    """Resolves names to bound methods of its own, which a pickle can call but not change."""
 
     def find_class(self, module: str, name: str) -> Any:
         match module, name:
             case "numpy", "ndarray":
-                return "ndarray"  # which is only handed to _reconstruct
+                return "ndarray"  # only an argument of _reconstruct
             case "numpy", "dtype":
                 return self._dtype
             case (("numpy.core.multiarray" | "numpy._core.multiarray"), "_reconstruct"):
@@ -127,5 +127,5 @@ class _Unpickler(pickle.Unpickler):
         return _Array().fill(data, dtype, shape, order)
 
     def _encode(self, text: str = "", encoding: str = "") -> bytes:
-        """How Python 3 writes bytes, and none, that Python 2 could read."""
+        """Bytes, also empty ones, as Python 3 writes them for Python 2."""
         return text.encode("latin-1")

@@ -1,4 +1,4 @@
-"""What the partitions share: checks, and rows of indices from the owner of each example."""
+"""Checks that all partitions need, and rows of indices from the owner of each example."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from fedjax_drag.data.dataset import FederatedDataset
 
 
 def check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1) -> None:
-    """Checks what all partitions have in common."""
+    """Checks the arguments that all partitions have."""
     checks.count("num_clients", num_clients, 1)
     checks.count("seed", seed)
     checks.count("min_size", min_size, 1)
@@ -28,12 +28,13 @@ def by_class(
     num_clients: int,
     description: str,
     draw: Callable[[np.random.Generator], np.ndarray],
+    *,
     seed: int,
     min_size: int,
     max_tries: int,
     advice: str,
 ) -> FederatedDataset:
-    """Assigns examples at random, given how many of each class a client gets.
+    """Assigns examples at random, given the number of examples of each class for each client.
 
     Args:
       fed: the data set.
@@ -41,9 +42,9 @@ def by_class(
       description: of the partition.
       draw: ``(rng) -> [C, M]`` counts, each row adding up to the number of examples of that class.
       seed: of the draws and the assignment.
-      min_size: drawn again until every client has as many examples.
-      max_tries: draws at most.
-      advice: what to do if that is not enough.
+      min_size: examples that every client must have; counts are drawn until they do.
+      max_tries: number of draws at most.
+      advice: for the error message after the last draw.
     """
     rng = np.random.default_rng(seed)
     for _ in range(max_tries):

@@ -1,7 +1,7 @@
-"""Splits that give clients different labels; how many examples each gets is not asked for.
+"""Splits that give clients different labels; their sizes follow from that.
 
-Where there is chance in how many examples of a class a client gets, that is drawn before any example is assigned, so
-that drawing again is cheap.
+Random numbers of examples by class and client are drawn before any example is assigned, so that repeated draws are
+cheap.
 """
 
 from collections.abc import Sequence
@@ -26,22 +26,21 @@ def dirichlet(
 
     For every class independently, the clients' shares of it are ``p ~ Dir(beta, ..., beta)``; its
     examples, in random order, are cut at the rounded cumulative shares. The whole partition is drawn
-    again until every client has ``min_size`` examples, so that what is used is the distribution given
-    that they do.
+    until every client has ``min_size`` examples: the result is distributed as under that condition.
 
-    With ``balanced``, classes are dealt out in the order of their labels, and a client that already has ``N / M`` of
+    With ``balanced``, classes are assigned in the order of their labels, and a client that already has ``N / M`` of
     the N examples or more gets none of the classes that follow: its share is 0, and those of the others are scaled to
-    add up to 1. The standard deviation of the sizes is then 20 to 30 % lower, and late classes lie with fewer clients
-    than ``beta`` says.
+    add up to 1. The standard deviation of the sizes is then 20 to 30 % lower, and late classes are concentrated on
+    fewer clients than without.
 
     Args:
       fed: the data set.
       num_clients: M.
-      beta: concentration, in [1e-6, 1e6]: small means few classes per client and unequal sizes,
-        large means like iid.
+      beta: concentration, in [1e-6, 1e6]: a small one gives few classes per client and unequal sizes, a large one
+        is close to iid.
       seed: >= 0.
       min_size: examples that every client must have, >= 1.
-      max_tries: draws before giving up, >= 1.
+      max_tries: number of draws at most, >= 1.
       balanced: whether clients that have their even share of the examples get no more.
 
     Returns:
@@ -52,8 +51,8 @@ def dirichlet(
         examples, or no draw that gave every client enough.
 
     References:
-      Yurochkin et al., Bayesian nonparametric federated learning of neural networks, 2019. Its text does not balance;
-      its authors' code does, and so do NIID-Bench (Li et al., 2022) always and Flower Datasets by default. Hsu et al.,
+      Yurochkin et al., Bayesian nonparametric federated learning of neural networks, 2019. The text does not
+      balance; its authors' code, NIID-Bench (Li et al., 2022) and, by default, Flower Datasets do. Hsu et al.,
       Measuring the effects of non-identical data distribution for federated visual classification, 2019, draw a mix of
       classes for each client instead of shares of each class.
     """
@@ -72,21 +71,29 @@ def dirichlet(
         for label, available in enumerate(per_class):
             below = np.flatnonzero(counts.sum(axis=0) * num_clients < per_class.sum())
             if available:  # some client is then below its even share
-                # Of a Dirichlet draw some components, scaled to add up to 1, are a draw of as many.
+                # Some components of a Dirichlet draw, scaled to add up to 1, are a Dirichlet draw too.
                 counts[label, below] = _cut(rng.dirichlet(np.full(len(below), beta)), available)
         return counts
 
     arguments = f"beta={beta}, seed={seed}" + (f", min_size={min_size}" if min_size != 1 else "")
     arguments += ", balanced" if balanced else ""
     advice = "try a larger beta, fewer clients or a smaller min_size"
-    how = draw_balanced if balanced else draw
-    return by_class(fed, num_clients, f"dirichlet({arguments})", how, seed, min_size, max_tries, advice)
+    return by_class(
+        fed,
+        num_clients,
+        f"dirichlet({arguments})",
+        draw_balanced if balanced else draw,
+        seed=seed,
+        min_size=min_size,
+        max_tries=max_tries,
+        advice=advice,
+    )
 
 
 def _cut(shares: np.ndarray, available: np.ndarray) -> np.ndarray:
     """Integers that add up to ``available`` along the last axis, nearly in the proportions ``shares``."""
     cuts = np.rint(np.minimum(np.cumsum(shares, axis=-1), 1.0) * available).astype(np.int64)
-    cuts[..., -1:] = available  # whatever rounding the sum of the shares suffered
+    cuts[..., -1:] = available  # also if rounding makes the shares add up to less than 1
     return np.diff(cuts, axis=-1, prepend=0)
 
 
@@ -97,7 +104,8 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
     ``m mod G = g``. An example of label l goes to group ``l mod G`` with probability q, to each other
     group with probability ``(1 - q) / (G - 1)``, and then to a member of the group uniformly. For
     ``M <= C`` a group is one client. **[reading]** for ``M > C`` the groups are those of Cao et al.
-    (FLTrust, 2021): of single clients, all but C would be no label's own, and with q = 1 have nothing.
+    (FLTrust, 2021): with groups of one client, all but C clients would belong to no label and, with q = 1, have no
+    example.
 
     Args:
       fed: the data set.
@@ -124,13 +132,14 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
         return rng.multinomial(per_class, probability)
 
     advice = "try fewer clients or a q further from 0 and 1"
-    return by_class(fed, num_clients, f"label_affinity(q={q}, seed={seed})", draw, seed, 1, 1000, advice)
+    description = f"label_affinity(q={q}, seed={seed})"
+    return by_class(fed, num_clients, description, draw, seed=seed, min_size=1, max_tries=1000, advice=advice)
 
 
 def label_groups(
     fed: FederatedDataset, num_clients: int, fractions: Sequence[float] = (0.1, 0.2, 0.5), seed: int = 0
 ) -> FederatedDataset:
-    """Gives groups of clients different shares of the labels: some see one class, others half of them.
+    """Gives groups of clients different shares of the labels, such as one class, a fifth or half of them.
 
     The clients form as many groups of nearly equal size as there are fractions, the first clients being the first
     group. A client of a group with fraction f holds ``max(1, round(f C))`` of the C classes, drawn at random among
@@ -151,7 +160,7 @@ def label_groups(
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Table II.
-      Readings: the paper says neither how examples of a class are shared nor that every class is held.
+      Readings: the paper states neither how the examples of a class are shared nor that every class has a holder.
     """
     check(fed, num_clients, seed)
     if not len(fractions):
@@ -183,11 +192,11 @@ def label_groups(
 
 
 def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: int = 0) -> FederatedDataset:
-    """Sorts the examples by label, cuts them into shards and deals each client a few (McMahan et al., 2017).
+    """Sorts the examples by label, cuts them into shards and gives each client a few (McMahan et al., 2017).
 
     There are ``num_clients * per_client`` shards, of sizes that differ by at most one; examples of one label are in
-    random order. Where a shard lies within a label, as it does when the shards of a balanced data set are a multiple
-    of its classes, a client has at most ``per_client`` labels.
+    random order. If no shard crosses a label, as for a balanced data set whose shards are a multiple of its classes, a
+    client has at most ``per_client`` labels.
 
     Args:
       fed: the data set.

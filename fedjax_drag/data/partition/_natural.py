@@ -1,4 +1,4 @@
-"""The split that the data came with."""
+"""The split by natural users of the data."""
 
 import numpy as np
 
@@ -12,11 +12,11 @@ def natural(
     """Makes a client of each natural user, such as the writer of an image or the role that speaks a line.
 
     Users with fewer than ``min_size`` examples, and those not drawn if ``num_clients`` asks for fewer, are left out;
-    **their training examples belong to no client**. The test examples stay all.
+    **their training examples belong to no client**. All test examples stay.
 
     Args:
       fed: a data set with ``users``.
-      num_clients: M, users drawn at random without replacement; all that are large enough if not given.
+      num_clients: M, users drawn at random without replacement; default all users that are large enough.
       min_size: examples that a user must have, >= 1.
       seed: of the draw and of the order of a client's examples, >= 0.
 
@@ -24,7 +24,7 @@ def natural(
       The data set with clients, in the order of the users.
 
     Raises:
-      ValueError: an argument out of range, a data set without users, or fewer users than are asked for.
+      ValueError: an argument out of range, a data set without users, or fewer users than ``num_clients``.
     """
     check(fed, 1 if num_clients is None else num_clients, seed, min_size)
     if fed.users is None:

@@ -7,13 +7,13 @@ from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.partition._assign import by_class, check, with_clients
 
 _SWEEPS = 300
-"""Of the fit of a table to its margins: rounding settles what they leave."""
+"""Sweeps at most of the fit of a table to its margins; rounding corrects the rest."""
 
 _CLOSE = 0.1
-"""Examples by which the fitted size of a client may be off before it is rounded."""
+"""Largest error of a fitted client size before rounding, in examples."""
 
 _NEGLIGIBLE = 1e-3
-"""A remainder too small to give a client an example of a class that its mix is without."""
+"""Remainder up to which a client gets no example of a class beyond the rounded table."""
 
 
 def quantity_skew(
@@ -22,7 +22,7 @@ def quantity_skew(
     """Splits at random into clients of log-normal sizes, each with about the label mix of the whole.
 
     Sizes are proportional to ``exp(sigma z)``, z standard normal, rounded so that they add up. A client that would
-    fall below ``min_size`` gets as many, and the others share what is left in the same proportions.
+    get fewer than ``min_size`` gets ``min_size``, and the others share the rest in the same proportions.
 
     Args:
       fed: the data set.
@@ -48,23 +48,22 @@ def quantity_skew(
 def dirichlet_quantity(
     fed: FederatedDataset, num_clients: int, beta: float, sigma: float, seed: int = 0, min_size: int = 1
 ) -> FederatedDataset:
-    """Splits into clients of log-normal sizes and Dirichlet label mixes, together.
+    """Splits into clients of log-normal sizes with Dirichlet label mixes.
 
-    The sizes are those of :func:`quantity_skew`. Each client draws a label mix ``p_m ~ Dir(beta, ..., beta)``. As the
-    examples of every class must go around exactly once, the mixes are not free: of all tables of examples by class and
-    client with the given class and client sizes, the one closest in relative entropy to the draws is used. Iterative
-    proportional fitting (Deming and Stephan, 1940), which scales classes and clients in turn, converges to it; in it
-    the mix of client m is proportional to ``b_c p_mc``, with factors ``b_c`` of the classes that are the same for all
-    clients. With many clients and balanced classes these are nearly equal, and the mixes those drawn. The fit stops
-    when it is within a tenth of an example, or after 300 sweeps, which only tables of very small ``beta`` need; the
-    table is rounded down, and single examples added where the remainders are largest until all are distributed. So
-    there is always a result, and no draw is repeated.
+    The sizes are those of :func:`quantity_skew`. Each client draws a label mix ``p_m ~ Dir(beta, ..., beta)``. Since
+    each example is given to one client, class and client sizes are fixed: of all tables with these sizes, the one
+    closest in relative entropy to the draws is used. Iterative proportional fitting (Deming and Stephan, 1940), which
+    scales classes and clients in turn, converges to it; there the mix of client m is proportional to ``b_c p_mc``, with
+    factors ``b_c`` of the classes that are the same for all clients. With many clients and balanced classes the factors
+    are nearly equal, and the mixes are those drawn. The fit stops when it is within a tenth of an example, or after 300
+    sweeps, which only tables of very small ``beta`` need; the table is rounded down, and single examples are added
+    where the remainders are largest until all are distributed. There is always a result, and no draw is repeated.
 
     Args:
       fed: the data set.
       num_clients: M.
-      beta: concentration of the label mixes, in [1e-6, 1e6]: small means few classes per client, large the mix of the
-        whole.
+      beta: concentration of the label mixes, in [1e-6, 1e6]: a small one gives few classes per client, a large one
+        the mix of the whole.
       sigma: of the logarithm of the sizes, in [0, 100]; 0 makes sizes differ by at most one.
       seed: >= 0.
       min_size: examples that every client has at least, >= 1.
@@ -84,15 +83,15 @@ def dirichlet_quantity(
     def draw(rng: np.random.Generator) -> np.ndarray:
         sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
         shape = (np.count_nonzero(present), num_clients)
-        # The fit divides out what makes Gamma variables Dirichlet ones. For a small beta they are below every
-        # floating point number, hence the logarithm: Gamma(beta) is distributed as Gamma(beta + 1) U^(1 / beta).
+        # Gamma variables do, since the fit normalises them. For a small beta they are below every floating point
+        # number, hence the logarithm: Gamma(beta) is distributed as Gamma(beta + 1) U^(1 / beta).
         logs = np.log(rng.standard_gamma(beta + 1, shape)) - rng.standard_exponential(shape) / beta
         counts = np.zeros((fed.num_classes, num_clients), np.int64)
         counts[present] = _rounded(_fitted(logs, per_class[present], sizes), per_class[present], sizes)
         return counts
 
     description = f"dirichlet_quantity(beta={beta}, {_arguments(sigma, seed, min_size)})"
-    return by_class(fed, num_clients, description, draw, seed, min_size, max_tries=1, advice="")
+    return by_class(fed, num_clients, description, draw, seed=seed, min_size=min_size, max_tries=1, advice="")
 
 
 def _arguments(sigma: float, seed: int, min_size: int) -> str:
@@ -105,8 +104,8 @@ def _log_normal_sizes(
     """``[M]`` integers >= ``min_size`` that add up to ``num_examples``."""
     logs = sigma * rng.standard_normal(num_clients)
     weights = np.exp(logs - logs.max())
-    # With the k largest clients above min_size and all others at it, the scale follows from the sum; k is the largest
-    # number for which the k-th is indeed not below.
+    # If the k largest clients are above min_size and all others at it, the scale follows from the sum; k is the
+    # largest number for which the k-th client is not below min_size.
     descending, k = np.sort(weights)[::-1], np.arange(1, num_clients + 1)
     scale = (num_examples - min_size * (num_clients - k)) / np.cumsum(descending)
     above = np.flatnonzero(scale * descending >= min_size)
@@ -141,7 +140,7 @@ def _rounded(expected: np.ndarray, per_class: np.ndarray, sizes: np.ndarray) -> 
     remainder = expected - counts
     order = np.argsort(-remainder, axis=None, kind="stable")
     likely = order[: np.count_nonzero(remainder > _NEGLIGIBLE)]
-    for places, most in ((likely, 1), (order, np.inf)):  # one a place; then all that is still left
+    for places, most in ((likely, 1), (order, np.inf)):  # one for each cell; then all that remain
         for label, client in np.stack(np.unravel_index(places, expected.shape), axis=1).tolist():
             more = min(most, of_class[label], of_client[client])
             if more:

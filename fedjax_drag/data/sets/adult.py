@@ -1,4 +1,4 @@
-"""Adult: does a person of the US census of 1994 earn more than 50,000 dollars a year? Tabular data."""
+"""Adult: whether a person in the US census of 1994 earns more than 50,000 dollars a year; tabular data."""
 
 import csv
 import io
@@ -14,19 +14,19 @@ from fedjax_drag.data.formats import compressed, locate
 from fedjax_drag.data.formats.cache import Arrays, cached
 
 NUMERIC = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
-"""Columns that are numbers; ``fnlwgt`` (how many people a row stands for) and ``education-num`` (an order of
-``education``, which is there as well) are among them."""
+"""Columns that are numbers. They include ``fnlwgt`` (the number of people that a row represents) and
+``education-num`` (an order of the column ``education``)."""
 
 _COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
     *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country"),
 )
 CATEGORICAL = tuple(column for column in _COLUMNS if column not in NUMERIC)
-"""Columns that are one of a few words; ``?``, for what is not known, is a word of its own."""
+"""Columns with one of a few words; ``?``, for unknown, counts as a word."""
 
 _LABELS = ("<=50K", ">50K")
 _MOST = 1 << 26
-"""Bytes of a file at most; the published ones have 4 and 2 million."""
+"""Largest number of bytes of a file; the published ones have 4 and 2 million."""
 
 
 class AdultDataset(NamedTuple):
@@ -34,7 +34,7 @@ class AdultDataset(NamedTuple):
 
     Attributes:
       name: its name here.
-      folders: names of folders it may lie in, below a place that is searched.
+      folders: names of folders below a searched folder in which its files may be.
       sha256: of the uncompressed content, by official file name: for training and for testing.
       advice: how to get it.
     """
@@ -61,8 +61,8 @@ def load_adult(dataset: AdultDataset = ADULT, data_dir: str | os.PathLike[str] |
     """Finds, reads and verifies adult, and turns its columns into numbers.
 
     The six numeric columns come first, with mean 0 and variance 1 over the training rows; then the eight categorical
-    ones, with a 0 or 1 for each word that is among the training rows, in alphabetical order. A word that is only among
-    the test rows is all zeros. :func:`columns` names them.
+    ones, with a 0 or 1 for each word that occurs in the training rows, in alphabetical order. A word that occurs only
+    in the test rows is all zeros. :func:`columns` names them.
 
     Args:
       dataset: which.
@@ -72,7 +72,7 @@ def load_adult(dataset: AdultDataset = ADULT, data_dir: str | os.PathLike[str] |
       Rows float32 ``[108]``, labels int32 (1: more than 50,000 dollars), unpartitioned.
 
     Raises:
-      FileNotFoundError: not there; the one line says where it was looked for and what to do.
+      FileNotFoundError: files are missing; the one line says where they were searched for and what to do.
       ValueError: a file is damaged or is not the published one; the one line names it.
     """
     arrays = _arrays(dataset, data_dir)
@@ -102,7 +102,7 @@ class _Rows(NamedTuple):
 
 
 def _read(dataset: AdultDataset, path: Path) -> _Rows:
-    """The rows of a file; its structure is checked first, which says more about what is wrong than a checksum."""
+    """The rows of a file; its structure is checked first, since its errors are more specific than a wrong checksum."""
     content = compressed.read(path, limit=_MOST)
     reader = csv.reader(io.StringIO(content.decode("latin-1")), skipinitialspace=True, quoting=csv.QUOTE_NONE)
     try:
@@ -133,15 +133,17 @@ def _row(cells: list[str]) -> tuple[list[int], list[str], int]:
 
 
 def _encode(train: _Rows, test: _Rows) -> Arrays:
-    """All of it as numbers; what decides how is of the training rows alone."""
+    """Both parts as numbers, by statistics and words of the training rows alone."""
     mean, std = train.numbers.mean(axis=0), train.numbers.std(axis=0)
     std[std == 0] = 1.0
-    known = [np.unique(words) for words in train.words.T]
+    vocabularies = [np.unique(words) for words in train.words.T]
     arrays = {
-        "columns": np.array([*NUMERIC, *(f"{c}={w}" for c, of in zip(CATEGORICAL, known, strict=True) for w in of)])
+        "columns": np.array(
+            [*NUMERIC, *(f"{c}={w}" for c, of in zip(CATEGORICAL, vocabularies, strict=True) for w in of)]
+        )
     }
     for part, rows in (("train", train), ("test", test)):
-        one_hot = [words[:, None] == of for words, of in zip(rows.words.T, known, strict=True)]
+        one_hot = [words[:, None] == of for words, of in zip(rows.words.T, vocabularies, strict=True)]
         arrays[f"{part}_x"] = np.concatenate([(rows.numbers - mean) / std, *one_hot], axis=1, dtype=np.float32)
         arrays[f"{part}_y"] = rows.labels
     return arrays

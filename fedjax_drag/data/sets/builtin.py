@@ -6,14 +6,14 @@ from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset, make
 
 _MOST = 1 << 27
-"""Numbers in all inputs together at most: half a GiB of them, and thrice as much while they are drawn."""
+"""Largest number of entries of all inputs: half a GiB, and three times as much while they are drawn."""
 
 
 def digits() -> FederatedDataset:
     """The 8x8 handwritten digits that come with scikit-learn (Alpaydin and Kaynak, 1998).
 
-    Every fifth image of each class, in the order in which scikit-learn has them, is a test image: the
-    split is stratified and the same everywhere.
+    Every fifth image of each class, in scikit-learn's order, is a test image: the split is stratified and
+    the same on every machine.
 
     Returns:
       1,442 training and 355 test images ``[8, 8, 1]``, 10 classes; the original grey levels 0..16

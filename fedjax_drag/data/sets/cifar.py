@@ -21,14 +21,14 @@ class CifarDataset(NamedTuple):
 
     Attributes:
       name: its name here.
-      folders: names of folders it may lie in, below a place that is searched.
-      num_classes: for each label that an image has: labels are 0 .. this - 1.
+      folders: names of folders below a searched folder in which its files may be.
+      num_classes: for each kind of label an image has; labels are 0 .. num_classes - 1.
       keys: of the labels in the Python batches, in the order of their bytes in the binary version.
       num_images: for training and for testing.
       mean: of the training pixels of each channel, scaled to [0, 1].
       std: of the training pixels of each channel, scaled to [0, 1].
-      binary: files of the binary version: those for training, evenly filled, then that for testing.
-      python: files of the Python version, likewise.
+      binary: files of the binary version: those for training, of equal size, then that for testing.
+      python: files of the Python version, in the same order.
       checksums: of the uncompressed content, SHA-256 or MD5, by official file name; a file without one is not verified.
       advice: how to get it.
     """
@@ -96,7 +96,7 @@ def load_cifar(
     """Finds, reads and verifies CIFAR-10 or CIFAR-100.
 
     The binary version is used where it is complete, else the Python version. Python files are pickles: they are read by
-    an unpickler that can build nothing but plain data.
+    an unpickler that accepts plain data only.
 
     Args:
       dataset: which.
@@ -107,7 +107,7 @@ def load_cifar(
       Images uint8 ``[32, 32, 3]``, labels int32, unpartitioned.
 
     Raises:
-      FileNotFoundError: not there; the one line says where it was looked for and what to do.
+      FileNotFoundError: files are missing; the one line says where they were searched for and what to do.
       ValueError: a file is damaged or is not the published one, or there are no coarse labels.
     """
     if coarse and len(dataset.keys) == 1:
@@ -129,13 +129,13 @@ def find(dataset: CifarDataset, data_dir: str | os.PathLike[str] | None) -> list
     try:
         return locate.find(dataset.name, dataset.python, dataset.folders, data_dir, dataset.advice)
     except FileNotFoundError as error:
-        raise (error if " lacks " in str(error) else missing) from None  # the former: a part of it is there
+        raise (error if " lacks " in str(error) else missing) from None  # the former: some of its files exist
 
 
 def _read(dataset: CifarDataset, paths: list[Path]) -> Arrays:
     """``train_x``, ``test_x`` ``[N, 32, 32, 3]`` uint8, and ``train_y``, ``test_y`` ``[kinds of labels, N]`` int32.
 
-    File by file into arrays of the final size: the images are in memory once, and those of one file twice.
+    Files are read one by one into arrays of the final size: images are in memory once, those of one file twice.
     """
     arrays = {}
     read_file = _read_binary if compressed.official_name(paths[0]) in dataset.binary else _read_python
@@ -165,8 +165,8 @@ def _read_binary(dataset: CifarDataset, path: Path, num_images: int) -> tuple[np
 
 
 def _read_python(dataset: CifarDataset, path: Path, num_images: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same of a pickled dictionary; it is verified before it is unpickled."""
-    content = compressed.read(path, limit=num_images * (_PIXELS + 1024) + (1 << 20))  # names of images are there too
+    """The same from a pickled dictionary, which is verified before it is unpickled."""
+    content = compressed.read(path, limit=num_images * (_PIXELS + 1024) + (1 << 20))  # image names take space too
     compressed.verify(dataset.name, path, dataset.checksums, content)
     entries = unpickle.loads(path, content)
     images, expected = entries.get("data"), (num_images, _PIXELS)

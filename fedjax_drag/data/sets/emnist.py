@@ -41,9 +41,9 @@ EMNIST: dict[str, IdxDataset] = {
 }
 """The published splits by name, ``emnist_byclass`` to ``emnist_mnist``, for :func:`load_idx` (Cohen et al., 2017).
 
-ByClass has 10 digits, 26 upper and 26 lower case letters; ByMerge and Balanced join the two cases of the 15 letters
-that look alike in both; Letters joins all, and its labels 1 to 26 are 0 to 25 here. Images lie transposed in the files
-and are put upright.
+ByClass has 10 digits, 26 upper and 26 lower case letters; ByMerge and Balanced merge upper and lower case of
+the 15 letters that look alike in both; Letters merges all, and its labels 1 to 26 become 0 to 25. Images are transposed
+in the files and upright here.
 """
 
 BYMERGE_TEST = EMNIST["emnist_bymerge"]._replace(
@@ -55,11 +55,11 @@ BYMERGE_TEST = EMNIST["emnist_bymerge"]._replace(
 def load_bymerge_test(
     dataset: IdxDataset = BYMERGE_TEST, data_dir: str | os.PathLike[str] | None = None
 ) -> FederatedDataset:
-    """A 47-class set made of the test split of EMNIST ByMerge, where EMNIST Balanced is not at hand.
+    """A data set of 47 classes from the test split of EMNIST ByMerge, in place of EMNIST Balanced.
 
     Each class is split at random, always in the same way, into a seventh for testing (to the nearest integer) and the
-    rest for training: the proportion of EMNIST Balanced. The two keep the order of the file. Its figures are not those
-    of EMNIST Balanced: classes have between 415 and 6,400 images.
+    rest for training: the proportion of EMNIST Balanced. Both keep the order of the file. Accuracies
+    are not comparable with EMNIST Balanced: classes have between 415 and 6,400 images.
 
     Args:
       dataset: which pair of files.
@@ -69,7 +69,7 @@ def load_bymerge_test(
       99,707 training and 16,616 test images uint8 ``[28, 28, 1]``, labels int32, unpartitioned.
 
     Raises:
-      FileNotFoundError: not there; the one line says where it was looked for and what to do.
+      FileNotFoundError: files are missing; the one line says where they were searched for and what to do.
       ValueError: a file is damaged or is not the published one; the one line names it.
     """
     [(x, y)] = read_parts(dataset, data_dir)
@@ -79,9 +79,9 @@ def load_bymerge_test(
 
 
 def _one_in(parts: int, y: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Chooses one in so many of each class at random, ``[N]`` bool.
+    """Chooses one in ``parts`` examples of each class at random, ``[N]`` bool.
 
-    Drawn from the raw bits of a generator, whose stream NumPy promises never to change.
+    Drawn from the raw bits of a generator, whose stream NumPy guarantees not to change.
     """
     order = np.lexsort((np.random.PCG64(seed).random_raw(len(y)), y))  # by class, and random within
     counts = np.bincount(y)

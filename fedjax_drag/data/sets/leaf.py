@@ -1,8 +1,8 @@
-"""Reader of the JSON files that the scripts of LEAF leave (Caldas et al., 2018): examples with natural users.
+"""Reader of the JSON files that the scripts of LEAF write (Caldas et al., 2018): examples with natural users.
 
-Below the folder of a data set, or the folder ``data`` in it, lie ``train/*.json`` and ``test/*.json``. Each file holds
-``users``, their ``num_samples``, and in ``user_data`` the examples ``x`` and labels ``y`` of each user; a user lies in
-one file of a part. What the files hold depends on the arguments of the scripts, so that there are no checksums.
+The folder of a data set, or the folder ``data`` in it, has ``train/*.json`` and ``test/*.json``. Each file holds
+``users``, their ``num_samples``, and in ``user_data`` the examples ``x`` and labels ``y`` of each user; a user is in
+one file of a part. The content of the files depends on the arguments of the scripts, so that there are no checksums.
 """
 
 import json
@@ -18,14 +18,14 @@ from fedjax_drag.data.formats import compressed, locate
 from fedjax_drag.data.formats.cache import cached
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""The characters of LEAF's Shakespeare; their places are the tokens."""
+"""The characters of LEAF's Shakespeare; their indices are the tokens."""
 
 WINDOW = 80
 """Characters of an input of LEAF's Shakespeare."""
 
 _MOST_BYTES = 4 << 30
 _EXACT = 1e-3
-"""Grey levels by which a pixel may miss a whole one: LEAF writes level / 255, perhaps rounded to a few digits."""
+"""Largest distance of a pixel from an integer grey level: LEAF writes level / 255, possibly rounded."""
 
 
 class LeafDataset(NamedTuple):
@@ -33,10 +33,10 @@ class LeafDataset(NamedTuple):
 
     Attributes:
       name: its name here.
-      subfolders: folders it may lie in, below a place that is searched.
+      subfolders: names of folders below a searched folder in which its files may be.
       num_classes: labels are 0 .. num_classes - 1.
-      inputs: ``(x of a user) -> [n, ...]``; raises ValueError saying what is wrong.
-      labels: ``(y of a user) -> [n]``, likewise.
+      inputs: ``(x of a user) -> [n, ...]``; raises ValueError with the problem.
+      labels: ``(y of a user) -> [n]``; raises ValueError too.
       advice: how to get it.
     """
 
@@ -49,13 +49,13 @@ class LeafDataset(NamedTuple):
 
 
 def tokens(text: str) -> np.ndarray:
-    """Places in :data:`ALPHABET` ``[len(text)]``, int8; -1 for other characters."""
+    """Indices into :data:`ALPHABET` ``[len(text)]``, int8; -1 for other characters."""
     codes = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), "<u4")
     return _TOKEN_OF_CODE[np.minimum(codes, len(_TOKEN_OF_CODE) - 1)]
 
 
 def _token_of_code() -> np.ndarray:
-    table = np.full(129, -1, np.int8)  # the last entry stands for all that is not ASCII
+    table = np.full(129, -1, np.int8)  # the last entry is for characters outside ASCII
     table[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
     return table
 
@@ -68,7 +68,7 @@ def _images(values: list[Any]) -> np.ndarray:
     pixels = _numbers(values)
     if pixels.ndim != 2 or pixels.shape[1] != 784:
         raise ValueError(f"x of shape {pixels.shape}: must be lists of 784 numbers")
-    if not ((pixels >= 0) & (pixels <= 1)).all():  # also where it is not a number
+    if not ((pixels >= 0) & (pixels <= 1)).all():  # also for NaN
         raise ValueError("x with pixels outside [0, 1]")
     levels = 255 * pixels
     whole = np.rint(levels)
@@ -140,18 +140,18 @@ def load_leaf(dataset: LeafDataset, data_dir: str | os.PathLike[str] | None = No
 
     Args:
       dataset: :data:`FEMNIST` or :data:`SHAKESPEARE`.
-      data_dir: the only place to look in: ``train`` and ``test`` lie in it, in a folder below it named after the data
+      data_dir: the only folder to search: ``train`` and ``test`` are in it, in a folder below it named after the data
         set, or in ``data`` in one of those. By default the folder in the environment variable ``FEDJAX_DRAG_DATA`` is
         searched in the same way, and ``/usr/share/datasets``.
 
     Returns:
-      FEMNIST: images ``[N, 28, 28, 1]``, uint8 if all are whole grey levels, else float32; mean and standard deviation
-      are measured, as every sample of LEAF is another. Shakespeare: tokens ``[N, 80]`` int8. With ``users`` and
-      ``user_names``, unpartitioned.
+      FEMNIST: images ``[N, 28, 28, 1]``, uint8 if all pixels are integer grey levels, else float32; mean and standard
+      deviation are measured, since LEAF draws different samples. Shakespeare: tokens ``[N, 80]`` int8. With ``users``
+      and ``user_names``, unpartitioned.
 
     Raises:
-      FileNotFoundError: not there.
-      ValueError: a file does not hold what it should; the one line names it.
+      FileNotFoundError: files are missing.
+      ValueError: a file does not have the format of LEAF; the one line names it.
     """
     return load_files(dataset, find(dataset, data_dir))
 
@@ -164,22 +164,22 @@ def find(dataset: LeafDataset, data_dir: str | os.PathLike[str] | None) -> list[
             train, test = (_json_files(place / part) for part in ("train", "test"))
             if train and test:
                 return train + test
-    looked = ", ".join(str(folder) for folder in folders)
+    searched = ", ".join(str(folder) for folder in folders)
     raise FileNotFoundError(
-        f"{dataset.name}: no train/*.json and test/*.json (plain, .gz or .xz) found in {looked}, nor in data below "
+        f"{dataset.name}: no train/*.json and test/*.json (plain, .gz or .xz) found in {searched}, nor in data below "
         f"them; {dataset.advice} set data_dir or {locate.ENVIRONMENT_VARIABLE} to the folder above train and test"
     )
 
 
 def _json_files(folder: Path) -> list[Path]:
-    """The files of a part; of one that is there plain and compressed, the plain one."""
+    """The files of a part; the plain one of two variants."""
     names = sorted({compressed.official_name(path) for path in folder.glob("*.json*") if path.is_file()})
     variants = (locate.variant(folder, name) for name in names if name.endswith(".json"))
     return [path for path in variants if path is not None]
 
 
 def load_files(dataset: LeafDataset, paths: Sequence[Path]) -> FederatedDataset:
-    """Reads what :func:`find` has found; see :func:`load_leaf`."""
+    """Reads the files that :func:`find` returns; see :func:`load_leaf`."""
 
     def read() -> dict[str, np.ndarray]:
         parts = ([path for path in paths if path.parent.name == part] for part in ("train", "test"))
@@ -190,20 +190,20 @@ def load_files(dataset: LeafDataset, paths: Sequence[Path]) -> FederatedDataset:
         labels = {"train_y": train.y, "test_y": test.y}
         return {"train_x": train_x, "test_x": test_x, **labels, "users": users, "names": names}
 
-    return from_known(dataset, cached(dataset.name, paths, read, version="leaf 1"))
+    return from_decoded(dataset, cached(dataset.name, paths, read, version="leaf 1"))
 
 
-def from_known(dataset: LeafDataset, known: dict[str, np.ndarray]) -> FederatedDataset:
+def from_decoded(dataset: LeafDataset, arrays: dict[str, np.ndarray]) -> FederatedDataset:
     """The data set from its arrays: of the two parts, of ``users``, and of the JSON text of their ``names``."""
     return from_arrays(
-        known["train_x"],
-        known["train_y"],
-        known["test_x"],
-        known["test_y"],
+        arrays["train_x"],
+        arrays["train_y"],
+        arrays["test_x"],
+        arrays["test_y"],
         num_classes=dataset.num_classes,
         name=dataset.name,
-        users=known["users"],
-        user_names=json.loads(known["names"].tobytes()),
+        users=arrays["users"],
+        user_names=json.loads(arrays["names"].tobytes()),
     )
 
 
@@ -235,7 +235,7 @@ def _read_part(dataset: LeafDataset, paths: Sequence[Path]) -> _Part:
 
 
 def _parse(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """The users of a file, and their data by name; what these hold is not looked into but for their number."""
+    """The users of a file, and their data by name, of which only the number of labels is checked here."""
     text = compressed.read(path, _MOST_BYTES)
     try:
         content = json.loads(text.decode())
@@ -271,12 +271,12 @@ def _examples(dataset: LeafDataset, path: Path, user: str, user_data: dict[str, 
 
 
 def _of_one_type(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Grey levels become float32 in [0, 1], as soon as not all arrays are grey levels."""
+    """The arrays in one type: unless all are grey levels, grey levels become float32 in [0, 1]."""
     if len({array.dtype for array in arrays}) == 1:
         return arrays
     return tuple(a.astype(np.float32) / np.float32(255) if a.dtype == np.uint8 else a for a in arrays)
 
 
 def _shown(user: str) -> str:
-    """A name for a message: it may hold anything."""
+    """A name of any content, as ASCII for a message."""
     return ascii(user if len(user) <= 40 else f"{user[:40]}...")

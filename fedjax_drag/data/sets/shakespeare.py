@@ -1,13 +1,13 @@
 """Shakespeare's plays as next-character data: every role of every play is a natural user.
 
-The roles are found in plain text. Text is cut into paragraphs at blank lines; a speech begins with a paragraph whose
-first line is the name of a role, followed by a mark, and lasts until the next. Names are recognised wherever they begin
-a paragraph once they were seen alone on its first line. Stage directions in brackets are no text. Two kinds of files
-are read:
+The reader extracts the roles from plain text. It cuts the text into paragraphs at blank lines; a speech begins with a
+paragraph whose first line is the name of a role, followed by a mark, and lasts until the next speech. A name that
+occurs alone on the first line of a paragraph is recognised at the beginning of every paragraph. Stage directions in
+brackets are left out. Two kinds of files are read:
 
-* Open Shakespeare 0.6, a tar archive with a text for each play; the mark is a full stop. Nothing counts before the
-  first act or prologue, so that casts and poems have no roles. A name that is not in capitals, or lacks the mark, must
-  be seen twice, as a line of verse may look like one.
+* Open Shakespeare 0.6, a tar archive with a text for each play; the mark is a full stop. Text before the first act or
+  prologue is left out, so that casts and poems have no roles. A name that is not in capitals, or lacks the mark, must
+  occur twice, since a line of verse may look like a name.
 * any other text, such as the ``input.txt`` of tiny Shakespeare; the mark is a colon, and there is one play.
 """
 
@@ -50,18 +50,18 @@ def load_shakespeare(
 ) -> FederatedDataset:
     """Next-character data by role, from the first of: LEAF's JSON files, Open Shakespeare 0.6, a plain text.
 
-    Of plain texts, the speeches of a role are joined in their order. Its last part is for testing; windows over
-    neither part reach into the other. Roles too short for a window in both are left out. Characters are those of LEAF:
-    letters lose their accents, typographic quotes and dashes become plain ones, and what is then outside LEAF's
-    alphabet is a space, as is a run of spaces.
+    In plain texts, the speeches of a role are joined in their order. Its last part is for testing; no window crosses
+    the boundary between the parts. Roles too short for a window in both parts are left out. Characters are those of
+    LEAF: letters lose their accents, typographic quotes and dashes become plain ones, other characters outside LEAF's
+    alphabet become spaces, and a run of spaces becomes one.
 
     Args:
-      data_dir: a text or archive; or the only folder to look in: the files lie in it or in ``shakespeare`` below it.
+      data_dir: a text or archive; or the only folder to search: the files are in it or in ``shakespeare`` below it.
         By default the folder in the environment variable ``FEDJAX_DRAG_DATA`` is searched in the same way, and
         ``/usr/share/datasets``.
       window: characters of an input, >= 1; 80 if not given.
       stride: characters from the beginning of a window to that of the next, >= 1; 10 if not given. 1, as in LEAF,
-        makes windows that share all but one of their characters: ten times the memory for hardly more text.
+        makes windows that share all but one of their characters: ten times the memory for little more text.
       test_fraction: of each role's characters, in (0, 1); 0.2, as in LEAF's full-sized task, if not given.
 
     Returns:
@@ -70,8 +70,8 @@ def load_shakespeare(
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: an argument out of range, or given for LEAF's files, which are already cut; a file that is damaged or
-        without roles.
+      ValueError: an argument out of range, or given for LEAF's files, which are already windows; a file that is damaged
+        or without roles.
     """
     paths = find(data_dir)
     if compressed.official_name(paths[0]).endswith(".json"):
@@ -88,8 +88,8 @@ def load_shakespeare(
     def read() -> dict[str, np.ndarray]:
         return _examples(paths[0], window, stride, test_fraction)
 
-    known = cached("shakespeare", paths, read, version=["text 1", window, stride, test_fraction])
-    return leaf.from_known(leaf.SHAKESPEARE, known)
+    arrays = cached("shakespeare", paths, read, version=["text 1", window, stride, test_fraction])
+    return leaf.from_decoded(leaf.SHAKESPEARE, arrays)
 
 
 def find(data_dir: str | os.PathLike[str] | None) -> list[Path]:
@@ -156,13 +156,13 @@ def role_texts(path: Path) -> dict[str, str]:
 
 def _archived(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
     """Name without ending, and text, of the ``.txt`` members of an archive; nothing is written to disk."""
-    left = _MOST_BYTES
+    remaining = _MOST_BYTES
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for number, member in enumerate(archive):
                 name = member.name.rpartition("/")[2]
-                left -= max(0, member.size)  # a sparse member may claim more than the archive holds
-                if number >= _MOST_MEMBERS or left < 0:
+                remaining -= max(0, member.size)  # a sparse member may declare more than the archive holds
+                if number >= _MOST_MEMBERS or remaining < 0:
                     raise ValueError(f"{path}: more than {_MOST_MEMBERS:,} members or {_MOST_BYTES:,} bytes of them")
                 if not member.isreg() or not name.endswith(".txt"):
                     continue
@@ -180,43 +180,43 @@ def _decoded(place: str, content: bytes) -> str:
 
 
 def _roles(text: str, mark: str) -> dict[str, str]:
-    """What each role says, by its name in capitals, in the order of first appearance."""
+    """The speeches of each role, by its name in capitals, in the order of first appearance."""
     paragraphs = [_lines(paragraph) for paragraph in re.split(r"\n[ \t]*(?:\n[ \t]*)+", "\n".join(text.splitlines()))]
     paragraphs = [lines for lines in paragraphs if lines]
     if mark == ".":
         begin = next((place for place, lines in enumerate(paragraphs) if _SCENE.match(lines[0])), len(paragraphs))
         paragraphs = paragraphs[begin:]
-    known = _names([lines[0] for lines in paragraphs], mark)
-    said: dict[str, list[str]] = {}
+    names = _names([lines[0] for lines in paragraphs], mark)
+    speeches: dict[str, list[str]] = {}
     role = None
     for lines in paragraphs:
         if _SCENE.match(lines[0]):
             role = None
             continue
-        name, found, rest = lines[0].partition(mark)
-        if name in known and (found or name.isupper()):
+        name, marked, rest = lines[0].partition(mark)
+        if name in names and (marked or name.isupper()):
             role, lines = name.upper(), [rest, *lines[1:]]
         if role is not None:
-            said.setdefault(role, []).extend(lines)
-    return {role: _normalised("\n".join(filter(None, map(str.strip, lines)))) for role, lines in said.items()}
+            speeches.setdefault(role, []).extend(lines)
+    return {role: _normalised("\n".join(filter(None, map(str.strip, lines)))) for role, lines in speeches.items()}
 
 
 def _names(first_lines: list[str], mark: str) -> set[str]:
-    """What stands alone on a line as the name of a role does."""
-    seen: Counter[str] = Counter()
+    """Texts that occur alone on a line, as names of roles do."""
+    occurrences: Counter[str] = Counter()
     sure = set()
     for line in first_lines:
         name = line.removesuffix(mark)
         marked, capitals = name != line, name.isupper() and mark == "."
         if _NAME.fullmatch(name) and (marked or capitals):
-            seen[name] += 1
+            occurrences[name] += 1
             if marked and (capitals or mark == ":"):
                 sure.add(name)
-    return sure | {name for name, times in seen.items() if times > 1}
+    return sure | {name for name, times in occurrences.items() if times > 1}
 
 
 def _lines(paragraph: str) -> list[str]:
-    """Lines without stage directions, which may go over several of them."""
+    """Lines without stage directions, which may extend over several lines."""
     lines = (" ".join(line.split()) for line in _DIRECTION.sub("", paragraph).split("\n"))
     return [line for line in lines if line]
 

@@ -13,7 +13,7 @@ from fedjax_drag.data.formats import compressed, locate
 from fedjax_drag.data.formats.cache import Arrays, cached
 
 _MOST = 1 << 28
-"""Bytes of a file at most; the published ones have 182 and 64 million."""
+"""Largest number of bytes of a file; the published ones have 182 and 64 million."""
 
 
 class SvhnDataset(NamedTuple):
@@ -21,7 +21,7 @@ class SvhnDataset(NamedTuple):
 
     Attributes:
       name: its name here.
-      folders: names of folders it may lie in, below a place that is searched.
+      folders: names of folders below a searched folder in which its files may be.
       mean: of the training pixels of each channel, scaled to [0, 1].
       std: of the training pixels of each channel, scaled to [0, 1].
       checksums: of the content, MD5, by official file name: for training and for testing.
@@ -55,10 +55,10 @@ def load_svhn(dataset: SvhnDataset = SVHN, data_dir: str | os.PathLike[str] | No
       data_dir: as in :func:`fedjax_drag.data.formats.files.load_idx`.
 
     Returns:
-      Images uint8 ``[32, 32, 3]``, labels int32 (0, which is 10 in the files, to 9), unpartitioned.
+      Images uint8 ``[32, 32, 3]``, labels int32 0 to 9 (10 in the files becomes 0), unpartitioned.
 
     Raises:
-      FileNotFoundError: not there; the one line says where it was looked for and what to do.
+      FileNotFoundError: files are missing; the one line says where they were searched for and what to do.
       ValueError: a file is damaged or is not the published one; the one line names it.
     """
     paths = find(dataset, data_dir)
@@ -98,6 +98,6 @@ def _parse(dataset: SvhnDataset, path: Path) -> dict[str, np.ndarray]:
     compressed.verify(dataset.name, path, dataset.checksums, content)
     try:
         return loadmat(io.BytesIO(content), variable_names=("X", "y"))
-    except Exception as error:  # of a damaged file the library may raise anything
+    except Exception as error:  # the library may raise any exception on a damaged file
         problem = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: not a readable MATLAB file ({problem}); get it again") from error

@@ -1,8 +1,8 @@
 """Image data sets that TensorFlow Datasets (TFDS) has prepared, read without TensorFlow.
 
-TFDS keeps a data set in ``<root>/<name>[/<config>]/<version>``. What is prepared as ``array_record`` can be read
-without TensorFlow. Images, labels and their order are those of the original files: TFDS shuffles by a hash, which is
-undone here.
+TFDS keeps a data set in ``<root>/<name>[/<config>]/<version>``. Data prepared as ``array_record`` can be read
+without TensorFlow. Images, labels and their order are those of the original files: TFDS shuffles by a hash, which this
+module reverses.
 """
 
 import hashlib
@@ -35,13 +35,13 @@ _CHUNK = 1000
 
 
 class TfdsDataset(NamedTuple):
-    """What TFDS has of a data set, and what the files have.
+    """A data set in TFDS, and in its original files.
 
     Attributes:
       path: name in TFDS, and configuration if it has several: ``emnist/balanced``.
       shape: of an image.
-      sizes: number of its training and of its test examples. Those of the files but for EMNIST Letters, of which TFDS
-        has the first 88,800 of 124,800 and the first 14,800 of 20,800.
+      sizes: number of its training and of its test examples. They are those of the files except for EMNIST Letters:
+        TFDS has the first 88,800 of 124,800 and the first 14,800 of 20,800.
       num_classes: labels are 0 .. num_classes - 1 here.
       mean: of the training pixels of each channel, scaled to [0, 1].
       std: of the training pixels of each channel, scaled to [0, 1].
@@ -94,18 +94,18 @@ DATASETS: dict[str, TfdsDataset] = {
         "svhn_cropped", (32, 32, 3), (73_257, 26_032), 10, SVHN.mean, SVHN.std, partial(load_svhn, SVHN)
     ),
 }
-"""The data sets that TFDS has too, by their names here."""
+"""The data sets that are in TFDS too, by their names here."""
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> FederatedDataset:
     """Reads a prepared data set; needs the extra ``tfds``, but no TensorFlow.
 
-    Decoded once and kept by :func:`fedjax_drag.data.formats.cache.cached`: loading the same again needs NumPy only.
+    It is decoded once and kept by :func:`fedjax_drag.data.formats.cache.cached`: after that, loading needs NumPy only.
 
     Args:
       name: one of ``DATASETS``.
       data_dir: TFDS's folder; by default that in the environment variable ``TFDS_DATA_DIR``, or
-        ``~/tensorflow_datasets``. The newest version there that can be read is taken.
+        ``~/tensorflow_datasets``. The newest version there that can be read is used.
 
     Returns:
       Images uint8 ``[N, H, W, C]``, labels int32, unpartitioned.
@@ -133,7 +133,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Federated
 def prepared(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     """The folder of the newest version of a data set that :func:`load` can read, or None.
 
-    Takes a few look-ups of files, and no package beside the standard library.
+    It looks up a few files, and needs the standard library only.
 
     Args:
       name: one of ``DATASETS``.
@@ -147,7 +147,7 @@ def prepared(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path 
 
 
 def root(data_dir: str | os.PathLike[str] | None) -> Path:
-    """The folder below which TFDS keeps everything."""
+    """The folder of all data sets of TFDS."""
     return Path(os.path.expanduser(data_dir or os.environ.get(ENVIRONMENT_VARIABLE) or "~/tensorflow_datasets"))
 
 
@@ -187,9 +187,9 @@ def one_line(error: BaseException, most: int = 200) -> str:
 
 
 def _versions(name: str, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """Folders of all versions that TFDS has finished, in whatever format, the newest first.
+    """Folders of all versions that TFDS has finished, in any format, the newest first.
 
-    TFDS works in a folder of another name, which gets that of the version when all is done.
+    TFDS prepares in a folder of another name, which it renames at the end.
     """
     place = root(data_dir) / DATASETS[name].path
     entries = [path for path in place.glob("*.*.*") if re.fullmatch(r"\d{1,9}\.\d{1,9}\.\d{1,9}", path.name)]
@@ -198,22 +198,22 @@ def _versions(name: str, data_dir: str | os.PathLike[str] | None) -> Iterator[Pa
 
 
 def _formats(folder: Path) -> set[str]:
-    """The formats that a version is prepared in."""
+    """The formats in which a version is prepared."""
     try:
         info = json.loads((folder / _INFO).read_bytes())
         formats = {info.get("fileFormat", "tfrecord"), *info.get("alternativeFileFormats", ())}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # whatever is wrong with it
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # damaged in any way
         return set()
     return {str(entry) for entry in formats}
 
 
 class _FormatError(Exception):
-    """What is wrong with a prepared data set, without its folder."""
+    """The problem with a prepared data set, without its folder."""
 
 
 @contextmanager
-def _blamed(folder: Path) -> Iterator[None]:
-    """Makes one line of whatever the libraries say about files that they cannot read."""
+def _one_line_errors(folder: Path) -> Iterator[None]:
+    """Turns errors of the libraries about unreadable files into one line that names the folder."""
     try:
         yield
     except _FormatError as error:
@@ -231,7 +231,7 @@ def _read(name: str, folder: Path) -> Arrays:
     arrays = {}
     total = sum(dataset.sizes)
     bar = tqdm(total=total, desc=f"{name}: decoding", unit=" images", dynamic_ncols=True, leave=False, disable=None)
-    with _blamed(folder), bar:
+    with _one_line_errors(folder), bar:
         builder = tfds.builder_from_directory(os.fspath(folder))
         for split, size in zip(("train", "test"), dataset.sizes, strict=True):
             source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
@@ -250,9 +250,9 @@ def _read(name: str, folder: Path) -> Arrays:
 
 
 def written_order(split: str, size: int) -> list[int]:
-    """The original places of the examples of a split, in the order in which TFDS writes them.
+    """The original indices of the examples of a split, in the order in which TFDS writes them.
 
-    They are sorted by the MD5 of the name of the split and of the place, in decimal digits.
+    They are sorted by the MD5 of the name of the split and of the index, in decimal digits.
     """
     salted = hashlib.md5(split.encode(), usedforsecurity=False)
 
@@ -265,7 +265,7 @@ def written_order(split: str, size: int) -> list[int]:
 
 
 def _pixels(png: bytes, shape: tuple[int, int, int]) -> np.ndarray:
-    """Decodes an image, after its header was seen to say what is expected."""
+    """Decodes an image after a check of its header."""
     from PIL import Image
 
     height, width, channels = shape

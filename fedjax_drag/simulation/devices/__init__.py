@@ -1,1 +1,1 @@
-"""Where arrays lie: meshes, several processes, state in host memory, the search for NaN, the compilation cache."""
+"""Devices: meshes, several processes, state in host memory, the search for NaN, the compilation cache."""

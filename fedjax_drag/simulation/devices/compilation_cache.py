@@ -1,11 +1,11 @@
-"""Compiled programs kept on disk, in JAX's persistent compilation cache, so that they start at once.
+"""Compiled programs kept on disk in JAX's persistent compilation cache, so that runs start without compiling.
 
-JAX runs whatever it reads there. Therefore the folder is the user's alone, belongs to one version of JAX and one kind
-of processor, and every file is verified before JAX sees it: a manifest has the SHA-256 of each file by its name. What
-is damaged, under another name, or unlisted is removed, and so is compiled again.
+JAX executes every file that it reads there. The folder therefore belongs to the user alone, to one version of JAX and
+to one kind of processor, and every file is verified before JAX reads it: a manifest has the SHA-256 of each file by its
+name. Files that are damaged, renamed or unlisted are removed, and their programs compiled again.
 
-A process lists its files when it ends. Those of a process that was killed, or still runs, are unlisted: the next
-process to start removes them, which costs a compilation and nothing else.
+A process lists its files when it ends. Files of a process that was killed, or is still running, are unlisted: the next
+process to start removes them, which costs one compilation.
 """
 
 import atexit
@@ -25,16 +25,16 @@ from fedjax_drag.data.formats.cache import cache_folder, make_private
 MANIFEST = "manifest.json"
 
 LARGEST = 2**28
-"""Bytes kept, the newest programs first; this also bounds the time of verification."""
+"""Bytes kept, newest programs first; also bounds the time of verification."""
 
 
 def keep_compiled() -> None:
     """Lets JAX keep compiled programs in the cache folder of :mod:`fedjax_drag.data.formats.cache`.
 
-    A folder that others may write, or that belongs to somebody else, is not used: a line on standard error says so. A
-    folder that the user has told JAX about (``JAX_COMPILATION_CACHE_DIR``) is left to JAX, unverified.
+    A folder that other users may write, or that belongs to another user, is refused with a line on standard error. A
+    folder that the user has set for JAX (``JAX_COMPILATION_CACHE_DIR``) is left to JAX, unverified.
     """
-    import jax  # here, since it takes seconds to import
+    import jax  # not at the top: the import takes seconds
 
     base = cache_folder()
     if base is None or jax.config.values["jax_compilation_cache_dir"] is not None:
@@ -52,7 +52,7 @@ def keep_compiled() -> None:
 
 
 def verify(folder: Path) -> None:
-    """Removes every file that is not what the manifest says, and the oldest beyond :data:`LARGEST` bytes."""
+    """Removes every file that does not match the manifest, and the oldest ones beyond :data:`LARGEST` bytes."""
     listed, size = _listed(folder), 0
     verified: dict[str, str] = {}
     for path in _newest_first(folder):
@@ -68,17 +68,17 @@ def verify(folder: Path) -> None:
 
 
 def record(folder: Path) -> None:
-    """Lists the files that are new; of those listed before, what the manifest says stays."""
+    """Adds new files to the manifest; entries of listed files stay as they are."""
     with suppress(OSError):  # no space, or the folder is gone: the programs are compiled again
         listed = _listed(folder)
-        found = {_name(folder, path): path for path in _newest_first(folder)}
-        current = {name: listed.get(name) or _checksum(path) for name, path in found.items()}
+        files = {_name(folder, path): path for path in _newest_first(folder)}
+        current = {name: listed.get(name) or _checksum(path) for name, path in files.items()}
         if current != listed:
             _list(folder, current)
 
 
 def refusal(folder: Path) -> str | None:
-    """Why programs in ``folder``, which exists, may not be trusted; None if they may."""
+    """The reason not to trust programs in an existing folder; None if there is none."""
     state = folder.stat()
     if not _is_own(folder.resolve()):
         return f"{str(folder)!r} belongs to another user; name a folder of your own in FEDJAX_DRAG_CACHE"
@@ -89,7 +89,7 @@ def refusal(folder: Path) -> str | None:
 
 
 def _prepare(base: Path, folder: Path) -> str | None:
-    """Makes the folder and verifies what is in it, unless it is refused, for the reason that is returned."""
+    """Creates the folder and verifies its files; returns the reason if the folder is refused, else None."""
     for place in (base, folder):
         make_private(place)
         reason = refusal(place)
@@ -100,7 +100,7 @@ def _prepare(base: Path, folder: Path) -> str | None:
 
 
 def _kind() -> str:
-    """A short name for what compiled programs depend on: versions, and the instructions of the processor."""
+    """A short name of everything that compiled programs depend on: versions, and the processor's instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = next(line for line in lines if line.lower().startswith(("flags", "features")))
@@ -116,19 +116,19 @@ def _listed(folder: Path) -> dict[str, str]:
         if not _is_own(folder / MANIFEST):
             return {}
         return {str(name): str(checksum) for name, checksum in manifest.items()}
-    except (OSError, ValueError, AttributeError, RecursionError):  # whatever is wrong with it: nothing is listed
+    except (OSError, ValueError, AttributeError, RecursionError):  # of a damaged manifest nothing is listed
         return {}
 
 
 def _list(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Writes beside the manifest, then renames: another process sees the old one or the new one."""
+    """Writes a temporary file, then renames it: another process reads the old manifest or the new one."""
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".manifest-", delete=False) as stream:
         json.dump(checksums, stream)
     os.replace(stream.name, folder / MANIFEST)
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """All files but the manifest and what JAX notes beside its entries (lock, times of use), which it does not run."""
+    """All files but the manifest and JAX's own notes (a lock, ``-atime`` files), which it does not execute."""
     times: dict[Path, float] = {}
     for path in folder.rglob("*"):
         hidden = path.name.startswith(".") or path.name.endswith("-atime")

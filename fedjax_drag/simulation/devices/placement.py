@@ -1,10 +1,10 @@
-"""Clients over devices: which way an axis of clients or batches is walked, and where arrays lie.
+"""Clients over devices: meshes, and the devices that hold each array.
 
-With a mesh, every device runs the local passes of its share of the cohort. Where the method needs sums alone, it adds
-up their messages as well, and the devices exchange no more than these sums. Otherwise the messages then move from a
+With a mesh, every device runs the local passes of its share of the cohort. Where the method needs sums alone, the
+device adds up the messages of its share, and the devices exchange only these sums. Otherwise the messages move from a
 split by client to a split by coordinate (one all-to-all), so that any rule, order statistics included, works on whole
-columns; only a leaf with no axis that the devices divide is copied to all. The new parameters are gathered at the
-end of the round.
+columns; a leaf with no axis that the devices divide is copied to all. The new parameters are gathered at the end of the
+round.
 """
 
 from typing import Any
@@ -26,8 +26,8 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
 
     Args:
       mesh: None (one device), ``"cores"`` (as many devices of this process as divide the cohort), ``"all"`` (as many of
-        all processes, the same number of each), ``"auto"`` (``"cores"`` where that is faster, which it is on every CPU
-        of which several devices divide the cohort, else one device) or a mesh of one axis.
+        all processes, the same number of each), ``"auto"`` (``"cores"`` on a CPU of which several devices divide the
+        cohort, where that is faster; else one device) or a mesh of one axis.
       cohort_size: S, which must be a multiple of the number of devices.
 
     Raises:
@@ -50,7 +50,8 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
             )
         fewest = min(len(own) for own in devices)
         shares = [share for share in range(1, fewest + 1) if cohort_size % (share * len(devices)) == 0]
-        share = shares[-1] if shares and shares[-1] * len(devices) > 1 else fewest  # what cannot be is told below
+        # Devices that do not divide the cohort are refused below.
+        share = shares[-1] if shares and shares[-1] * len(devices) > 1 else fewest
         mesh = Mesh([device for own in devices for device in own[:share]], ("clients",))
     if len(mesh.axis_names) != 1:
         raise ValueError(f"mesh with axes {mesh.axis_names}: must have one axis, over which clients are sharded")
@@ -60,11 +61,11 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
 
 
 def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:
-    """Asks for ``[S, *p]`` split along the first parameter axis that the devices divide, whole in S."""
+    """``stacked`` ``[S, *p]`` split along the first parameter axis that the devices divide, and not along S."""
     if mesh is None:
         return stacked
 
-    def leaf(x):
+    def leaf(x: jax.Array) -> jax.Array:
         axes = [None] * x.ndim
         divisible = [axis for axis in range(1, x.ndim) if x.shape[axis] % mesh.size == 0]
         if divisible:
@@ -75,79 +76,88 @@ def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:
 
 
 def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
-    """``examples[index]`` of examples that the devices divide among them.
+    """``examples[index]`` of examples that are divided among the devices.
 
     Args:
-      examples: a pytree of arrays, leading axis divided as :func:`divided` does it.
+      examples: a pytree of arrays from :func:`divided`.
       index: of the clients of a round ``[S, L]``, or one list ``[L]`` for all.
       mesh: the devices.
 
     Returns:
-      ``[S, L, ...]``, each device having those of its share of the clients; for one list ``[L, ...]`` everywhere.
+      ``[S, L, ...]``, on each device those of its share of the clients; for one list ``[L, ...]``, on every device.
     """
     axis, of_clients = mesh.axis_names[0], index.ndim == 2
 
-    def share(own, index):
-        def leaf(x):
-            place = index - jax.lax.axis_index(axis) * x.shape[0]
-            mine = ((place >= 0) & (place < x.shape[0])).reshape(*index.shape, *[1] * (x.ndim - 1))
-            found = jnp.where(mine, x[jnp.clip(place, 0, x.shape[0] - 1)], jnp.zeros((), x.dtype))
-            return jax.lax.psum_scatter(found, axis, tiled=True) if of_clients else jax.lax.psum(found, axis)
-
-        return jax.tree.map(leaf, own)
+    def share(own: Any, index: jax.Array) -> Any:
+        return jax.tree.map(lambda x: _taken_of_all(x, index, axis, of_clients), own)
 
     split = PartitionSpec(axis)
     out = split if of_clients else PartitionSpec()
     return jax.shard_map(share, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=out)(examples, index)
 
 
-def divided(examples: Any, mesh: Mesh) -> Any:
-    """``examples`` from the host, their leading axis divided among the devices and filled up to what these divide."""
+def _taken_of_all(own: jax.Array, index: jax.Array, axis: str, of_clients: bool) -> jax.Array:
+    """``whole[index]``, ``own`` being this device's part of ``whole``; every device adds what it has, the rest being 0.
 
-    def leaf(x):
+    Args:
+      own: leading axis ``[N / devices]``.
+      index: ``[S, L]`` or ``[L]`` into ``[0, N)``, the same on all devices.
+      axis: name of the devices' axis.
+      of_clients: whether a device receives its share of the leading axis of ``index``, or everything.
+    """
+    place = index - jax.lax.axis_index(axis) * own.shape[0]
+    is_own = ((place >= 0) & (place < own.shape[0])).reshape(*index.shape, *[1] * (own.ndim - 1))
+    part = jnp.where(is_own, own[jnp.clip(place, 0, own.shape[0] - 1)], jnp.zeros((), own.dtype))
+    return jax.lax.psum_scatter(part, axis, tiled=True) if of_clients else jax.lax.psum(part, axis)
+
+
+def divided(examples: Any, mesh: Mesh) -> Any:
+    """``examples`` from the host, their leading axis padded with zeros and divided among the devices."""
+
+    def leaf(x: np.ndarray) -> np.ndarray:
         return np.pad(x, [(0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)])
 
     return place(jax.tree.map(leaf, examples), NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])))
 
 
 def everywhere(mesh: Mesh | None) -> NamedSharding | None:
-    """The sharding of what every device holds a copy of; None without a mesh."""
+    """The sharding of arrays that every device has a copy of; None without a mesh."""
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
 def placement(state: Any, mesh: Mesh | None) -> Any:
     """The shardings of a run's state: a copy on every device, rows of clients divided among them.
 
-    Rows that the devices do not divide are copied too. None without a mesh.
+    Rows whose number the devices do not divide are copied too. None without a mesh.
     """
     if mesh is None:
         return None
 
-    def of_rows(x):
+    def of_rows(x: Any) -> NamedSharding:
         return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0] if x.shape[0] % mesh.size == 0 else None))
 
-    def node(part):
+    def node(part: Any) -> Any:
         return jax.tree.map(of_rows, part) if per_client.is_per_client(part) else everywhere(mesh)
 
     return jax.tree.map(node, state, is_leaf=per_client.is_per_client)
 
 
 def placed(state: Any, mesh: Mesh | None) -> Any:
-    """``state`` with every leaf where :func:`placement` wants it; also inside a compiled program."""
+    """``state`` with the shardings of :func:`placement`; also inside a compiled program."""
     return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh))
 
 
 def place(values: Any, shardings: Any) -> Any:
-    """``values`` on the devices that ``shardings`` name.
+    """``values`` on the devices of ``shardings``.
 
     Args:
-      values: a pytree of arrays; where the devices are those of several processes, each has the same ones.
+      values: a pytree of arrays; the same ones in every process whose devices take part.
       shardings: one for all, a pytree of one for each, or None for the default device.
     """
     if shardings is None or jax.process_count() == 1:
         return jax.device_put(values, shardings)
 
-    def leaf(x, sharding):
+    def leaf(x: Any, sharding: Any) -> jax.Array:
         if sharding.is_fully_addressable or not getattr(x, "is_fully_addressable", True):
             return jax.device_put(x, sharding)
         return jax.make_array_from_callback(np.shape(x), sharding, lambda index: x[index])
@@ -156,15 +166,15 @@ def place(values: Any, shardings: Any) -> Any:
 
 
 def fetch(arrays: Any) -> Any:
-    """``arrays`` in host memory, also those of which other processes have parts; these must all fetch them."""
+    """``arrays`` in host memory. Where several processes hold parts of them, all these processes must call this."""
 
-    def whole(x):
-        everywhere = x.is_fully_addressable or x.is_fully_replicated if isinstance(x, jax.Array) else True
-        return x if everywhere else multihost_utils.process_allgather(x, tiled=True)
+    def whole(x: Any) -> Any:
+        here = x.is_fully_addressable or x.is_fully_replicated if isinstance(x, jax.Array) else True
+        return x if here else multihost_utils.process_allgather(x, tiled=True)
 
     return jax.device_get(jax.tree.map(whole, arrays))
 
 
 def own_copy(arrays: Any) -> Any:
-    """What the first device of this process holds of ``arrays``: of those that are everywhere, a copy."""
+    """The part of ``arrays`` on the first device of this process; of arrays that every device has, all of it."""
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, arrays)

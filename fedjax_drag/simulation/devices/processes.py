@@ -1,7 +1,7 @@
-"""Several processes, on one machine or on many, that compute one run together.
+"""Several processes, on one machine or on many, that compute one run.
 
-Each runs the same program with the same settings and data; their devices form one mesh. Only the first writes files:
-what it finds in them, or what goes wrong there, it tells the others.
+Each runs the same program with the same settings and data; their devices form one mesh. Only the first process reads
+and writes the files of a run, and sends what it reads, or the error, to the others.
 """
 
 import os
@@ -22,18 +22,18 @@ T = TypeVar("T")
 def initialize(
     coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None
 ) -> None:
-    """Connects this process with the others; to be called before anything else touches a device.
+    """Connects this process with the others; must be called before anything else uses a device.
 
-    What is left out comes from the environment of a SLURM or Open MPI job.
+    Arguments that are not given are taken from the environment of a SLURM or Open MPI job.
 
     Args:
-      coordinator_address: ``"host:port"``, a free port of the machine where the first process runs, for all the same.
-      num_processes: how many they are, >= 1.
-      process_id: which of them this is, from 0.
+      coordinator_address: ``"host:port"``, a free port of the machine where the first process runs; the same in all.
+      num_processes: number of processes, >= 1.
+      process_id: number of this process, from 0.
 
     Raises:
-      ValueError: an argument is wrong, or is missing and not in the environment; JAX is already in use; or the others
-        could not be reached.
+      ValueError: an argument is wrong, or is missing and not in the environment; JAX is already in use; or another
+        process does not answer.
     """
     if coordinator_address is not None:
         host, _, port = coordinator_address.rpartition(":")
@@ -53,29 +53,29 @@ def initialize(
 
 
 def one_device_per_core() -> None:
-    """Makes every CPU core a device; to be called before anything else touches a device."""
+    """Makes every CPU core a device; must be called before anything else uses a device."""
     jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes: the only one, or the first of several."""
+    """Whether this process writes files: it is the only one, or the first of several."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def from_first(function: Callable[..., T], *args: Any) -> T:
-    """What ``function(*args)`` returns or raises in the first process, in every process.
+    """Returns or raises in every process what ``function(*args)`` returns or raises in the first.
 
-    All processes must get here, in the same order with respect to whatever else they do together.
+    All processes must call it, in the same order relative to their other collective operations.
 
     Args:
-      function: called in the first process only; :func:`~fedjax_drag.simulation.devices.wire.pack` says what it may
-        return, and what of that comes back as something plainer. An exception comes back as the nearest built-in one.
+      function: called in the first process only; :func:`~fedjax_drag.simulation.devices.wire.pack` lists what it may
+        return, and the types that change on the way. An exception becomes the nearest built-in one.
       *args: its arguments.
     """
     if not jax.distributed.is_initialized():
         return function(*args)
     raised, message = _outcome(function, *args) if is_first() else (False, b"")
-    # Its length goes ahead in two parts, as 64 bits are not to be had everywhere.
+    # The length is sent first, in two parts: without jax_enable_x64 an integer has 32 bits.
     head = np.array([*divmod(len(message), 2**31), raised], np.int32)
     high, low, raised = map(int, multihost_utils.broadcast_one_to_all(head))
     padded = message.ljust(high * 2**31 + low, b"\0")
@@ -86,7 +86,7 @@ def from_first(function: Callable[..., T], *args: Any) -> T:
 
 
 def _outcome(function: Callable[..., Any], *args: Any) -> tuple[bool, bytes]:
-    """Whether it raised, and what it returned or raised."""
+    """Whether ``function(*args)`` raised, and its value or exception as bytes."""
     try:
         return False, wire.pack(function(*args))
     except Exception as error:
@@ -94,7 +94,7 @@ def _outcome(function: Callable[..., Any], *args: Any) -> tuple[bool, bytes]:
 
 
 def check_same(name: str, tree: Any) -> None:
-    """Refuses values on the host that are not the same in all processes, of which each would compute with its own.
+    """Refuses values on the host that are not the same in all processes.
 
     Raises:
       ValueError: in each process whose values are not those of the first.
@@ -107,7 +107,7 @@ def check_same(name: str, tree: Any) -> None:
 
 
 def checksum(tree: Any) -> int:
-    """Of the bits of all leaves, which are arrays on the host."""
+    """CRC-32 of the bits of all leaves, which are arrays on the host."""
     total = 0
     for leaf in jax.tree.leaves(tree):
         total = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data, total)

@@ -1,6 +1,6 @@
-"""Values as bytes between the processes of a run: JSON, and behind it the bits of the arrays.
+"""Values as bytes between the processes of a run: JSON, followed by the bits of the arrays.
 
-Reading them can build nothing but plain values, arrays of numbers, and exceptions of a few built-in types.
+Reading builds only plain values, arrays of numbers, and exceptions of a few built-in types.
 """
 
 import json
@@ -27,7 +27,7 @@ def pack(value: Any) -> bytes:
 
     Args:
       value: None, numbers, texts, arrays of numbers, and lists, tuples and dicts (by text) of them. A named tuple
-        becomes a plain one, an array of whatever kind one of NumPy.
+        becomes a plain one, and every array becomes one of NumPy.
 
     Raises:
       TypeError: it holds something else.
@@ -38,33 +38,35 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(message: bytes) -> Any:
-    """What :func:`pack` was given; its arrays may be written to."""
+    """The value that :func:`pack` wrote; its arrays are writable."""
     start = _LENGTH + int.from_bytes(message[:_LENGTH], "little")
-    return _revived(json.loads(message[_LENGTH:start]), memoryview(message)[start:])
+    return _restored(json.loads(message[_LENGTH:start]), memoryview(message)[start:])
 
 
 def pack_error(error: Exception) -> bytes:
-    """An exception as bytes, as the nearest of its built-in types and its text."""
+    """An exception as bytes: the nearest built-in type that it inherits from, and its text."""
     kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in _EXCEPTIONS), "")
-    text = str(error.args[0]) if type(error) is KeyError and error.args else str(error)  # whose text is quoted
+    text = (
+        str(error.args[0]) if type(error) is KeyError and error.args else str(error)
+    )  # str() of a KeyError adds quotes
     return pack([kind, text if kind else f"{type(error).__name__}: {text}"])
 
 
 def unpack_error(message: bytes) -> Exception:
-    """What :func:`pack_error` was given; a RuntimeError that names it where its type is not known here."""
+    """The exception that :func:`pack_error` wrote; a RuntimeError if its type is none of the built-in ones."""
     kind, text = unpack(message)
     return _EXCEPTIONS.get(kind, RuntimeError)(text)
 
 
 def _plain(value: Any, pieces: list[bytes]) -> Any:
-    """``value`` as JSON, in which every collection is a dict of its kind alone; bits of arrays go to ``pieces``."""
+    """``value`` as JSON, each collection as a dict ``{kind: entries}``; appends the bits of arrays to ``pieces``."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value, order="C")
         if array.dtype.hasobject:
             raise TypeError(f"an array of {array.dtype}: must be of numbers")
         place = sum(map(len, pieces))
         pieces.append(array.tobytes())
-        extension = array.dtype.kind == "V"  # such as bfloat16, whose short form NumPy itself does not know
+        extension = array.dtype.kind == "V"  # such as bfloat16, for which NumPy has no short name
         return {"array": [array.dtype.name if extension else array.dtype.str, array.shape, place]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -75,7 +77,7 @@ def _plain(value: Any, pieces: list[bytes]) -> Any:
     raise TypeError(f"{type(value).__name__}: cannot be sent to the other processes")
 
 
-def _revived(value: Any, bits: memoryview) -> Any:
+def _restored(value: Any, bits: memoryview) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()
@@ -84,6 +86,6 @@ def _revived(value: Any, bits: memoryview) -> Any:
         dtype, count = np.dtype(name), int(np.prod(shape, dtype=np.int64))
         return np.frombuffer(bits, dtype, count, place).reshape(shape).copy() if count else np.zeros(shape, dtype)
     if kind == "dict":
-        return {key: _revived(entry, bits) for key, entry in inner.items()}
-    entries = [_revived(entry, bits) for entry in inner]
+        return {key: _restored(entry, bits) for key, entry in inner.items()}
+    entries = [_restored(entry, bits) for entry in inner]
     return tuple(entries) if kind == "tuple" else entries

@@ -1,1 +1,1 @@
-"""What is settled before compiling: setup, calibration, memory budget, checks across settings."""
+"""What is decided before compiling: setup, calibration, memory budget, checks across settings."""

@@ -1,15 +1,15 @@
-"""How a round's clients are walked where nobody says: measured once for a model and remembered.
+"""The fastest walk over a round's clients for ``clients_axis="auto"``: measured once for a model, then kept.
 
-Measured are local passes alone, on zeros: plain SGD steps of a few clients at once, first the way that is usually best
-on the backend (one client at a time on a CPU; elsewhere all at once, though no more than 512), then the next, and so on
-as long as each is much faster than the one before. Nothing is measured for a run that is too short to win what it
-costs, and nothing more once that has taken a twentieth of the run; what is left then is the usual way.
+The measurement times local passes alone, on zeros: plain SGD steps of a few clients at once. It starts with the walk
+that is usually best on the backend (one client at a time on a CPU; elsewhere all at once, though no more than 512) and
+tries the next one as long as each is much faster than the one before. A run that is shorter than its calibration would
+be worth takes the usual walk, and so does a run whose calibration has taken a twentieth of its estimated time.
 
-With the environment variable ``FEDJAX_DRAG_CALIBRATE=0`` nothing is measured nor remembered, and every run takes the
-usual way: the same bits on every machine of one kind.
+With the environment variable ``FEDJAX_DRAG_CALIBRATE=0`` nothing is measured or kept, and every run takes the usual
+walk: the same bits on every machine of one kind.
 
-A calibration as a rule compiles two small programs: on two CPU cores 1.5 s for a perceptron, 4 to 5 s for
-a small convolutional network. It is kept in the process and, one small file for each question, in the cache folder of
+A calibration usually compiles two programs: on two CPU cores 1.5 s for a perceptron, 4 to 5 s for a small convolutional
+network. Its result is kept in the process and, in one file for each question, in the cache folder of
 :mod:`fedjax_drag.data.formats.cache`.
 """
 
@@ -44,15 +44,15 @@ WORTHWHILE_SECONDS = 30.0
 """A shorter run is not worth a calibration."""
 
 FEWEST_STEPS = 500
-"""A run with fewer local steps is not worth one either: it times some twenty."""
+"""A run with fewer local steps is not worth a calibration either, which times about twenty steps."""
 
-_MOST_OF_A_RUN = 0.05  # that a calibration may take before it is cut short
-_MARGIN = 0.05  # by which another way must be faster: less may be noise
-_PROMISING = 0.25  # a gain after which a further step in the same direction is tried
+_MOST_OF_A_RUN = 0.05  # share of the run after which a calibration stops
+_MARGIN = 0.05  # gain below which another walk is not taken: it may be noise
+_PROMISING = 0.25  # gain below which no further walk is tried
 _TIMED_STEPS = 3
-_CHUNKS = (1, 2, 8)  # clients at once, beside all of them or, of a large cohort, the most
-_MOST_AT_ONCE = 512  # enough to fill any device; more only takes memory, which would grow with the cohort
-_SPEEDS = {"cpu": (2e-5, 5e10)}  # seconds for starting a step, FLOPs a second: orders of magnitude
+_CHUNKS = (1, 2, 8)  # clients at once; a further candidate is the whole cohort, or _MOST_AT_ONCE of a larger one
+_MOST_AT_ONCE = 512  # enough to occupy any device; more would only need memory that grows with the cohort
+_SPEEDS = {"cpu": (2e-5, 5e10)}  # seconds to start a step, FLOPs per second: orders of magnitude
 _ACCELERATOR = (2e-4, 5e12)
 
 
@@ -82,7 +82,7 @@ class Passes:
         return self.number * float(self.steps.mean())
 
     def waiting(self, chunk: int) -> float:
-        """By what factor clients that run at once and wait for each other take more steps, >= 1."""
+        """Factor by which steps increase where clients that run at once wait for the slowest, >= 1."""
         groups = self.steps[: len(self.steps) // chunk * chunk].reshape(-1, chunk)
         return float(groups.max(1).mean() / groups.mean())
 
@@ -91,8 +91,8 @@ def choose(usual: Walk, passes: Passes) -> Walk:
     """The fastest walk over the clients of a round.
 
     Args:
-      usual: what is taken if it is not worth while to ask.
-      passes: what the clients do.
+      usual: the walk of a run that is not worth a calibration.
+      passes: the local passes of the run.
     """
     if os.environ.get(ENVIRONMENT_VARIABLE) == "0" or passes.at_once == 1 or passes.total_steps < FEWEST_STEPS:
         return usual
@@ -110,7 +110,7 @@ def choose(usual: Walk, passes: Passes) -> Walk:
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """Equal to another whose answer is the same."""
+    """A model, cohort and device; equal to another for which the same walk is fastest."""
 
     name: str
     all_at_once: bool
@@ -118,7 +118,7 @@ class _Question:
 
 
 def _name(program: str, passes: Passes) -> str:
-    """A text that is the same for all runs to which one answer applies; a part of a file name."""
+    """The same text for all runs that share a calibration; a part of a file name."""
     waits = [round(passes.waiting(chunk), 1) for chunk in _candidates(passes.at_once)]
     device = jax.devices()[0]
     place = [device.device_kind, device.platform, jax.local_device_count(), os.cpu_count(), jax.__version__]
@@ -131,7 +131,7 @@ def _candidates(at_once: int) -> list[int]:
 
 @functools.lru_cache(maxsize=1000)
 def _remembered(question: _Question) -> int | None:
-    """How many clients at once; None if that is not known and too long to find out."""
+    """How many clients at once, measured or kept; None where the measurement would take too long."""
     folder = cache.cache_folder()
     path = folder and folder / f"walk-{question.name}.json"
     chunk = _recall(path, question.passes.at_once) if path else None
@@ -143,13 +143,13 @@ def _remembered(question: _Question) -> int | None:
 
 
 def _fastest(passes: Passes, all_at_once: bool) -> int | None:
-    """Measures one candidate after the other while that helps; None if it would take too long."""
+    """Measures one candidate after the other while each is faster; None where that takes too long."""
     candidates = _candidates(passes.at_once)
     started, best, shortest, time_best = time.perf_counter(), None, math.inf, None
     for chunk in reversed(candidates) if all_at_once else candidates:
         time_this = _timer(passes, chunk)
         seconds = time_this()
-        if time_best and seconds < shortest:  # again, in turn: what else the machine does comes and goes
+        if time_best and seconds < shortest:  # both again, in turn: the load of the machine varies
             shortest, seconds = min(shortest, time_best()), min(seconds, time_this())
         gained = 1 - seconds / shortest if best is not None else 1.0
         if gained > _MARGIN and seconds < math.inf:
@@ -162,9 +162,9 @@ def _fastest(passes: Passes, all_at_once: bool) -> int | None:
 
 
 def _timer(passes: Passes, chunk: int) -> Callable[[], float]:
-    """Measures the seconds that a client needs for a step with ``chunk`` at once, those included that it waits.
+    """A function that measures seconds per step of a client with ``chunk`` at once, waiting included.
 
-    Infinite if they do not fit the memory.
+    It returns infinity where they do not fit the memory.
     """
 
     def one(params: Params, batches: Batch) -> Any:
@@ -180,20 +180,20 @@ def _timer(passes: Passes, chunk: int) -> Callable[[], float]:
 
 
 def _recall(path: Path, at_once: int) -> int | None:
-    """What is kept at ``path``, or None unless it can be an answer."""
+    """The number of clients kept at ``path``; None if there is none or it is not a candidate."""
     try:
         chunk = json.loads(path.read_text())["clients_at_once"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # whatever is wrong with it
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # a damaged file is measured anew
         return None
     return chunk if chunk in _candidates(at_once) else None
 
 
 def _keep(path: Path, chunk: int) -> None:
-    """Writes beside it, then renames: another process sees all or nothing."""
+    """Writes a temporary file, then renames it: another process reads all or nothing."""
     try:
         cache.make_private(path.parent)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".temporary-", delete=False) as stream:
             json.dump({"clients_at_once": chunk}, stream)
         os.replace(stream.name, path)
-    except OSError:  # no space or no permission: done without
+    except OSError:  # no space or no permission: nothing is kept
         pass

@@ -1,4 +1,4 @@
-"""Memory of a run: what its compiled programs need, and what the device has left."""
+"""Memory of a run: how much its compiled programs need, and how much the device has free."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 def needed(program: Any) -> int:
     """Bytes that a compiled program occupies on each device while it runs, its arguments included.
 
-    0 where the compiler does not say.
+    0 where the compiler does not report them.
     """
     sizes = program.memory_analysis()
     if sizes is None:
@@ -27,10 +27,9 @@ def needed(program: Any) -> int:
 
 
 def available(device: Any = None) -> float:
-    """Bytes free on a device (default the first), infinite if it does not say.
+    """Bytes free on a device (default the first); infinite where the device does not report them.
 
-    Devices of one host that are cores of its CPU share what the host has free, within the limit of the control group
-    that the process is in.
+    The cores of a host's CPU share the host's free memory, within the limit of the process's control group.
     """
     device = device or jax.local_devices()[0]
     if device.platform == "cpu":
@@ -42,9 +41,9 @@ def available(device: Any = None) -> float:
 
 
 def _left_in_cgroup() -> float:
-    """Bytes that the control groups (version 2) around this process leave it; infinite where there is no limit.
+    """Bytes below the limits of the control groups (version 2) of this process; infinite without a limit.
 
-    What a group holds of files can be given up, and does not count as used.
+    Cached files do not count as used: the kernel drops them when memory is short.
     """
     try:
         own = next(line[3:] for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::"))
@@ -64,22 +63,22 @@ def _left_in(group: Path) -> float:
 
 
 def check(programs: Iterable[tuple[Any, Any]], on_host: int, ways_out: Iterable[str]) -> None:
-    """Refuses a run that will not fit, and logs what it needs.
+    """Refuses a run that does not fit the memory, and logs how much it needs.
 
     Args:
       programs: compiled programs, each with those of its arguments that are on their devices already.
       on_host: bytes that the run keeps on the host.
-      ways_out: what can be done about it.
+      ways_out: settings that need less memory.
 
     Raises:
-      MemoryError: one line with what is needed, what there is, and the ways out.
+      MemoryError: one line with the bytes needed, the bytes free and the ways out.
     """
     device, sharing, further = None, 1, 0
     for program, present in programs:
         shards = [shard for leaf in jax.tree.leaves(present) for shard in leaf.addressable_shards]
         device = shards[0].device
-        there = sum(shard.data.nbytes for shard in shards if shard.device == device)
-        further = max(further, needed(program) - there)
+        placed = sum(shard.data.nbytes for shard in shards if shard.device == device)
+        further = max(further, needed(program) - placed)
         if device.platform == "cpu":
             sharing = len({shard.device for shard in shards})
     assert device is not None
@@ -99,7 +98,7 @@ def ways_out(clients_axis: str, clients_per_chunk: int | None, rows_on_device: b
     Args:
       clients_axis: of the run.
       clients_per_chunk: of the run.
-      rows_on_device: whether rows of all clients lie on the device.
+      rows_on_device: whether the device holds rows of all clients.
       mesh: whether several devices share the clients.
     """
     ways = []

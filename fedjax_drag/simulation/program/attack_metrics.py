@@ -1,38 +1,43 @@
 """What an attack did to a round, and what the rule made of the malicious clients."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Shaped
 
 from fedjax_drag import tree
 from fedjax_drag.types import Deltas, Params
 
 
-def sum_of_benign(honest: Deltas, malicious: jax.Array, valid: Any = None) -> Params:
+def sum_of_benign(
+    honest: Deltas, malicious: Bool[Array, " clients"], valid: Bool[Array, " clients"] | None = None
+) -> Params:
     """Sum of the benign clients' deltas, like the parameters.
 
     Args:
       honest: the deltas ``[S, *p]`` as the clients computed them, before any was forged; those that are not
         usable, see :func:`fedjax_drag.tree.usable_rows`, do not count.
       malicious: ``[S]`` bool.
-      valid: which clients take part at all, ``[S]``; default everybody.
+      valid: which clients take part, ``[S]``; default everybody.
     """
     counted = ~malicious & tree.usable_rows(honest) & (True if valid is None else valid)
     return tree.weighted_sum(counted.astype(jnp.float32), honest)
 
 
-def harm(
-    benign: Params, update: Params, malicious: jax.Array, weight: Any = None, valid: Any = None
-) -> dict[str, jax.Array]:
-    """How far malicious clients got in a round.
+def attack_metrics(
+    benign: Params,
+    update: Params,
+    malicious: Bool[Array, " clients"],
+    weight: Shaped[Array, " clients"] | None = None,
+    valid: Bool[Array, " clients"] | None = None,
+) -> dict[str, Float[Array, ""]]:
+    """What malicious clients reached in a round.
 
     Args:
       benign: of :func:`sum_of_benign`.
       update: change of the global parameters.
       malicious: ``[S]`` bool.
       weight: each client's weight in the rule, ``[S]``; None if the rule has none.
-      valid: which clients take part at all, ``[S]``; default everybody.
+      valid: which clients take part, ``[S]``; default everybody.
 
     Returns:
       Scalars. ``cosine_to_benign``: of ``update`` with the benign clients' mean delta, 0 if either is zero.

@@ -1,8 +1,8 @@
-"""What a method asks of a client: gradients, further arithmetic, traffic, and time."""
+"""Cost of a method for a client: gradients, further arithmetic, traffic, and time."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,15 +22,14 @@ _ENOUGH_REPEATS = 5
 
 
 class ClientCost(NamedTuple):
-    """What a method asks of one client.
+    """Cost of a method for one client.
 
     Attributes:
       gradients: gradient evaluations in a local step, each on one mini-batch, whatever its size.
       vector_operations: elementwise operations in a local step beyond that of SGD, in units of one operation on each
-        parameter: 1 is what an addition to the gradient costs. Counted in the program as it is written, before any
-        compilation.
-      bytes_down: what the server sends to a client in a round.
-      bytes_up: what a client sends back.
+        parameter: 1 is the cost of an addition to the gradient. Counted in the traced program, before compilation.
+      bytes_down: from the server to a client in a round.
+      bytes_up: from the client to the server.
     """
 
     gradients: int
@@ -39,7 +38,7 @@ class ClientCost(NamedTuple):
     bytes_up: int
 
     def of(self, work: Mapping[str, Any]) -> dict[str, Any]:
-        """What all clients did, given the numbers of ``local_steps`` and ``participants``."""
+        """Cost of all clients, given the numbers of ``local_steps`` and ``participants``."""
         steps, messages = int(work["local_steps"]), int(work["participants"])
         return {
             "gradient_evaluations": steps * self.gradients,
@@ -60,22 +59,36 @@ def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Up
     """
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(downlink.start))
     carry = jax.eval_shape(client.begin, downlink)
-    calls: list[Params] = []
+    counter = _Gradients()
 
-    def direction(start, carry, downlink, batch, gradients):
-        def grad_fn(w, batch):
-            del batch
-            calls.append(w)
-            return gradients[len(calls) - 1] if gradients else jax.tree.map(jnp.zeros_like, w)
-
-        return client.direction(grad_fn, start, carry, downlink, batch)
+    def direction(
+        start: Params, carry: Any, downlink: Downlink, batch: Batch, gradients: Sequence[Params]
+    ) -> tuple[Params, Any]:
+        return client.direction(counter.restart(gradients), start, carry, downlink, batch)
 
     jax.eval_shape(direction, downlink.start, carry, downlink, batch, [])
-    number = len(calls)
-    calls.clear()
+    number = counter.calls
     traced = jax.make_jaxpr(direction)(downlink.start, carry, downlink, batch, [downlink.start] * number)
     operations = _elementwise(traced.jaxpr) / max(parameters, 1)
     return ClientCost(number, round(operations, 2), _num_bytes(downlink), _num_bytes(uplink))
+
+
+class _Gradients:
+    """A ``grad_fn`` that counts its calls and computes nothing."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.given: Sequence[Params] = ()
+
+    def restart(self, gradients: Sequence[Params]) -> Callable[[Params, Batch], Params]:
+        """A ``grad_fn`` that returns these one after the other, or zeros where there are none."""
+        self.calls, self.given = 0, gradients
+        return self
+
+    def __call__(self, w: Params, batch: Batch) -> Params:
+        del batch
+        self.calls += 1
+        return self.given[self.calls - 1] if self.given else jax.tree.map(jnp.zeros_like, w)
 
 
 def _num_bytes(message: Any) -> int:

@@ -3,29 +3,64 @@
 All at once (``vmap``), one after another (``map``), in chunks, and divided among the devices of a mesh.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-Mapper = Callable[..., Any]
-"""``(fn, shared, inputs, into=None) -> outputs``: ``fn(shared, entry)`` for every entry of the leading axis of
-``inputs``. ``into`` is a pytree like the outputs whose memory may be overwritten with them: a loop that carries the
-outputs of its last turn back in saves filling fresh memory with zeros, which costs as much as a pass over it."""
+One = Callable[[Any, Any], Any]
+"""``(shared, entry) -> output``, for one client."""
 
-Accumulator = Callable[..., tuple[Any, Any]]
-"""``(fn, accumulate, shared, inputs) -> (total, kept)``: calls ``fn(shared, entry)`` for every entry and
-``accumulate(shared, entries, outputs) -> (total, kept)`` for every chunk of them. Returns the sum of all totals, and
-what is kept of each entry, with a leading axis as long as that of ``inputs``."""
+Accumulate = Callable[[Any, Any, Any], tuple[Any, Any]]
+"""``(shared, entries, outputs) -> (total, kept)``, for a chunk of clients; their entries, outputs and what is kept have
+a leading axis of the chunk's length."""
+
+
+@runtime_checkable
+class Mapper(Protocol):
+    """Calls a function for every client."""
+
+    def __call__(self, one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
+        """Stacks ``one(shared, entry)`` for every entry of the leading axis of ``inputs``.
+
+        Args:
+          one: called with ``shared`` and an entry.
+          shared: the same for all entries.
+          inputs: a pytree with a leading axis.
+          into: a pytree like the outputs whose buffers may be overwritten with them; default None. A loop that carries
+            the outputs of its last turn back in saves filling new buffers with zeros, which costs as much as a pass
+            over them.
+        """
+        ...
+
+
+@runtime_checkable
+class Accumulator(Protocol):
+    """Calls a function for every client and adds up what comes of it."""
+
+    def __call__(self, one: One, accumulate: Accumulate, shared: Any, inputs: Any) -> tuple[Any, Any]:
+        """Calls ``one`` for every entry of ``inputs`` and ``accumulate`` for every chunk of them.
+
+        Args:
+          one: called with ``shared`` and an entry.
+          accumulate: called with ``shared``, the entries of a chunk and the outputs of ``one``.
+          shared: the same for all entries.
+          inputs: a pytree with a leading axis.
+
+        Returns:
+          The sum of all totals, and what is kept of each entry, with a leading axis as long as that of ``inputs``.
+        """
+        ...
 
 
 class Walk(NamedTuple):
     """The way over an axis of clients.
 
     Attributes:
-      clients_axis: ``"vmap"`` or ``"map"``.
+      clients_axis: ``"vmap"`` (all at once, batched) or ``"map"`` (one after another, or in chunks).
       clients_per_chunk: with ``"map"``, how many run at once; None for one.
     """
 
@@ -33,88 +68,91 @@ class Walk(NamedTuple):
     clients_per_chunk: int | None = None
 
 
-def make_mapper(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | None) -> Mapper:
+def make_mapper(walk: Walk, mesh: Mesh | None) -> Mapper:
     """How one client's work is repeated for the cohort.
 
     Args:
-      clients_axis: ``"vmap"`` (all at once, batched) or ``"map"`` (one after another).
-      clients_per_chunk: with ``"map"``, how many run at once; default 1.
+      walk: the way over the axis, or over a device's share of it.
       mesh: devices among which the axis is divided, or None.
     """
-
-    def on_one_device(fn, shared, inputs, into=None):
-        one = lambda entry: fn(shared, entry)
-        if clients_axis == "vmap":
-            return jax.vmap(one)(inputs)
-        return _walk(one, lambda _, outputs: ((), outputs), inputs, clients_per_chunk or 1, into)[1]
-
+    on_one_device = functools.partial(_map_on_one_device, walk)
     if mesh is None:
         return on_one_device
     split = PartitionSpec(mesh.axis_names)
 
-    def on_all_devices(fn, shared, inputs, into=None):
-        share = lambda shared, rows, into: on_one_device(fn, shared, rows, into)
+    def on_all_devices(one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
+        share = functools.partial(on_one_device, one)
         specs = (PartitionSpec(), split, split)
         return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(shared, inputs, into)
 
     return on_all_devices
 
 
-def make_accumulator(clients_axis: str, clients_per_chunk: int | None, mesh: Mesh | None) -> Accumulator:
-    """How the clients' results are added up as they come: no more than a chunk of them lies in memory at a time.
+def make_accumulator(walk: Walk, mesh: Mesh | None) -> Accumulator:
+    """How the clients' results are added up as they come: no more than a chunk of them is kept at a time.
 
-    Arguments as for :func:`make_mapper`. Each device adds up its share, and the devices' totals are added in one
-    all-reduce.
+    Each device adds up its share, and the devices' totals are added in one all-reduce.
+
+    Args:
+      walk: the way over the axis, or over a device's share of it.
+      mesh: devices among which the axis is divided, or None.
     """
-
-    def on_one_device(fn, accumulate, shared, inputs):
-        one, accumulated = (
-            lambda entry: fn(shared, entry),
-            lambda entries, outputs: accumulate(shared, entries, outputs),
-        )
-        if clients_axis == "vmap":
-            return accumulated(inputs, jax.vmap(one)(inputs))
-        return _walk(one, accumulated, inputs, clients_per_chunk or 1, None)
-
     if mesh is None:
-        return on_one_device
+        return functools.partial(_accumulate_on_one_device, walk)
     split = PartitionSpec(mesh.axis_names)
 
-    def on_all_devices(fn, accumulate, shared, inputs):
-        def share(shared, rows):
-            total, kept = on_one_device(fn, accumulate, shared, rows)
-            return jax.lax.psum(total, mesh.axis_names), kept
-
+    def on_all_devices(one: One, accumulate: Accumulate, shared: Any, inputs: Any) -> tuple[Any, Any]:
+        share = functools.partial(_accumulate_on_one_device, walk, one, accumulate, axis_names=mesh.axis_names)
         specs = (PartitionSpec(), split)
         return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)(shared, inputs)
 
     return on_all_devices
 
 
-def _walk(
+def _map_on_one_device(walk: Walk, one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
+    """A :class:`Mapper` without a mesh."""
+    of_entry = functools.partial(one, shared)
+    if walk.clients_axis == "vmap":
+        return jax.vmap(of_entry)(inputs)
+    return _in_chunks(of_entry, lambda _, outputs: ((), outputs), inputs, walk.clients_per_chunk or 1, into)[1]
+
+
+def _accumulate_on_one_device(
+    walk: Walk, one: One, accumulate: Accumulate, shared: Any, inputs: Any, *, axis_names: tuple[str, ...] = ()
+) -> tuple[Any, Any]:
+    """An :class:`Accumulator` on one device, or on one of those that ``axis_names`` span."""
+    of_entry, of_chunk = functools.partial(one, shared), functools.partial(accumulate, shared)
+    if walk.clients_axis == "vmap":
+        total, kept = of_chunk(inputs, jax.vmap(of_entry)(inputs))
+    else:
+        total, kept = _in_chunks(of_entry, of_chunk, inputs, walk.clients_per_chunk or 1, None)
+    return (jax.lax.psum(total, axis_names) if axis_names else total), kept
+
+
+def _in_chunks(
     one: Callable[[Any], Any], accumulate: Callable[[Any, Any], tuple[Any, Any]], inputs: Any, chunk: int, into: Any
 ) -> tuple[Any, Any]:
-    """``one`` for every entry, ``chunk`` of them at once.
+    """Calls ``one`` for every entry, ``chunk`` of them at once, and ``accumulate`` for every chunk.
 
     Returns:
-      ``(total, rows)``: the sum and the rows of what ``accumulate`` returns for the chunks; the rows in the memory of
+      ``(total, rows)``: the sum and the rows of what ``accumulate`` returns for the chunks; the rows in the buffers of
       ``into`` if that is given.
     """
     size = jax.tree.leaves(inputs)[0].shape[0]
 
-    def block(start, length):
+    def of_chunk(start: Any, length: int) -> tuple[Any, Any]:
         entries = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, length), inputs)
         if length == 1:  # not a batch of one: a convolution over a batch of filters is another program
             return accumulate(entries, jax.tree.map(lambda y: y[None], one(jax.tree.map(lambda x: x[0], entries))))
         return accumulate(entries, jax.vmap(one)(entries))
 
-    def advance(start, length, carry):
+    def advance(start: Any, length: int, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         total, out = carry
-        part, rows = block(start, length)
+        part, rows = of_chunk(start, length)
         out = jax.tree.map(lambda o, y: jax.lax.dynamic_update_slice_in_dim(o, y, start, 0), out, rows)
         return jax.tree.map(jnp.add, total, part), out
 
-    total, rows = jax.eval_shape(lambda: block(0, 1))
+    total, rows = jax.eval_shape(lambda: of_chunk(0, 1))
     total = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), total)
     if into is None:
         into = jax.tree.map(lambda like: jnp.zeros((size, *like.shape[1:]), like.dtype), rows)

@@ -1,10 +1,12 @@
 """The extra ``dissimilarity``: how far each client's model moved in what it predicts on the client's own data."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
@@ -14,7 +16,7 @@ from fedjax_drag.types import DISSIMILARITIES, Batch, Deltas, Params
 _BATCH = 250  # examples predicted at once; bounds the memory of activations
 
 
-def flattened(a: jax.Array, b: jax.Array, count: Any) -> jax.Array:
+def flattened(a: Float[Array, "examples classes"], b: Float[Array, "examples classes"], count: Any) -> Float[Array, ""]:
     """1-D Wasserstein distance between all probabilities of ``a`` and all of ``b``.
 
     Args:
@@ -31,7 +33,9 @@ def flattened(a: jax.Array, b: jax.Array, count: Any) -> jax.Array:
     return jnp.abs(rising[0] - rising[1]).sum() / jnp.maximum(count * a.shape[1], 1)
 
 
-def class_histogram(a: jax.Array, b: jax.Array, count: Any) -> jax.Array:
+def class_histogram(
+    a: Float[Array, "examples classes"], b: Float[Array, "examples classes"], count: Any
+) -> Float[Array, ""]:
     """1-D Wasserstein distance over the class index between the mean distributions of ``a`` and of ``b``.
 
     Args:
@@ -66,13 +70,17 @@ def requested(needs: Iterable[str]) -> str | None:
     return names[0] if names else None
 
 
+Dissimilarity = Callable[[Batch, Params, Deltas, jax.Array | Batch, jax.Array], jax.Array]
+"""``(train, start, deltas, examples, counts) -> dissimilarity [S]``; ``examples`` as ``gather`` takes them."""
+
+
 def make_dissimilarity(
     kind: str,
     apply: Callable[[Params, jax.Array], jax.Array],
     preprocess: Callable[[jax.Array], jax.Array],
     over_clients: Mapper,
-) -> Callable[[Batch, Params, Deltas, jax.Array | Batch, jax.Array], jax.Array]:
-    """Builds ``(train, start, deltas, rows, counts) -> dissimilarity [S]``; of ``rows``, each as ``gather`` takes it.
+) -> Dissimilarity:
+    """Builds the dissimilarity of a cohort's clients.
 
     Each client compares the softmax predictions of the model it was sent, ``start``, with those of the model that it
     uploads, ``start + delta``: for a malicious client that is the forged one. The examples are all of the client's
@@ -91,30 +99,49 @@ def make_dissimilarity(
     """
     distance, largest = DISTANCES[kind]
 
-    def of_client(shared, entry):
-        train, start = shared
-        delta, row, count = entry
-        models, most = (start, tree.move(start, delta)), jax.tree.leaves(row)[0].shape[0]
-        size = min(_BATCH, most)
-
-        def predict(index):
-            places = jnp.minimum(index * size + jnp.arange(size), most - 1)
-            x = gather(train, row, places, preprocess).x
-            return [jax.nn.softmax(tree.accurate(apply(params, x))) for params in models]
-
-        def write(index, predictions):
-            return [
-                jax.lax.dynamic_update_slice_in_dim(kept, new, index * size, 0)
-                for kept, new in zip(predictions, predict(index), strict=True)
-            ]
-
-        length = -(-most // size) * size
-        blank = [jnp.zeros((length, *p.shape[1:]), p.dtype) for p in jax.eval_shape(predict, 0)]
-        before, after = jax.lax.fori_loop(0, -(-count // size), write, blank)
+    def of_client(shared: tuple[Batch, Params], entry: tuple[Params, Any, jax.Array]) -> Float[Array, ""]:
+        (train, start), (delta, examples, count) = shared, entry
+        models, longest = (start, tree.move(start, delta)), jax.tree.leaves(examples)[0].shape[0]
+        predict = functools.partial(_predict, apply, models, lambda places: gather(train, examples, places, preprocess))
+        before, after = _in_batches(predict, longest, count)
         moved = distance(before, after, count)
         return jnp.where(jnp.isfinite(moved), moved, largest(before.shape[1]))
 
-    def dissimilarity(train, start, deltas, rows, counts):
-        return over_clients(of_client, (train, start), (deltas, rows, counts))
+    def dissimilarity(
+        train: Batch, start: Params, deltas: Deltas, examples: jax.Array | Batch, counts: jax.Array
+    ) -> Float[Array, " clients"]:
+        return over_clients(of_client, (train, start), (deltas, examples, counts))
 
     return dissimilarity
+
+
+def _predict(
+    apply: Callable[[Params, jax.Array], jax.Array],
+    models: tuple[Params, ...],
+    fetch: Callable[[jax.Array], Batch],
+    places: Int[Array, " batch"],
+) -> list[Float[Array, "batch classes"]]:
+    """What each model predicts for the examples at ``places``."""
+    x = fetch(places).x
+    return [jax.nn.softmax(tree.accurate(apply(params, x))) for params in models]
+
+
+def _in_batches(
+    predict: Callable[[jax.Array], list[jax.Array]], longest: int, count: Int[Array, ""]
+) -> list[Float[Array, "examples classes"]]:
+    """Predicts the first ``count`` of a list of ``longest`` examples, one batch after another.
+
+    Returns:
+      Of each model ``[L', C]``, L' being ``longest`` rounded up to whole batches; zeros after the last batch.
+    """
+    size = min(_BATCH, longest)
+
+    def write(index: jax.Array, predictions: list[jax.Array]) -> list[jax.Array]:
+        places = jnp.minimum(index * size + jnp.arange(size), longest - 1)
+        pairs = zip(predictions, predict(places), strict=True)
+        return [jax.lax.dynamic_update_slice_in_dim(kept, new, index * size, 0) for kept, new in pairs]
+
+    length = -(-longest // size) * size
+    shapes = jax.eval_shape(predict, jax.ShapeDtypeStruct((size,), jnp.int32))
+    blank = [jnp.zeros((length, *shape.shape[1:]), shape.dtype) for shape in shapes]
+    return jax.lax.fori_loop(0, -(-count // size), write, blank)

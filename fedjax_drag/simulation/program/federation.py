@@ -1,4 +1,4 @@
-"""The federation as arrays: examples once, clients as rows of indices."""
+"""The federation as arrays: one copy of the examples, and clients as rows of indices into it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,11 +21,11 @@ class Federation(NamedTuple):
       train: every training example, as stored.
       rows: ``[M, L]`` int32, each client's indices into ``train``, in random order, padded.
       counts: ``[M]`` int32, how many entries of a row are real.
-      malicious: ``[M]`` bool, who is malicious for the whole run.
+      malicious: ``[M]`` bool, clients that are malicious for the whole run.
       root_row: ``[R]`` int32, the server's root data, padded; empty if no rule needs it.
       root_count: how many entries of ``root_row`` are real, int32 scalar.
       malicious_per_cohort: how many clients of each cohort are malicious, drawn anew in every round, int32 scalar;
-        None if ``malicious`` says who is.
+        None if ``malicious`` holds for the whole run.
     """
 
     train: Batch
@@ -45,8 +45,8 @@ def count_malicious(
     Args:
       num_clients: M.
       cohort_size: S.
-      fraction: of them all, rounded to the nearest number of clients.
-      number: how many they are; instead of ``fraction``.
+      fraction: share of malicious clients, rounded to the nearest number of clients.
+      number: of malicious clients; instead of ``fraction``.
       of: ``"federation"`` or ``"cohort"``.
 
     Raises:
@@ -54,10 +54,10 @@ def count_malicious(
     """
     checks.one_of("byzantine_of", of, ("federation", "cohort"))
     checks.in_range("byzantine_fraction", fraction, 0.0, 1.0)
-    everybody = num_clients if of == "federation" else cohort_size
+    clients = num_clients if of == "federation" else cohort_size
     if number is None:
-        return round(fraction * everybody)
-    checks.count("num_byzantine", number, 0, everybody)
+        return round(fraction * clients)
+    checks.count("num_byzantine", number, 0, clients)
     if fraction:
         raise ValueError(f"num_byzantine={number}, byzantine_fraction={fraction}: must be one of the two")
     return number
@@ -82,8 +82,8 @@ def choose_root(
     """Draws the server's root data.
 
     From benign clients they are drawn in equal parts: rows are in random order, so a prefix of each is a random part
-    of it, and what a small client cannot give is taken evenly from the others. From all clients together they are
-    drawn uniformly at random.
+    of it, and what a client with few examples lacks is taken evenly from the others. From all clients they are drawn
+    uniformly at random.
 
     Args:
       data: a partitioned data set.
@@ -116,13 +116,13 @@ def choose_root(
     if wanted > held:
         holders = "the clients hold" if source == "all" else "the benign clients hold"
         raise ValueError(f"root_bias={bias}: needs {wanted} examples of class 0; {holders} {held}")
-    biased = _taken_evenly(of_class, wanted)
+    biased = _take_evenly(of_class, wanted)
     rest = [row[~np.isin(row, biased)] for row in pools]
-    return np.concatenate([biased, _taken_evenly(rest, root_size - wanted)]).astype(np.int32)
+    return np.concatenate([biased, _take_evenly(rest, root_size - wanted)]).astype(np.int32)
 
 
 def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> list[np.ndarray]:
-    """What root data may be drawn from: each benign client's examples, or all examples at once, in random order."""
+    """Lists of examples for root data, in random order: one for each benign client, or one of all examples."""
     checks.one_of("root_source", source, ROOT_SOURCES)
     assert data.rows is not None
     assert data.counts is not None
@@ -132,14 +132,14 @@ def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int
     return [np.random.default_rng([seed, 2]).permutation(np.unique(everything))]
 
 
-def _taken_evenly(rows: Sequence[np.ndarray], total: int) -> np.ndarray:
+def _take_evenly(rows: Sequence[np.ndarray], total: int) -> np.ndarray:
     """The beginnings of rows, ``total`` entries in all."""
     quota = _even_quotas(np.array([len(row) for row in rows]), total)
     return np.concatenate([row[:take] for row, take in zip(rows, quota, strict=True)])
 
 
 def _even_quotas(available: np.ndarray, total: int) -> np.ndarray:
-    """Splits ``total`` as evenly as ``available`` allows: everybody gives ``min(available, level)``."""
+    """Splits ``total`` as evenly as ``available`` allows: each client gives ``min(available, level)``."""
     low, high = 0, int(available.max())
     while low < high:  # smallest level that yields enough
         level = (low + high) // 2

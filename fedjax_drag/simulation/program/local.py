@@ -1,38 +1,131 @@
-"""The one local pass: gradient steps on one client, for clients and for the server's root data."""
+"""The local pass: mini-batches and the gradient steps on them, for a client and for the server's root data."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import tree
-from fedjax_drag.types import Batch, ClientRule, Downlink, Uplink
+from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
+from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program.work import FULL, ClientInput, LocalResult, LocalTraining, RoundInput, Work
+from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
+
+ClientPass = Callable[[ClientRule, RoundInput, ClientInput], LocalResult]
+"""One client's work in a round."""
+
+LossFn = Callable[[Params, Batch], jax.Array]
+"""``(params, batch) -> scalar``, the mean loss of the batch's real examples."""
 
 
-class LocalResult(NamedTuple):
-    """What a local pass produces.
+class Drawn(NamedTuple):
+    """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.
 
     Attributes:
-      uplink: the client's message.
-      loss: mean mini-batch loss over the pass (scalar).
-      steps: local steps taken, int32 scalar.
+      places: in the client's list of examples.
+      augmentation_key: of its augmentation; None without one.
     """
 
-    uplink: Uplink
-    loss: jax.Array
-    steps: jax.Array
+    places: Int[Array, "*steps batch"]
+    augmentation_key: PRNGKeyArray | None
+
+
+class Position(NamedTuple):
+    """Where a local pass is.
+
+    Attributes:
+      params: of the client.
+      carry: what the client rule carries from step to step.
+      optimizer: state of the local optimizer; ``()`` without one.
+    """
+
+    params: Params
+    carry: Any
+    optimizer: Any
+
+
+def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
+    """Builds one client's work in a round: the keys, the mini-batches, the local pass.
+
+    Args:
+      attack: whose ``poison`` changes what malicious clients train on, or None.
+      work: what the clients do; ``model`` and ``training`` are read.
+    """
+    model, training = work.model, work.training
+
+    def client_pass(client: ClientRule, shared: RoundInput, own: ClientInput) -> LocalResult:
+        key_of = functools.partial(sampling.client_key, shared.key, round_index=shared.round, client_id=own.client_id)
+        longest = jax.tree.leaves(own.examples)[0].shape[0]
+        places, real = draw_batches(training, key_of("batches"), own.num_examples, longest)
+        keys = None if training.augmentation is None else jax.random.split(key_of("augmentation"), len(places))
+        return local_pass(
+            client,
+            model.mean_loss,
+            shared.downlink._replace(own=own.downlink),
+            fetch=functools.partial(_fetch, work, attack, shared, own),
+            drawn=Drawn(places, keys),
+            step_size=training.step_size(shared.round) if callable(training.step_size) else training.step_size,
+            real=real,
+            optimizer=training.optimizer,
+        )
+
+    return client_pass
+
+
+def draw_batches(
+    training: LocalTraining, key: PRNGKeyArray, num_examples: Int[Array, ""], longest: int
+) -> tuple[Int[Array, "steps batch"], Bool[Array, "steps batch"] | None]:
+    """Draws the mini-batches of a local pass.
+
+    Args:
+      training: says how many, and how large.
+      key: of the draw.
+      num_examples: how many entries of the client's list are real.
+      longest: entries of the list, padding included.
+
+    Returns:
+      Places in the list ``[U, B]``, and which of them are real ``[U, B]``, or None if all are.
+    """
+    if training.local_steps is None:
+        assert training.local_epochs is not None
+        return draw_epochs(key, num_examples, training.local_epochs, batch_length(training, longest), longest)
+    if training.batch_size == FULL:
+        return whole_batches(num_examples, training.local_steps, longest)
+    return draw_positions(key, num_examples, training.local_steps, batch_length(training, longest)), None
+
+
+def batch_length(training: LocalTraining, longest: int) -> int:
+    """Examples in a mini-batch, padding included, where lists of examples have ``longest`` entries."""
+    return longest if isinstance(training.batch_size, str) else training.batch_size
+
+
+def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
+    """The examples of one mini-batch: augmented, and of a malicious client poisoned."""
+    batch = gather(shared.federation.train, own.examples, drawn.places, work.model.preprocess)
+    if drawn.augmentation_key is not None:
+        assert work.training.augmentation is not None
+        batch = batch._replace(x=work.training.augmentation(drawn.augmentation_key, batch.x))
+    if attack is None or attack.poison is None:
+        return batch
+    # The same key in every round: an example is poisoned in the same way whenever it is drawn.
+    key = jax.random.fold_in(sampling.stream(shared.key, "poison"), own.client_id)
+    about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": work.model.num_classes}
+    return tree.where(own.malicious, attack.poison(key, batch, **about), batch)
 
 
 def local_pass(
     client: ClientRule,
-    loss_fn: Callable[[Any, Batch], jax.Array],
+    loss_fn: LossFn,
     downlink: Downlink,
     fetch: Callable[[Any], Batch],
     drawn: Any,
     step_size: Any,
-    real: jax.Array | None = None,
+    *,
+    real: Bool[Array, "steps batch"] | None = None,
     optimizer: optax.GradientTransformation | None = None,
 ) -> LocalResult:
     """Runs ``w -= step_size * direction`` once for every mini-batch.
@@ -42,44 +135,46 @@ def local_pass(
       loss_fn: ``(params, batch) -> scalar``; of the batch's real examples.
       downlink: what the server sent to this client.
       fetch: from a mini-batch as it was drawn to the examples of this client.
-      drawn: the mini-batches of the pass, such as places in the client's list ``[U, B]``; a pytree, leading ``[U]``.
+      drawn: the mini-batches of the pass, such as :class:`Drawn`; a pytree with a leading axis ``[U]``.
       step_size: eta > 0.
       real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
-      optimizer: what turns a direction into the one that is followed; starts afresh. Default the direction itself.
+      optimizer: turns a direction into the one that is followed; its state starts anew. Default the direction itself.
     """
 
-    def step(carry, one, counts):
-        w, memory, trail = carry
+    def step(position: Position, one: Any, counts: jax.Array | None) -> tuple[Position, jax.Array]:
+        w, carry, trail = position
         batch = fetch(one)
         if counts is not None:
             batch = batch._replace(real=counts)
         loss, gradient = jax.value_and_grad(loss_fn)(w, batch)
-
-        def grad_fn(at, on):
-            # The usual question is answered by what gave the loss: no second forward pass.
-            return gradient if at is w and on is batch else jax.grad(loss_fn)(at, on)
-
-        direction, memory = client.direction(grad_fn, w, memory, downlink, batch)
+        grad_fn = functools.partial(_gradient, loss_fn, w, batch, gradient)
+        direction, carry = client.direction(grad_fn, w, carry, downlink, batch)
         if optimizer is not None:
             direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
             direction, trail = optimizer.update(direction, trail, w)
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
-        return (w, memory, trail), loss
+        return Position(w, carry, trail), loss
+
+    # A loop to the client's own end: of clients that run at once, those that are done keep what they have.
+    def own_step(index: jax.Array, carry: tuple[Position, jax.Array]) -> tuple[Position, jax.Array]:
+        position, total = carry
+        position, loss = step(position, *jax.tree.map(lambda x: x[index], (drawn, real)))
+        return position, total + loss.astype(total.dtype)
 
     trail = () if optimizer is None else optimizer.init(downlink.start)
-    start = (downlink.start, client.begin(downlink), trail)
+    start = Position(downlink.start, client.begin(downlink), trail)
     if real is None:
-        (w, memory, _), losses = jax.lax.scan(lambda carry, one: step(carry, one, None), start, drawn)
-        num_steps = jax.tree.leaves(drawn)[0].shape[0]
+        end, losses = jax.lax.scan(lambda position, one: step(position, one, None), start, drawn)
+        num_steps, loss = jax.tree.leaves(drawn)[0].shape[0], losses.mean()
     else:
-        # A loop to the client's own end: among clients that run at once those that are done keep what they have.
-        def own_step(index, carry):
-            after, loss = step(carry[0], jax.tree.map(lambda x: x[index], drawn), real[index])
-            return after, carry[1] + loss.astype(carry[1].dtype)
-
         num_steps = real.any(1).sum()
-        (w, memory, _), losses = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
-    aux = client.report(downlink, w, memory, num_steps * jnp.asarray(step_size))
-    uplink = Uplink(tree.subtract(w, downlink.start), aux)
-    loss = losses.mean() if real is None else losses / num_steps
-    return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32))
+        end, total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
+        loss = total / num_steps
+    aux = client.report(downlink, end.params, end.carry, num_steps * jnp.asarray(step_size))
+    return LocalResult(Uplink(tree.subtract(end.params, downlink.start), aux), loss, jnp.asarray(num_steps, jnp.int32))
+
+
+def _gradient(loss_fn: LossFn, w: Params, batch: Batch, gradient: Params, at: Params, on: Batch) -> Params:
+    """The gradient at ``at`` on the batch ``on``; at ``w`` on ``batch`` it is ``gradient``, computed already."""
+    # No second forward pass for the usual call.
+    return gradient if at is w and on is batch else jax.grad(loss_fn)(at, on)

@@ -1,12 +1,15 @@
 """A run as pure functions: rounds, evaluation, and one client's work by itself."""
 
 import dataclasses
-from collections.abc import Callable
+import enum
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
@@ -14,18 +17,62 @@ from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import LocalResult
-from fedjax_drag.simulation.program.round import FULL, RunState, Work, make_client_pass, make_round
-from fedjax_drag.types import Algorithm, Attack, Params
+from fedjax_drag.simulation.program.local import ClientPass, batch_length, make_client_pass
+from fedjax_drag.simulation.program.round import Round, make_round
+from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
+from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, Uplink
 
-SUMMED = {"train_loss": np.float32} | dict.fromkeys(
-    ("num_rejected", "participants", "local_steps", "slowest_steps"), np.int32
-)
-"""Metrics, where a round has them, that a row of the history has from all rounds since the row before."""
+Metrics = dict[str, jax.Array]
+"""Metrics of a round by name: scalars, or ``[S]``, an entry for each client."""
 
+
+class Kind(enum.Enum):
+    """What a row of the history has of a metric that is accumulated over rounds."""
+
+    SUM = "sum over the rounds since the row before"
+    MEAN = "mean over the rounds since the row before"
+
+
+class Accumulated(NamedTuple):
+    """A scalar metric that is accumulated over rounds."""
+
+    kind: Kind
+    dtype: Any
+
+
+ACCUMULATED: Mapping[str, Accumulated] = {
+    "train_loss": Accumulated(Kind.MEAN, np.float32),
+    "num_rejected": Accumulated(Kind.SUM, np.int32),
+    "participants": Accumulated(Kind.SUM, np.int32),
+    "local_steps": Accumulated(Kind.SUM, np.int32),
+    "slowest_steps": Accumulated(Kind.SUM, np.int32),
+}
+"""The metrics that are accumulated, where a round has them; a row has all others from the evaluated round."""
+
+TEST_NAMES = {"accuracy": "test_accuracy", "loss": "test_loss", "attack_success_rate": "attack_success_rate"}
+"""Names in the history of what is evaluated: of the parameters."""
+
+OUTPUT_NAMES = {
+    "accuracy": "output_accuracy",
+    "loss": "output_loss",
+    "attack_success_rate": "output_attack_success_rate",
+}
+"""The same of the algorithm's output, where that is another model."""
 
 TIMED_STEPS = 10
 """Local steps of :attr:`Programs.client`."""
+
+
+class Totals(NamedTuple):
+    """What is accumulated over rounds.
+
+    Attributes:
+      sums: of :data:`ACCUMULATED` metrics, by name.
+      diverged_at: the first round after which a parameter was not finite, or 0; int32 scalar.
+    """
+
+    sums: dict[str, Any]
+    diverged_at: Any
 
 
 class Programs(NamedTuple):
@@ -34,109 +81,154 @@ class Programs(NamedTuple):
     Attributes:
       init: ``(key) -> state``.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
-        metrics of the last of them, and the sums of :data:`SUMMED` ones continued from ``totals``, which also has
-        ``diverged_at``: the first round after which a parameter is not finite, or 0.
+        metrics of the last of them, and the :class:`Totals` continued from ``totals``.
       evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
     """
 
-    init: Callable[[jax.Array], RunState]
-    advance: Callable[..., tuple[RunState, dict[str, jax.Array]]]
-    evaluate: Callable[..., dict[str, jax.Array]]
-    client: Callable[..., LocalResult]
+    init: Callable[[PRNGKeyArray], RunState]
+    advance: Callable[..., tuple[RunState, Metrics, Totals]]
+    evaluate: Callable[[RunState, Batch], dict[str, jax.Array]]
+    client: Callable[[Federation, PRNGKeyArray, RunState], LocalResult]
 
 
-def make_programs(
-    algorithm: Algorithm,
-    attack: Attack | None,
-    work: Work,
-    init_params: Callable[[jax.Array], Any],
-    diagnostics: bool = True,
-) -> Programs:
+def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagnostics: bool = True) -> Programs:
     """Builds the pure functions of a run.
 
     Args:
       algorithm: the method.
       attack: what malicious clients do, or None.
       work: what the clients do.
-      init_params: ``(key) -> params``.
-      diagnostics: whether to report per-client metrics; what nobody reads is not computed.
+      diagnostics: whether to report per-client metrics; what is not reported is not computed.
     """
-    round_fn = make_round(algorithm, attack, work)
 
-    def init(key):
-        params = init_params(sampling.stream(key, "init"))
+    def init(key: PRNGKeyArray) -> RunState:
+        params = work.model.init(sampling.stream(key, "init"))
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
         return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update)
 
-    def advance(federation, key, state, totals, stop):
-        def reported_round(state, scratch=None):
-            after, metrics, scratch = round_fn(federation, key, state, scratch)
-            # Per-client metrics have no fixed shape in the state: they leave through the history alone.
-            after = tree.settle(after, state)
-            return after, {name: x for name, x in metrics.items() if diagnostics or not jnp.ndim(x)}, scratch
-
-        def one_round(_, carry):
-            state, _, totals, scratch = carry
-            state, metrics, scratch = reported_round(state, scratch)
-            grown = {
-                name: totals[name] + metrics[name].astype(totals[name].dtype) for name in totals if name in metrics
-            }
-            grown["diverged_at"] = jnp.where(
-                (totals["diverged_at"] > 0) | _finite(state.params), totals["diverged_at"], state.round
-            )
-            return state, metrics, totals | grown, scratch
-
-        metrics, scratch = jax.tree.map(_blank, jax.eval_shape(reported_round, state)[1:])
-        return jax.lax.fori_loop(state.round, stop, one_round, (state, metrics, totals, scratch))[:3]
-
-    goal = attack.goal if attack else None
-    measure = make_evaluate(work.apply, work.loss, work.preprocess, work.num_classes, goal, work.mesh)
-
-    def evaluate(state, test):
-        metrics = measure(state.params, test)
-        if algorithm.output is None:
-            return metrics
-        handed_out = measure(algorithm.output(state.params, state.algorithm), test)
-        return metrics | {f"output_{name.removeprefix('test_')}": value for name, value in handed_out.items()}
-
-    client_pass = make_client_pass(None, dataclasses.replace(work, local_steps=TIMED_STEPS, local_epochs=None))
-
-    def client(federation, key, state):
-        ids = jnp.arange(work.cohort_size)
-        downlink = algorithm.broadcast(state.params, per_client.gather(state.algorithm, ids), ids)
-        own, row, count = jax.tree.map(lambda x: x[0], (downlink.own, federation.rows, federation.counts))
-        shared = federation, key, state.round, downlink._replace(own=())
-        return client_pass(algorithm.client, shared, (ids[0], row, count, jnp.zeros((), bool), own))
-
-    return Programs(init, advance, evaluate, client)
+    training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None)
+    timed_pass = make_client_pass(None, dataclasses.replace(work, training=training))
+    return Programs(
+        init,
+        make_advance(make_round(algorithm, attack, work), diagnostics),
+        _make_evaluate_state(algorithm, attack, work),
+        functools.partial(_first_client, algorithm, work, timed_pass),
+    )
 
 
-def no_totals() -> dict[str, np.ndarray]:
-    """The sums of no rounds."""
-    return {name: np.zeros((), dtype) for name, dtype in (SUMMED | {"diverged_at": np.int32}).items()}
+def make_advance(one_round: Round, diagnostics: bool) -> Callable[..., tuple[RunState, Metrics, Totals]]:
+    """Builds :attr:`Programs.advance`, the loop over rounds.
+
+    Args:
+      one_round: the pure function that is repeated.
+      diagnostics: whether to report per-client metrics.
+    """
+
+    def reported_round(
+        federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
+    ) -> tuple[RunState, Metrics, Any]:
+        after, metrics, scratch = one_round(federation, key, state, scratch)
+        # Per-client metrics have no fixed shape in the state: they leave through the history alone.
+        after = tree.settle(after, state)
+        return after, {name: x for name, x in metrics.items() if diagnostics or not _is_per_client(x)}, scratch
+
+    def advance(
+        federation: Federation, key: PRNGKeyArray, state: RunState, totals: Totals, stop: Int[Array, ""]
+    ) -> tuple[RunState, Metrics, Totals]:
+        return _loop_over_rounds(functools.partial(reported_round, federation, key), state, totals, stop)
+
+    return advance
 
 
-def _finite(params: Params) -> jax.Array:
+def _loop_over_rounds(
+    run_round: Callable[..., tuple[RunState, Metrics, Any]], state: RunState, totals: Totals, stop: Int[Array, ""]
+) -> tuple[RunState, Metrics, Totals]:
+    """Calls ``(state, scratch) -> (state, metrics, scratch)`` up to round ``stop``; one loop, compiled once."""
+
+    def turn(_: Any, carry: tuple[RunState, Metrics, Totals, Any]) -> tuple[RunState, Metrics, Totals, Any]:
+        state, _, totals, scratch = carry
+        state, metrics, scratch = run_round(state, scratch)
+        return state, metrics, _accumulated(totals, metrics, state), scratch
+
+    metrics, scratch = jax.tree.map(_blank, jax.eval_shape(run_round, state)[1:])
+    return jax.lax.fori_loop(state.round, stop, turn, (state, metrics, totals, scratch))[:3]
+
+
+def no_totals() -> Totals:
+    """The totals of no rounds."""
+    sums = {name: np.zeros((), metric.dtype) for name, metric in ACCUMULATED.items()}
+    return Totals(sums, np.zeros((), np.int32))
+
+
+def _accumulated(totals: Totals, metrics: Metrics, after: RunState) -> Totals:
+    """The totals with a round's metrics added, given the state after it."""
+    grown = {name: old + metrics[name].astype(old.dtype) for name, old in totals.sums.items() if name in metrics}
+    finite = (totals.diverged_at > 0) | _is_finite(after.params)
+    return Totals(totals.sums | grown, jnp.where(finite, totals.diverged_at, after.round))
+
+
+def _make_evaluate_state(
+    algorithm: Algorithm, attack: Attack | None, work: Work
+) -> Callable[[RunState, Batch], dict[str, jax.Array]]:
+    """Builds :attr:`Programs.evaluate`."""
+    measure = make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh)
+
+    def evaluate(state: RunState, test: Batch) -> dict[str, jax.Array]:
+        metrics = {TEST_NAMES[name]: value for name, value in measure(state.params, test).items()}
+        if algorithm.output is not None:
+            output = measure(algorithm.output(state.params, state.algorithm), test)
+            metrics |= {OUTPUT_NAMES[name]: value for name, value in output.items()}
+        return metrics
+
+    return evaluate
+
+
+def _first_client(
+    algorithm: Algorithm,
+    work: Work,
+    timed_pass: ClientPass,
+    federation: Federation,
+    key: PRNGKeyArray,
+    state: RunState,
+) -> LocalResult:
+    """:attr:`Programs.client`: the work of the federation's first client, without an attack."""
+    downlink, own = _first_message(algorithm, work, state)
+    row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
+    client = ClientInput(jnp.arange(work.cohort_size)[0], row, count, jnp.zeros((), bool), own)
+    return timed_pass(algorithm.client, RoundInput(federation, key, state.round, downlink), client)
+
+
+def _first_message(algorithm: Algorithm, work: Work, state: RunState) -> tuple[Downlink, Any]:
+    """What the first clients receive, ``own`` being ``()``, and the own part of the very first."""
+    ids = jnp.arange(work.cohort_size)
+    downlink = algorithm.broadcast(state.params, per_client.gather(state.algorithm, ids), ids)
+    return downlink._replace(own=()), jax.tree.map(lambda x: x[0], downlink.own)
+
+
+def cost_of(
+    algorithm: Algorithm, work: Work, programs: Programs, federation: Federation, key: PRNGKeyArray, state: RunState
+) -> ClientCost:
+    """What the algorithm asks of one client; from shapes alone."""
+
+    def messages(federation: Federation, key: PRNGKeyArray, state: RunState) -> tuple[Downlink, Batch, Uplink]:
+        downlink, own = _first_message(algorithm, work, state)
+        length = batch_length(work.training, federation.rows.shape[1])
+        batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), work.model.preprocess)
+        return downlink._replace(own=own), batch, programs.client(federation, key, state).uplink
+
+    return client_cost(algorithm.client, *jax.eval_shape(messages, federation, key, state))
+
+
+def _is_per_client(metric: jax.Array) -> bool:
+    """Whether a metric has an entry for each client."""
+    return bool(jnp.ndim(metric))
+
+
+def _is_finite(params: Params) -> Bool[Array, ""]:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()
 
 
 def _blank(like: Any) -> jax.Array:
     return jnp.zeros(like.shape, like.dtype)
-
-
-def cost_of(
-    algorithm: Algorithm, work: Work, programs: Programs, federation: Federation, key: jax.Array, state: RunState
-) -> ClientCost:
-    """What the algorithm asks of one client; from shapes alone."""
-
-    def messages(federation, key, state):
-        ids = jnp.arange(work.cohort_size)
-        downlink = algorithm.broadcast(state.params, per_client.gather(state.algorithm, ids), ids)
-        size = federation.rows.shape[1] if work.batch_size == FULL else work.batch_size
-        batch = gather(federation.train, federation.rows[0], jnp.zeros(size, jnp.int32), work.preprocess)
-        own = jax.tree.map(lambda x: x[0], downlink.own)
-        return downlink._replace(own=own), batch, programs.client(federation, key, state).uplink
-
-    return client_cost(algorithm.client, *jax.eval_shape(messages, federation, key, state))

@@ -1,104 +1,177 @@
-"""The clients of a round heard one chunk after another, and no more kept of them than sums."""
+"""The server side one chunk of clients after another, of which only sums and a few numbers per client are kept."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool
 
 from fedjax_drag import per_client
 from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
-from fedjax_drag.simulation.program.clients_axis import Accumulator
-from fedjax_drag.simulation.program.local import LocalResult
-from fedjax_drag.types import PER_CLIENT_EXTRAS, Params, State, Sums
+from fedjax_drag.simulation.program.local import ClientPass
+from fedjax_drag.simulation.program.work import ClientInput, Cohort, LocalResult, Outcome, RoundInput, RunState, Work
+from fedjax_drag.types import PER_CLIENT_EXTRAS, Algorithm, Attack, ClientRule, Params, State, Sums
 
 
-class Heard(NamedTuple):
-    """What is left of a round's local passes.
+class Shared(NamedTuple):
+    """What is the same for all clients of a pass over the cohort.
 
     Attributes:
-      total: the sum that the method asked for.
-      benign: the sum of the benign clients' deltas; ``()`` unless wanted.
-      kept: what the method kept of each client, leading axis ``[S]``.
-      local: the clients' results without their messages.
+      round: for the local passes.
+      params: global parameters.
+      state: state of the algorithm without rows of clients.
+      extras: those without an entry for each client.
+      first_pass: whether the sums of this pass prepare the state, bool scalar.
     """
 
-    total: Any
-    benign: Any
-    kept: Any
+    round: RoundInput
+    params: Params
+    state: State
+    extras: dict[str, Any]
+    first_pass: Bool[Array, ""]
+
+
+class Entry(NamedTuple):
+    """What a client brings; every leaf has a leading axis ``[S]``, or that of a chunk.
+
+    Attributes:
+      client: for its local pass.
+      rows: its rows of the algorithm's state, None in the place of everything else.
+      extras: those with an entry for each client.
+    """
+
+    client: ClientInput
+    rows: Any
+    extras: dict[str, Any]
+
+
+class Totals(NamedTuple):
+    """Sums over clients.
+
+    Attributes:
+      algorithm: those that the algorithm finishes its round from.
+      benign: of the benign clients' deltas; ``()`` without an attack.
+    """
+
+    algorithm: Any
+    benign: Params
+
+
+class Kept(NamedTuple):
+    """What is kept of each client, leading axis ``[S]``.
+
+    Attributes:
+      algorithm: what the algorithm keeps.
+      local: its result without the message.
+    """
+
+    algorithm: Any
     local: LocalResult
 
 
-def make_stream(
-    sums: Sums, over_clients: Accumulator, client_pass: Callable[..., LocalResult], wants_benign: bool
-) -> Callable[..., tuple[Params, State, Heard]]:
-    """Builds ``(params, memory, shared, inputs, malicious, **extras) -> (params, state, heard)``.
+class CohortPass(NamedTuple):
+    """What is left of one pass over the cohort."""
+
+    totals: Totals
+    kept: Kept
+
+
+def make_stream(algorithm: Algorithm, attack: Attack | None, work: Work, client_pass: ClientPass) -> Any:
+    """Builds ``(state, cohort, scratch=None) -> (outcome, ())``; nothing of a round is worth using again.
 
     Args:
-      sums: the method's server side.
-      over_clients: how the cohort is gone through.
-      client_pass: one client's work, ``(shared, entry) -> LocalResult`` of an entry of ``inputs``.
-      wants_benign: whether to add up the benign clients' deltas as well.
+      algorithm: a method with sums.
+      attack: which forges no messages, or None.
+      work: what the clients do; with ``execution.accumulate_clients``.
+      client_pass: one client's work.
     """
+    sums, over_clients = algorithm.streamed, work.execution.accumulate_clients
+    assert sums is not None
+    assert over_clients is not None
+    run_client = functools.partial(_run_client, client_pass, algorithm.client)
+    accumulate = functools.partial(_accumulate, sums, attack is not None, work.reject_nonfinite)
 
-    def one(shared, entry):
-        return client_pass(shared[0], entry[0])
-
-    def stream(params, memory, shared, inputs, malicious, /, *, reject_nonfinite, **extras):
-        of_clients = {name: value for name, value in extras.items() if name in PER_CLIENT_EXTRAS}
-        of_all = {name: value for name, value in extras.items() if name not in PER_CLIENT_EXTRAS}
-        entries = inputs, malicious, of_clients, _rows_alone(memory)
-
-        def accumulate(shared, entries, results):
-            params, small, of_all, first_pass = shared[1]
-            _, malicious, of_clients, rows = entries
-            told = of_all | of_clients | {"reject_nonfinite": reject_nonfinite}
-            if sums.needs_first_pass is not None:
-                told |= {"first_pass": first_pass}
-            state = per_client.convert(lambda _, mine: mine, small, rows)
-            total, kept = sums.accumulate(params, results.uplink, state, **told)
-            benign = ()
-            if wants_benign:
-                benign = sum_of_benign(results.uplink.delta, malicious, of_clients.get("valid"))
-            return (total, benign), (kept, results._replace(uplink=()))
-
-        def hear(small, first_pass):
-            given = shared, (params, small, of_all, first_pass)
-            (total, benign), (kept, local) = over_clients(one, accumulate, given, entries)
-            return Heard(total, benign, kept, local)
-
-        told = extras | {"reject_nonfinite": reject_nonfinite}
-        small, heard = _prepared(sums, hear, without_rows(memory), told)
-        state = per_client.convert(lambda _, mine: mine, small, _rows_alone(memory))
-        return *sums.finish(params, heard.total, state, heard.kept, **told), heard
+    def stream(state: RunState, cohort: Cohort, scratch: Any = None) -> tuple[Outcome, tuple[()]]:
+        del scratch
+        rows, extras = _rows_only(cohort.state), cohort.extras | {"reject_nonfinite": work.reject_nonfinite}
+        per_entry = {name: value for name, value in cohort.extras.items() if name in PER_CLIENT_EXTRAS}
+        of_all = {name: value for name, value in cohort.extras.items() if name not in PER_CLIENT_EXTRAS}
+        shared = Shared(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
+        entries = Entry(cohort.clients, rows, per_entry)
+        over_entries = functools.partial(over_clients, run_client, accumulate, inputs=entries)
+        ready, (totals, kept) = _pass_once_or_twice(sums, over_entries, shared, extras)
+        ready = _with_rows(ready, rows)
+        finished = sums.finish(state.params, totals.algorithm, ready, kept.algorithm, **extras)
+        return Outcome(*finished, kept.local, totals.benign), ()
 
     return stream
 
 
-def _prepared(sums: Sums, hear: Callable[..., Heard], state: State, extras: dict[str, Any]) -> tuple[State, Heard]:
-    """The state that the clients were heard with, and what they said; heard twice if they taught it something."""
-    if sums.needs_first_pass is None:
-        return state, hear(state, jnp.zeros((), bool))
-    twice = sums.needs_first_pass(state)
+def _run_client(client_pass: ClientPass, client: ClientRule, shared: Shared, entry: Entry) -> LocalResult:
+    return client_pass(client, shared.round, entry.client)
 
-    def turn(index, carry):
+
+def _accumulate(
+    sums: Sums, sums_benign: bool, reject_nonfinite: bool, shared: Shared, chunk: Entry, results: LocalResult
+) -> tuple[Totals, Kept]:
+    """What a chunk of clients adds to the sums, and what is kept of each of them."""
+    extras = shared.extras | chunk.extras | {"reject_nonfinite": reject_nonfinite}
+    if sums.needs_first_pass is not None:
+        extras["first_pass"] = shared.first_pass
+    state = _with_rows(shared.state, chunk.rows)
+    total, kept = sums.accumulate(shared.params, results.uplink, state, **extras)
+    benign = ()
+    if sums_benign:
+        benign = sum_of_benign(results.uplink.delta, chunk.client.malicious, chunk.extras.get("valid"))
+    return Totals(total, benign), Kept(kept, results._replace(uplink=()))
+
+
+def _pass_once_or_twice(
+    sums: Sums, over_entries: Callable[[Shared], tuple[Totals, Kept]], shared: Shared, extras: dict[str, Any]
+) -> tuple[State, CohortPass]:
+    """Passes over the cohort, twice where the state is not ready for ``accumulate`` before a first pass.
+
+    Args:
+      sums: of the algorithm.
+      over_entries: ``(shared) -> (totals, kept)``, a pass over the cohort.
+      shared: of a pass that is not a first one.
+      extras: of ``absorb_first_pass``.
+
+    Returns:
+      The state that is ready, and what is left of the pass with it.
+    """
+    if sums.needs_first_pass is None:
+        return shared.state, CohortPass(*over_entries(shared))
+    twice = sums.needs_first_pass(shared.state)
+    absorb = functools.partial(_absorb, sums, extras)
+
+    def turn(index: jax.Array, carry: tuple[State, CohortPass]) -> tuple[State, CohortPass]:
         state, _ = carry
         first_pass = twice & (index == 0)
-        heard = hear(state, first_pass)
-
-        def absorbed():
-            assert sums.absorb_first_pass is not None
-            return sums.absorb_first_pass(heard.total, state, heard.kept, **extras)
-
-        return jax.lax.cond(first_pass, absorbed, lambda: state), heard
+        result = CohortPass(*over_entries(shared._replace(state=state, first_pass=first_pass)))
+        return jax.lax.cond(first_pass, lambda: absorb(state, result), lambda: state), result
 
     # One loop of one or two turns, so that the local pass is compiled once.
-    blank = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(hear, state, twice))
-    return jax.lax.fori_loop(0, 1 + twice.astype(jnp.int32), turn, (state, blank))
+    shapes = CohortPass(*jax.eval_shape(over_entries, shared))
+    blank = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
+    return jax.lax.fori_loop(0, 1 + twice.astype(jnp.int32), turn, (shared.state, blank))
 
 
-def _rows_alone(state: State) -> Any:
-    """What a state keeps for every client, and None for all else."""
+def _absorb(sums: Sums, extras: dict[str, Any], state: State, result: CohortPass) -> State:
+    """The state that a first pass has made ready."""
+    assert sums.absorb_first_pass is not None
+    return sums.absorb_first_pass(result.totals.algorithm, state, result.kept.algorithm, **extras)
+
+
+def _with_rows(state: State, rows: Any) -> State:
+    """A state from :func:`~fedjax_drag.per_client.without_rows` with the rows of :func:`_rows_only` in their places."""
+    return per_client.convert(lambda _, mine: mine, state, rows)
+
+
+def _rows_only(state: State) -> Any:
+    """The rows that a state keeps for every client, and None in the place of everything else."""
     keep = lambda node: node if per_client.is_per_client(node) else None
     return jax.tree.map(keep, state, is_leaf=per_client.is_per_client)

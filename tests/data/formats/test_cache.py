@@ -58,7 +58,7 @@ def test_the_second_time_nothing_is_read(folder, source):
     assert [path.name[:4] for path in folder.iterdir()] == ["set-"]  # and nothing temporary
 
 
-def test_other_sources_names_and_versions_are_told_apart(folder, source, tmp_path):
+def test_other_sources_names_and_versions_are_distinguished(folder, source, tmp_path):
     read = Reader()
     cached("set", [source], read)
     cached("set", [source], read, version=2)
@@ -73,7 +73,7 @@ def test_other_sources_names_and_versions_are_told_apart(folder, source, tmp_pat
     assert read.calls == 6
 
 
-def test_a_source_that_changed_is_read_anew_and_replaces_what_was_kept(folder, source):
+def test_a_changed_source_is_read_again_and_replaces_the_cache(folder, source):
     read = Reader()
     cached("set", [source], read)
     os.utime(source, ns=(0, 5))
@@ -130,7 +130,7 @@ def test_a_file_in_the_way_is_replaced(folder, source):
     assert place.is_dir()
 
 
-def test_a_place_that_cannot_be_written_is_done_without(source, tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_not_used(source, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(place))
@@ -165,7 +165,7 @@ def test_it_can_be_switched_off_and_moved(source, tmp_path, monkeypatch):
         assert [path.name[:4] for path in (tmp_path / "user/fedjax_drag").iterdir()] == ["set-"]
 
 
-def test_what_the_reader_refuses_is_not_kept(folder, source):
+def test_arrays_are_not_kept_after_an_error(folder, source):
     def read():
         raise ValueError("damaged")
 

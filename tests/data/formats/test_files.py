@@ -66,7 +66,7 @@ def test_a_folder_with_its_name_is_preferred(tmp_path):
     assert files.load_idx(SMALL, tmp_path).num_classes == 10
 
 
-def test_what_is_missing_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
+def test_missing_files_are_one_line_that_says_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError) as error:
         load("fashion_mnist", data_dir=tmp_path)
     message = str(error.value)

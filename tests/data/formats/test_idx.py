@@ -79,7 +79,7 @@ def test_sizes_in_the_header_are_not_trusted(write, shape):
     refused(write(bytes((0, 0, 8, 3)) + struct.pack(">3I", *shape) + bytes(1000)), "more than the .* bytes allowed")
 
 
-def test_memory_grows_with_the_bytes_that_are_there(write):
+def test_memory_grows_with_the_bytes_read(write):
     path = write(bytes((0, 0, 8, 3)) + struct.pack(">3I", 1 << 10, 1 << 10, 1 << 10) + bytes(1000))
     tracemalloc.start()
     refused(path, "truncated: header declares shape .*, but 1000 follow it")

@@ -32,7 +32,7 @@ def test_subfolders_come_before_the_place_and_plain_files_before_packed_ones(tmp
     assert find(tmp_path) == paths
 
 
-def test_only_a_given_place_is_searched(tmp_path, monkeypatch):
+def test_only_a_given_folder_is_searched(tmp_path, monkeypatch):
     monkeypatch.setattr(locate, "_SYSTEM", tmp_path / "system")
     system = write(tmp_path / "system/a-set", *WANTED)
     monkeypatch.setenv("FEDJAX_DRAG_DATA", "")
@@ -52,7 +52,7 @@ def test_a_home_folder_may_be_abbreviated(tmp_path, monkeypatch):
     assert find("~/data") == paths
 
 
-def test_what_is_missing_is_one_line(tmp_path, monkeypatch):
+def test_missing_files_are_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDJAX_DRAG_DATA", str(tmp_path))
     write(tmp_path, "two.gz")
     with pytest.raises(FileNotFoundError) as error:

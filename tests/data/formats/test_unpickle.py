@@ -101,7 +101,7 @@ def test_nothing_is_called(tmp_path, protocol):
     assert made.exists()  # an ordinary unpickler is taken in
 
 
-def test_names_mean_nothing_but_arrays():
+def test_names_resolve_to_arrays_only():
     refused(b"cnumpy\nndarray\n.", "has no attribute 'items'")
     refused(b"\x80\x02cnumpy\nndarray\n)\x81.")  # its __new__
     refused(b"\x80\x02cnumpy\ndtype\n}U\x08__code__N\x86b.")
@@ -112,7 +112,7 @@ def test_names_mean_nothing_but_arrays():
         refused(b"cnumpy\ndtype\n(U" + bytes([len(name)]) + name.encode() + b"K\x00K\x01tR.", "an array of type")
 
 
-def test_claims_are_not_trusted():
+def test_declared_sizes_are_not_trusted():
     good = pickle.dumps({"data": PIXELS}, 2)
     shape = pickle.dumps((2, 12), 2)[2:-3]
     assert shape in good

@@ -147,7 +147,7 @@ def test_wrong_batches_are_refused(tmp_path):
     refused(dataset, tmp_path, f"{name}: not a pickle of plain data")
 
 
-def test_a_batch_cannot_do_anything(tmp_path):
+def test_a_batch_cannot_call_functions(tmp_path):
     files = contents(cifar.CIFAR10, "python", *images(cifar.CIFAR10))
     made = tmp_path / "made"
     files["data_batch_1"] = pickle.dumps({"data": Call(os.mkdir, str(made))}, 2)

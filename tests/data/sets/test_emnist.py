@@ -27,7 +27,7 @@ def images(n, seed=0):
 
 @pytest.mark.parametrize("where", ["", "emnist", "EMNIST/raw", "gzip"])
 @pytest.mark.parametrize("name", emnist.EMNIST)
-def test_every_split_is_found_and_upright(name, where, tmp_path):
+def test_every_split_loads_upright(name, where, tmp_path):
     record = emnist.EMNIST[name]
     x, y = images(record.num_classes), np.arange(record.num_classes)
     write(tmp_path / where, record, x, y + record.first_label)
@@ -45,7 +45,7 @@ def test_letters_count_from_one(tmp_path):
             files.load_idx(LETTERS, tmp_path)
 
 
-def test_what_is_published_is_verified(tmp_path):
+def test_published_files_are_verified(tmp_path):
     write(tmp_path, emnist.BYMERGE_TEST, images(2), [0, 1])
     with pytest.raises(ValueError, match="not the published file of emnist_bymerge_test: SHA-256"):
         emnist.load_bymerge_test(data_dir=tmp_path)

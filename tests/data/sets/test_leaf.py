@@ -167,7 +167,7 @@ X, Y = writer(0, 2)[1]
         (content({"u": (X, [True, False])}), "an entry that is not a number"),
     ],
 )
-def test_what_is_no_femnist_is_one_line_with_the_path(tmp_path, text, message):
+def test_other_files_than_femnist_are_one_line_with_the_path(tmp_path, text, message):
     femnist(tmp_path, train=text or " ")
     with pytest.raises(ValueError, match=message) as error:
         leaf.load_leaf(leaf.FEMNIST, tmp_path)
@@ -188,7 +188,7 @@ def test_what_is_no_femnist_is_one_line_with_the_path(tmp_path, text, message):
         (["a" * 80], ["\ud83d"], r"y with '\\ud83d', which"),
     ],
 )
-def test_what_is_no_shakespeare_is_one_line_with_the_path(tmp_path, x, y, message):
+def test_other_files_than_shakespeare_are_one_line_with_the_path(tmp_path, x, y, message):
     write(tmp_path / "train" / "a.json", content({"u": (["a" * 80], ["b"])}))
     write(tmp_path / "test" / "b.json", content({"u": (x, y)}))
     with pytest.raises(ValueError, match=message) as error:
@@ -197,7 +197,7 @@ def test_what_is_no_shakespeare_is_one_line_with_the_path(tmp_path, x, y, messag
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_user_in_two_files_and_bytes_that_are_no_text(tmp_path):
+def test_a_user_in_two_files_and_bytes_that_are_not_text(tmp_path):
     femnist(tmp_path)
     write(tmp_path / "train" / "b.json", content({"f2": (X, Y), "f1": (X, Y)}))
     with pytest.raises(ValueError, match=r"b\.json: user 'f1' is also in a\.json: .*several runs"):

@@ -102,7 +102,7 @@ def test_roles_of_a_plain_text(tmp_path):
     }
 
 
-def test_windows_are_text_and_none_reaches_over_the_cut(tmp_path):
+def test_windows_are_text_and_none_crosses_the_cut(tmp_path):
     one, two, short = speeches("One", 40, 0), speeches("Two", 25, 1), speeches("Short", 2, 2)
     turns = itertools.zip_longest(one[0], two[0], short[0], fillvalue="")  # the roles speak in turn
     (tmp_path / "input.txt").write_text("\n".join(speech for turn in turns for speech in turn))
@@ -167,7 +167,7 @@ def refused(path, message, kind=ValueError):
     assert "\n" not in str(error.value)
 
 
-def test_hostile_files_are_one_clear_line(tmp_path, monkeypatch):
+def test_malicious_files_are_one_clear_line(tmp_path, monkeypatch):
     refused(tmp_path, r"^shakespeare: found none of LEAF's .*openshakespeare", FileNotFoundError)
     text = tmp_path / "a.txt"
     text.write_bytes(b"ROLE:\n\xff\xfe\n")

@@ -65,7 +65,7 @@ def test_labels_may_be_of_any_type_of_number(tmp_path):
     np.testing.assert_array_equal(fed.train.y, TRAIN[1][:, 0] % 10)
 
 
-def test_what_is_not_published_is_not_even_parsed(tmp_path, monkeypatch):
+def test_unpublished_files_are_not_parsed(tmp_path, monkeypatch):
     monkeypatch.setattr(scipy.io, "loadmat", None)
     good = FILES["train_32x32.mat"]
     refused(write(tmp_path, good[:-1] + bytes([good[-1] ^ 1])), "not the published file of svhn: MD5")

@@ -71,7 +71,7 @@ def test_names_and_statistics_are_those_of_the_files():
     assert tfds.DATASETS["cifar100"].num_classes == 100
 
 
-def test_what_is_not_prepared_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
+def test_unprepared_data_are_one_line_that_says_what_to_do(tmp_path, monkeypatch):
     line = refused(lambda: tfds.load("emnist_digits", tmp_path), "emnist_digits: not prepared", FileNotFoundError)
     for part in (str(tmp_path / "emnist" / "digits"), "fedjax-drag data prepare emnist_digits --from", "TFDS_DATA_DIR"):
         assert part in line
@@ -93,7 +93,7 @@ def test_another_format_is_one_line_that_says_what_to_do(tmp_path):
     refused(lambda: tfds.load("mnist", tmp_path), "prepared as tfrecord")
 
 
-def test_the_newest_version_that_can_be_read_is_found(tmp_path):
+def test_the_newest_readable_version_is_used(tmp_path):
     assert tfds.prepared("emnist_mnist", tmp_path) is None
     place = tmp_path / "emnist" / "mnist"
     published(tmp_path, "emnist_mnist", "3.9.0", fileFormat="array_record")
@@ -121,12 +121,13 @@ def test_a_missing_package_is_one_line_that_says_what_to_do(tmp_path, monkeypatc
     assert line.endswith("pip install 'fedjax-drag[tfds]'")
 
 
-def test_looking_what_is_prepared_imports_nothing_slow(tmp_path):
+def test_the_search_for_prepared_data_imports_nothing_slow(tmp_path):
     published(tmp_path, "mnist", fileFormat="array_record")
     code = """
 import sys
-from fedjax_drag.data import prepare, tfds
-assert tfds.prepared("mnist", sys.argv[1]) is not None
+from fedjax_drag.data import preparing
+from fedjax_drag.data.sets import tfds
+assert preparing and tfds.prepared("mnist", sys.argv[1]) is not None
 slow = {"tensorflow", "tensorflow_datasets", "array_record", "PIL", "scipy", "sklearn"} & set(sys.modules)
 assert not slow, slow
 """
@@ -154,12 +155,12 @@ def test_too_few_originals_are_refused(tmp_path, monkeypatch):
     refused(lambda: preparing.prepare("emnist_letters", folder, tmp_path / "root"), "30 train examples: must be 31")
 
 
-def test_what_is_prepared_is_not_prepared_again(tmp_path):
+def test_prepared_data_are_not_prepared_again(tmp_path):
     folder = published(tmp_path, "mnist", fileFormat="array_record")
     assert preparing.prepare("mnist", tmp_path, tmp_path) == folder
 
 
-def test_every_place_is_written_once():
+def test_every_index_is_written_once():
     train, test = (tfds.written_order(split, 1000) for split in ("train", "test"))
     assert sorted(train) == sorted(test) == list(range(1000))
     assert train != test
@@ -173,7 +174,7 @@ def test_the_order_is_that_of_tfds(library):
 
 
 @pytest.mark.parametrize("name", tfds.DATASETS)
-def test_what_was_prepared_from_files_reads_as_the_files(name, library, tmp_path, monkeypatch):
+def test_data_prepared_from_files_equal_the_files(name, library, tmp_path, monkeypatch):
     root = tmp_path / "root"
     source = originals(name, tmp_path / "originals", monkeypatch)
     folder = preparing.prepare(name, source, root)
@@ -190,7 +191,7 @@ def test_what_was_prepared_from_files_reads_as_the_files(name, library, tmp_path
 
 
 @pytest.mark.parametrize("name", ["mnist", "emnist_letters", "cifar100", "svhn"])
-def test_tfds_itself_reads_what_was_prepared(name, library, tmp_path, monkeypatch):
+def test_tfds_itself_reads_prepared_data(name, library, tmp_path, monkeypatch):
     source = originals(name, tmp_path / "originals", monkeypatch)
     preparing.prepare(name, source, tmp_path)
     dataset = tfds.DATASETS[name]
@@ -245,7 +246,7 @@ def test_a_download_without_tensorflow_is_refused(library, tmp_path, monkeypatch
     refused(lambda: preparing.prepare("mnist", data_dir=tmp_path, allow_download=True), "a download needs TensorFlow")
 
 
-def test_what_is_not_the_published_data_set_is_refused(library, tmp_path, monkeypatch):
+def test_other_data_than_the_published_are_refused(library, tmp_path, monkeypatch):
     preparing.prepare("mnist", originals("mnist", tmp_path / "originals", monkeypatch), tmp_path)
     dataset = tfds.DATASETS["mnist"]
     for change, match in (
@@ -302,7 +303,7 @@ def test_published_files_come_back_bit_for_bit(record, library, real, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_tfds_prepares_from_its_own_files_comes_back_bit_for_bit(library, real, tmp_path):
+def test_data_that_tfds_prepares_itself_come_back_bit_for_bit(library, real, tmp_path):
     """TFDS takes what lies in its folder for files fetched by hand as downloaded, if it is what it knows."""
     pytest.importorskip("tensorflow", reason="TFDS's own preparation needs TensorFlow")
     record, manual = files.MNIST, tmp_path / "downloads" / "manual"

@@ -1,4 +1,4 @@
-"""One of several processes that run methods on the devices of all; started by ``test_distributed.py``.
+"""One of several processes that run methods on the devices of all; started by ``test_processes.py``.
 
 Arguments: process id, number of processes, port, devices of each process, folder of the outcome, names of methods.
 The first process leaves in the folder ``NAME.npz``, with the leaves of the state from one device (``one-0`` ...) and

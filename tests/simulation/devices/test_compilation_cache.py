@@ -1,4 +1,4 @@
-"""Programs that are kept on disk: private, verified, and a miss where anything is wrong with them."""
+"""Compiled programs kept on disk: private, verified, and compiled again where a file is damaged."""
 
 import importlib
 import json
@@ -89,7 +89,7 @@ def cut_short(cache):
 
 
 @pytest.mark.thorough
-def test_what_is_not_as_it_was_written_is_compiled_again(cache):
+def test_changed_files_are_compiled_again(cache):
     assert call(cache) == (0, "")
     assert call(cache) == (2, "")
     for damage in (swapped, recompressed_with_a_flipped_bit, cut_short):
@@ -122,7 +122,7 @@ def keep(cache, monkeypatch, chosen=None):
 
 
 @pytest.mark.thorough
-def test_programs_are_kept_where_the_user_says(tmp_path, monkeypatch):
+def test_programs_are_kept_in_the_folder_that_the_user_names(tmp_path, monkeypatch):
     folder = keep(tmp_path, monkeypatch)
     assert folder is not None
     assert folder.startswith(str(tmp_path / "compiled-"))
@@ -143,7 +143,7 @@ def test_a_folder_that_others_may_write_is_refused(cache, mode, inner, monkeypat
     assert line.endswith(f"{str(place)!r} (mode {mode:04o}); run chmod 700 {str(place)!r}")
 
 
-def test_so_is_a_link_to_one_and_one_of_somebody_else(cache, tmp_path, monkeypatch, capsys):
+def test_a_link_to_such_a_folder_and_one_of_another_user_are_refused(cache, tmp_path, monkeypatch, capsys):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     cache.symlink_to(tmp_path / "open")
@@ -171,7 +171,7 @@ def test_versions_and_processors_have_folders_of_their_own(cache, monkeypatch):
     assert len({here, there, keep(cache, monkeypatch)}) == 3
 
 
-def test_unlisted_files_go_and_the_oldest_beyond_the_limit(tmp_path, monkeypatch):
+def test_unlisted_files_are_removed_and_the_oldest_beyond_the_limit(tmp_path, monkeypatch):
     for age, name in enumerate(("new-cache", "autotune/middle", "old-cache")):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -194,7 +194,7 @@ def test_unlisted_files_go_and_the_oldest_beyond_the_limit(tmp_path, monkeypatch
     assert set(json.loads((tmp_path / compilation_cache.MANIFEST).read_text())) == {"new-cache", "autotune/middle"}
 
 
-def test_files_of_another_user_are_not_believed(tmp_path, monkeypatch):
+def test_files_of_another_user_are_not_trusted(tmp_path, monkeypatch):
     (tmp_path / "new-cache").write_bytes(b"1")
     compilation_cache.record(tmp_path)
     user = os.geteuid()

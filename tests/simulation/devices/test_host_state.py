@@ -1,4 +1,4 @@
-"""State that a method keeps for every client: on the device, divided among devices, or on the host."""
+"""Per-client state of a method: on the device, divided among devices, or on the host."""
 
 import functools
 
@@ -40,14 +40,14 @@ def test_on_the_host_every_bit_is_the_same(settings, method):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_host_to_host_and_from_host_to_device(settings):
+def test_a_run_is_continued_from_host_to_host_and_from_host_to_device(settings):
     whole = fd.simulate(METHODS["scaffold"](), **settings(num_rounds=6))
     half = fd.simulate(METHODS["scaffold"](), client_state="host", **settings(num_rounds=3))
     before = jax.tree.map(np.array, half.state)
     for place in ("host", "device"):
         resumed = fd.simulate(METHODS["scaffold"](), client_state=place, initial=half.state, **settings(num_rounds=6))
         assert_same_bits(jax.tree.map(np.asarray, resumed.state), jax.tree.map(np.asarray, whole.state))
-        assert_same_bits(jax.tree.map(np.asarray, half.state), before)  # what was given is not written to
+        assert_same_bits(jax.tree.map(np.asarray, half.state), before)  # the given state stays as it was
 
 
 @pytest.mark.slow
@@ -67,14 +67,14 @@ def test_over_two_devices_the_rows_are_divided(settings):
 
 
 @pytest.mark.thorough
-def test_its_memory_is_known_before_the_run(settings):
+def test_client_state_bytes_before_the_run(settings):
     simulation = fd.simulation.prepare(METHODS["feddc"](), **settings())
     model = sum(leaf.nbytes for leaf in jax.tree.leaves(simulation.initial_state().params))
     assert simulation.client_state_bytes == 2 * 12 * model
     assert fd.simulation.prepare(METHODS["taco"](), **settings()).client_state_bytes == 0
 
 
-def test_the_place_must_exist(settings):
+def test_an_unknown_place_of_client_state_is_refused(settings):
     with pytest.raises(ValueError, match="client_state='disk': must be one of device, host"):
         fd.simulation.prepare(METHODS["fedavg"](), client_state="disk", **settings())
 

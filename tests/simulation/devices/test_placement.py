@@ -1,4 +1,4 @@
-"""Clients sharded over devices: the same numbers, to rounding."""
+"""Clients sharded over devices: the same results, to rounding."""
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ OFTEN = ("drag",)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.slow) for n in ALGORITHMS])
-def test_two_devices_give_the_numbers_of_one(settings, name):
+def test_two_devices_give_the_results_of_one(settings, name):
     attacked = settings(cohort_size=6, attack=fd.attacks.scale_noise(), byzantine_fraction=0.3)
     one = fd.simulate(ALGORITHMS[name], **attacked)
     two = fd.simulate(ALGORITHMS[name], mesh="cores", **attacked)

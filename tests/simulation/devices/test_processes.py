@@ -1,4 +1,4 @@
-"""Many devices, also of several processes: the numbers of one, and what travels between them."""
+"""Many devices, also of several processes: the results of one device, and the values that they exchange."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def check_equal(folder, name):
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_numbers_of_one_device(tmp_path):
+def test_two_processes_give_the_results_of_one_device(tmp_path):
     check_equal(outcome(tmp_path, 2, 2, ["scaffold-host"]), "scaffold")
 
 
@@ -50,7 +50,7 @@ def two_by_four(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("devices", ["eight_devices", "two_by_four"])
-def test_eight_devices_give_the_numbers_of_one(request, devices, name):
+def test_eight_devices_give_the_results_of_one(request, devices, name):
     check_equal(request.getfixturevalue(devices), name)
 
 
@@ -93,7 +93,7 @@ def test_all_devices_of_one_process():
         resolve_mesh("all", 5)
 
 
-def test_alone_everything_is_decided_here():
+def test_a_single_process_is_the_first():
     assert processes.is_first()
     assert processes.from_first(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
@@ -119,7 +119,7 @@ def test_values_are_placed_and_fetched():
         (("host:1", 2, 0), "must be called before"),
     ],
 )
-def test_what_cannot_be_initialised(arguments, message):
+def test_wrong_arguments_of_initialize(arguments, message):
     jax.devices()  # JAX is in use
     with pytest.raises(ValueError, match=message) as error:
         processes.initialize(*arguments)

@@ -1,4 +1,4 @@
-"""What travels between processes comes back the same, and nothing else can be sent or built."""
+"""Values sent between processes arrive unchanged, and no other types can be sent or built."""
 
 import json
 from pathlib import Path
@@ -74,11 +74,11 @@ class UnknownError(Exception):
         (KeyError("round"), KeyError, "'round'"),
     ],
 )
-def test_an_exception_is_one_of_a_few(error, kind, text):
+def test_an_exception_becomes_a_built_in_one(error, kind, text):
     found = wire.unpack_error(wire.pack_error(error))
     assert (type(found), str(found)) == (kind, text)
 
 
-def test_a_message_cannot_name_what_is_built():
+def test_a_message_builds_only_plain_values():
     message = wire.pack(["SystemExit", "x"])
     assert type(wire.unpack_error(message)) is RuntimeError

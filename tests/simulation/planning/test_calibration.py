@@ -1,4 +1,4 @@
-"""``clients_axis="auto"``: what is measured, what is remembered, and when neither is worth while."""
+"""``clients_axis="auto"``: what is measured, what is kept, and which runs are too short for it."""
 
 import jax
 import numpy as np
@@ -37,7 +37,7 @@ def worthwhile(monkeypatch, tmp_path):
 
 @pytest.fixture
 def timed(monkeypatch):
-    """Gives the measured seconds by the number of clients at once; returns the list of what was asked."""
+    """Sets the measured seconds by the number of clients at once; returns the list of measurements."""
 
     def give(seconds):
         asked = []
@@ -66,7 +66,7 @@ def timed(monkeypatch):
         (VMAP, {20: 1.0, 8: 0.5, 2: 0.3, 1: 0.1}, MAP, [20, 8, 2, 1]),
     ],
 )
-def test_the_fastest_is_chosen_and_no_more_measured_than_needed(timed, usual, seconds, chosen, measured):
+def test_the_fastest_walk_is_chosen_with_few_measurements(timed, usual, seconds, chosen, measured):
     asked = timed(seconds)
     assert choose(usual, passes()) == chosen
     assert asked == measured
@@ -88,7 +88,7 @@ def test_clients_that_wait_for_each_other_count_as_slower(timed):
 
 
 @pytest.mark.parametrize("limit", ["WORTHWHILE_SECONDS", "FEWEST_STEPS"])
-def test_a_short_run_is_walked_the_usual_way(timed, monkeypatch, limit):
+def test_a_short_run_takes_the_usual_walk(timed, monkeypatch, limit):
     asked = timed({})
     monkeypatch.setattr(calibration, limit, 10**9)
     assert choose(VMAP, passes(number=100)) == VMAP
@@ -96,7 +96,7 @@ def test_a_short_run_is_walked_the_usual_way(timed, monkeypatch, limit):
     assert asked == []
 
 
-def test_it_can_be_turned_off(timed, monkeypatch):
+def test_calibration_can_be_turned_off(timed, monkeypatch):
     asked = timed({})
     monkeypatch.setenv("FEDJAX_DRAG_CALIBRATE", "0")
     assert choose(VMAP, passes()) == VMAP
@@ -104,12 +104,12 @@ def test_it_can_be_turned_off(timed, monkeypatch):
     assert asked == []
 
 
-def test_one_client_at_a_time_is_no_question(timed):
+def test_one_client_at_a_time_needs_no_measurement(timed):
     assert choose(MAP, passes(at_once=1)) == MAP
     assert timed({}) == []
 
 
-def test_what_takes_too_much_of_the_run_is_cut_short_and_not_remembered(timed):
+def test_a_long_calibration_is_cut_short_and_not_kept(timed):
     asked = timed({20: 1e-12})
     assert choose(VMAP, passes(number=10)) == VMAP
     assert asked == [20]
@@ -118,7 +118,7 @@ def test_what_takes_too_much_of_the_run_is_cut_short_and_not_remembered(timed):
     assert choose(MAP, passes(number=10)) == Walk("map", 2)
 
 
-def test_the_answer_is_kept_in_the_process_and_on_disk(timed, tmp_path):
+def test_a_calibration_is_kept_in_the_process_and_on_disk(timed, tmp_path):
     asked = timed({1: 1.0, 2: 0.5, 8: 1.0})
     answers = [choose(MAP, passes(number=n)) for n in (10**6, 10**7)]  # the length of the run is not part of it
     calibration._remembered.cache_clear()
@@ -131,7 +131,7 @@ def test_the_answer_is_kept_in_the_process_and_on_disk(timed, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"clients_at_once": 3}', '{"clients_at_once": "2"}', "[" * 9999])
-def test_a_damaged_answer_is_asked_again(timed, tmp_path, content):
+def test_a_damaged_file_is_measured_again(timed, tmp_path, content):
     asked = timed({1: 1.0, 2: 0.5, 8: 1.0})
     choose(MAP, passes())
     (kept,) = (tmp_path / "cache").iterdir()
@@ -144,7 +144,7 @@ def test_a_damaged_answer_is_asked_again(timed, tmp_path, content):
 
 
 @pytest.mark.parametrize("place", ["", "file/below"])
-def test_without_a_cache_folder_it_is_kept_in_the_process_alone(timed, tmp_path, monkeypatch, place):
+def test_without_a_cache_folder_a_calibration_is_kept_in_the_process_only(timed, tmp_path, monkeypatch, place):
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDJAX_DRAG_CACHE", place)
@@ -155,7 +155,7 @@ def test_without_a_cache_folder_it_is_kept_in_the_process_alone(timed, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_is_measured(monkeypatch):
+def test_measured_times_are_plausible_and_infinite_beyond_the_memory(monkeypatch):
     for chunk in (1, 3):
         assert 0 < calibration._timer(passes(), chunk)() < 1
     monkeypatch.setattr(memory, "available", lambda: 100)
@@ -163,7 +163,7 @@ def test_what_is_measured(monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_run_takes_what_was_measured(settings, fedavg, timed):
+def test_a_run_takes_the_measured_walk(settings, fedavg, timed):
     timed({1: 1.0, 2: 0.5, 5: 1.0})
     simulation = fd.simulation.prepare(fedavg, **settings(clients_axis="auto"))
     assert simulation.walk == Walk("map", 2)

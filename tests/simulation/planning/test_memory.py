@@ -1,4 +1,4 @@
-"""What a run needs is known before its first round, and refused where it will not fit."""
+"""The memory of a run is computed before its first round; a run that does not fit is refused."""
 
 import logging
 import types
@@ -12,7 +12,7 @@ import fedjax_drag as fd
 from fedjax_drag.simulation.planning import memory
 
 
-def test_a_program_needs_its_arguments_results_and_what_is_between():
+def test_memory_of_a_program_includes_arguments_results_and_temporaries():
     x = jax.ShapeDtypeStruct((1000,), np.float32)
     assert memory.needed(jax.jit(lambda x: x + 1).lower(x).compile()) == 8000
     assert memory.needed(jax.jit(lambda x: x + 1, donate_argnums=0).lower(x).compile()) == 4000
@@ -25,13 +25,13 @@ def device(**stats):
     return types.SimpleNamespace(platform="gpu", memory_stats=lambda: stats or None)
 
 
-def test_what_a_device_has_left():
+def test_free_memory_of_a_device():
     assert memory.available(device(bytes_limit=100, bytes_in_use=30)) == 70
     assert memory.available(device()) == np.inf
     assert 0 < memory.available() < 2**50
 
 
-def test_the_tightest_control_group_counts(tmp_path, monkeypatch):
+def test_the_control_group_with_the_least_free_memory_counts(tmp_path, monkeypatch):
     root, job, step = tmp_path, tmp_path / "job", tmp_path / "job" / "step"
     step.mkdir(parents=True)
     own = tmp_path / "self"
@@ -50,7 +50,7 @@ def test_the_tightest_control_group_counts(tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_run_that_will_not_fit_is_refused_before_its_first_round(settings, fedavg, monkeypatch):
+def test_a_run_that_does_not_fit_is_refused_before_its_first_round(settings, fedavg, monkeypatch):
     rounds = []
     monkeypatch.setattr(memory, "available", lambda *_: 1000.0)
     with pytest.raises(MemoryError, match=r"^cpu:0 has 0\.0 MiB free, and the run needs 0\..* MiB") as error:
@@ -61,7 +61,7 @@ def test_a_run_that_will_not_fit_is_refused_before_its_first_round(settings, fed
     assert rounds == []
 
 
-def test_ways_out_are_those_that_are_left():
+def test_ways_out_exclude_settings_already_taken():
     smaller = "a smaller cohort_size or batch_size"
     assert memory.ways_out("vmap", None, False, True) == ["clients_axis='map'", smaller]
     assert memory.ways_out("map", None, True, True) == ["client_state='host'", smaller]
@@ -69,7 +69,7 @@ def test_ways_out_are_those_that_are_left():
 
 
 @pytest.mark.thorough
-def test_the_estimate_is_logged_and_does_not_count_what_is_there(settings, fedavg, caplog):
+def test_the_estimate_is_logged_and_excludes_arrays_already_on_the_device(settings, fedavg, caplog):
     simulation = fd.simulation.prepare(fedavg, **settings())
     with caplog.at_level(logging.INFO, memory.__name__):
         simulation.run()

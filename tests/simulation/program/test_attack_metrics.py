@@ -1,4 +1,4 @@
-"""What an attack does to a run, as the history tells it, and who the attackers are."""
+"""Metrics of a run under attack, who is malicious, and what an attack is given."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.program.attack_metrics import harm, sum_of_benign
+from fedjax_drag.simulation.program.attack_metrics import attack_metrics, sum_of_benign
 from fedjax_drag.types import Attack
 
 MALICIOUS = np.array([True, False, False, True, False])
@@ -16,11 +16,11 @@ WEIGHT = np.array([0.0, 0.5, 0.25, -0.25, 0.0])
 def told(honest, update, malicious=MALICIOUS, **others):
     malicious = jnp.asarray(malicious)
     benign = sum_of_benign({"w": jnp.asarray(honest)}, malicious, others.get("valid"))
-    metrics = jax.jit(harm)(benign, {"w": jnp.asarray(update)}, malicious, **others)
+    metrics = jax.jit(attack_metrics)(benign, {"w": jnp.asarray(update)}, malicious, **others)
     return {name: float(value) for name, value in metrics.items()}
 
 
-def test_figures_agree_with_numpy():
+def test_attack_metrics_agree_with_numpy():
     rng = np.random.default_rng(0)
     honest, update = rng.normal(size=(5, 7)).astype(np.float32), rng.normal(size=7).astype(np.float32)
     found = told(honest, update, weight=jnp.asarray(WEIGHT))
@@ -38,8 +38,8 @@ def test_figures_agree_with_numpy():
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_ends():
-    """Nobody malicious, everybody malicious, nothing sent."""
+def test_attack_metrics_of_extreme_cohorts():
+    """No malicious client, only malicious clients, only zero deltas."""
     ones = np.ones((5, 7), np.float32)
     found = told(ones, ones[0], np.zeros(5, bool), weight=jnp.full(5, 0.2))
     assert found == pytest.approx(
@@ -51,8 +51,8 @@ def test_ends():
     )
 
 
-def test_a_run_under_attack_tells_what_the_rule_made_of_it(settings):
-    """Krum takes one of twelve, and not one that is turned round and ten times as long."""
+def test_the_history_of_a_run_under_attack_has_attack_metrics(settings):
+    """Krum selects one of twelve clients, and none that sends a reversed delta ten times as long."""
     attacked = settings(attack=fd.attacks.sign_flip(scale=10.0), num_byzantine=3, cohort_size=12)
     history = fd.simulate(fd.algorithms.from_aggregator(fd.aggregators.krum(num_byzantine=3)), **attacked).history
     np.testing.assert_array_equal(history["malicious"].sum(1), [3, 3])
@@ -68,7 +68,7 @@ def test_a_run_under_attack_tells_what_the_rule_made_of_it(settings):
 
 @pytest.mark.thorough
 def test_malicious_clients_of_each_cohort(settings, fedavg):
-    """As many in every round, not the same clients, and others than by another seed."""
+    """The same number in every round, of different clients, which also depend on the seed."""
     attacked = settings(
         attack=fd.attacks.sign_flip(), byzantine_fraction=0.4, byzantine_of="cohort", eval_every=1, num_rounds=12
     )
@@ -84,7 +84,7 @@ def test_malicious_clients_of_each_cohort(settings, fedavg):
 
 
 def observer(needs, seen):
-    """An attack that hands out what it is told and sends zeros."""
+    """An attack that sends zeros and records what it is given."""
 
     def forge(key, uplink, malicious, **knowledge):
         del key
@@ -108,7 +108,7 @@ def observer(needs, seen):
         ("last_update", "aggregate"),
     ],
 )
-def test_an_attack_is_told_what_it_needs_and_no_more(settings, needs):
+def test_an_attack_receives_only_what_it_needs(settings, needs):
     seen = {}
     method = fd.algorithms.from_aggregator(fd.aggregators.br_drag())
     history = fd.simulate(method, **settings(attack=observer(needs, seen), num_byzantine=6)).history
@@ -117,8 +117,8 @@ def test_an_attack_is_told_what_it_needs_and_no_more(settings, needs):
 
 
 @pytest.mark.thorough
-def test_the_foreseen_update_is_the_one_that_is_made(settings):
-    """An attacker that sends nothing but what the server would do without its attack: sent by all, the mean."""
+def test_the_previewed_update_is_the_update_of_the_round(settings):
+    """Malicious clients send the update that the server would make without the attack: sent by all, the mean."""
     method = fd.algorithms.from_aggregator(fd.aggregators.fedavg())
     everybody = settings(num_rounds=1, eval_every=1, cohort_size=12)
     plain = fd.simulate(method, **everybody)
@@ -127,7 +127,7 @@ def test_the_foreseen_update_is_the_one_that_is_made(settings):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
-def test_knowledge_that_nobody_has(settings, fedavg):
+def test_unavailable_knowledge_is_refused(settings, fedavg):
     with pytest.raises(ValueError, match="attack: needs the server's root update"):
         fd.simulation.prepare(fedavg, **settings(attack=observer(("root_delta",), {}), num_byzantine=1))
     with pytest.raises(ValueError, match="attack: needs='weather': must be one of last_update, root_delta, aggregate"):

@@ -1,4 +1,4 @@
-"""What clients are asked for: gradients, arithmetic, traffic and time."""
+"""The cost of a method for a client: gradients, arithmetic, traffic and time."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
 from fedjax_drag.simulation.program.local import LocalResult
-from fedjax_drag.simulation.program.round import what_clients_did
+from fedjax_drag.simulation.program.round import work_metrics
 from fedjax_drag.types import Batch, ClientRule, Uplink
 
 SIZE = 20 * 30 + 30
@@ -42,20 +42,20 @@ def cost(algorithm):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", EXPECTED)
-def test_counts_are_those_of_the_equations(name):
+def test_costs_match_the_equations(name):
     algorithm, gradients, operations, down, up = EXPECTED[name]
     assert cost(algorithm) == ClientCost(gradients, operations, 4 * SIZE * down, 4 * SIZE * up)
 
 
 @pytest.mark.thorough
-def test_taco_adds_two_operations_and_a_few_numbers():
+def test_cost_of_taco():
     found = cost(fd.algorithms.taco(8))
     assert (found.gradients, found.vector_operations) == (1, 2)
     assert found.bytes_down == 4 * (2 * SIZE + 1)  # theta and D_t; 1 - alpha_m
     assert found.bytes_up == 4 * (SIZE + 2)  # g_m; K and K eta
 
 
-def test_a_loop_counts_as_often_as_it_turns():
+def test_a_loop_counts_once_per_iteration():
     def direction(grad_fn, w, carry, downlink, batch):
         gradient = grad_fn(w, batch)
         return jax.lax.scan(lambda g, _: (jax.tree.map(lambda x: 2.0 * x, g), None), gradient, length=5)[0], carry
@@ -65,22 +65,22 @@ def test_a_loop_counts_as_often_as_it_turns():
     assert cost(lifted).vector_operations == 5
 
 
-def test_work_of_a_round():
+def test_work_metrics_of_a_round():
     local = LocalResult(Uplink(()), jnp.array([0.5, 2.0, 1.0, 8.0]), jnp.array([3, 7, 5, 4]))
     malicious, valid = jnp.array([False, False, True, False]), jnp.array([True, False, True, True])
-    done = what_clients_did(local, malicious, valid)
+    done = work_metrics(local, malicious, valid)
     assert {name: float(value) for name, value in done.items()} == {
         "train_loss": 4.25,
         "participants": 3,
         "local_steps": 12,
         "slowest_steps": 5,
     }
-    assert float(what_clients_did(local, malicious)["train_loss"]) == 3.5
-    assert np.isnan(what_clients_did(local, jnp.ones(4, bool))["train_loss"])
+    assert float(work_metrics(local, malicious)["train_loss"]) == 3.5
+    assert np.isnan(work_metrics(local, jnp.ones(4, bool))["train_loss"])
 
 
 @pytest.mark.thorough
-def test_the_history_counts_what_ragged_clients_did(settings, digits):
+def test_the_history_counts_the_steps_of_clients_of_different_sizes(settings, digits):
     epochs = settings(local_steps=None, local_epochs=2.0, cohort_size=12, eval_every=2)
     result = fd.simulate(fd.algorithms.scaffold(12), **epochs)
     steps = 2 * -(-digits.counts // 4)

@@ -1,4 +1,4 @@
-"""How far predictions moved: the distances against scipy, and the extra that the engine supplies."""
+"""The dissimilarity of predictions: the distances against scipy, and the extra that the engine computes."""
 
 import functools
 
@@ -11,7 +11,7 @@ from scipy.stats import wasserstein_distance
 
 import fedjax_drag as fd
 from fedjax_drag.aggregators._clusterguard import clusterguard
-from fedjax_drag.simulation.program.clients_axis import make_mapper
+from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
 from fedjax_drag.simulation.program.dissimilarity import class_histogram, flattened, make_dissimilarity, requested
 from fedjax_drag.types import Aggregator, Attack, Batch
 
@@ -38,14 +38,14 @@ def test_distances_agree_with_scipy_on_ragged_clients(kind, distance):
         assert compiled(a, a, count) == 0
 
 
-def test_known_distances():
+def test_distances_of_simple_distributions():
     certain = jnp.eye(4)
     assert flattened(certain[:1], jnp.full((1, 4), 0.25), 1) == pytest.approx(0.375)
     assert class_histogram(certain[:1], certain[3:], 1) == 3
     assert flattened(certain[:1], certain[3:], 1) == 0  # blind to which class it is
 
 
-def test_what_a_rule_can_ask_for():
+def test_distances_a_rule_can_request():
     assert requested({"round", "root_delta"}) is None
     assert requested({"dissimilarity", "key"}) == "flattened"
     assert requested({"class_histogram_dissimilarity"}) == "class_histogram"
@@ -60,7 +60,7 @@ def logits(params, x):
 
 
 def inputs(seed=0):
-    """Ragged clients of a linear model: examples, start, deltas, padded rows."""
+    """Clients of different sizes with a linear model: examples, start, deltas, padded rows."""
     rng = np.random.default_rng(seed)
     train = Batch(rng.normal(size=(900, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, 900))
     start = {
@@ -80,7 +80,7 @@ def softmax(x):
 @functools.cache
 def compiled(kind, axis="map", chunk=None, on_two=False):
     mesh = Mesh(np.array(jax.devices()), ("clients",)) if on_two else None
-    return jax.jit(make_dissimilarity(kind, logits, lambda x: 2 * x, make_mapper(axis, chunk, mesh)))
+    return jax.jit(make_dissimilarity(kind, logits, lambda x: 2 * x, make_mapper(Walk(axis, chunk), mesh)))
 
 
 @pytest.mark.sample(1)
@@ -97,7 +97,7 @@ def test_every_client_is_compared_on_all_its_own_examples(kind):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-def test_a_model_that_predicts_nothing_finite_is_as_far_as_can_be():
+def test_a_model_without_finite_predictions_has_the_largest_distance():
     train, start, deltas, rows = inputs()
     for leaf in deltas.values():
         leaf[0] = np.nan
@@ -116,7 +116,7 @@ ATTACKED = {"attack": fd.attacks.sign_flip(scale=20.0), "byzantine_fraction": 0.
 
 
 @pytest.mark.slow
-def test_a_run_of_clusterguard_however_clients_are_walked(settings):
+def test_clusterguard_agrees_on_every_clients_axis(settings):
     algorithm = fd.algorithms.from_aggregator(clusterguard())
     short = settings(model=fd.models.mlp(10, (16,)), num_rounds=2, eval_every=1, **ATTACKED)
     history = fd.simulate(algorithm, clients_axis="map", **short).history
@@ -130,7 +130,7 @@ def test_a_run_of_clusterguard_however_clients_are_walked(settings):
 
 
 def recorder(kind):
-    """FedAvg that reports the extra it was given."""
+    """FedAvg that reports the extra ``dissimilarity``."""
     plain = fd.aggregators.fedavg()
 
     def init(params):
@@ -145,7 +145,7 @@ def recorder(kind):
 
 
 @pytest.mark.thorough
-def test_the_uploaded_model_is_compared_and_not_the_trained_one(settings):
+def test_the_uploaded_model_is_compared(settings):
     def forge(key, uplink, malicious, **knowledge):
         zero = lambda g: jnp.where(fd.tree.expand(malicious, g), 0, g)
         return uplink._replace(delta=jax.tree.map(zero, uplink.delta))

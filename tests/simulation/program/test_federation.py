@@ -1,4 +1,4 @@
-"""Who is malicious, and where the root data come from."""
+"""Malicious clients, and the server's root data."""
 
 import numpy as np
 import pytest
@@ -31,12 +31,12 @@ def test_number_of_malicious_clients(fraction, number):
         ({"of": "round"}, "byzantine_of='round': must be one of federation, cohort"),
     ],
 )
-def test_numbers_that_cannot_be(arguments, message):
+def test_impossible_numbers_of_malicious_clients_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         count_malicious(40, 10, **arguments)
 
 
-def test_larger_fractions_add_to_the_smaller():
+def test_a_larger_fraction_includes_the_malicious_clients_of_a_smaller_one():
     assert (choose_malicious(40, 12, 0) <= choose_malicious(40, 24, 0)).all()
 
 
@@ -85,7 +85,7 @@ def test_a_biased_root_set_has_more_of_one_class(digits, bias):
         assert not of_class.all()
 
 
-def test_a_biased_root_set_that_cannot_be_had(digits):
+def test_too_large_a_bias_of_root_data_is_refused(digits):
     with pytest.raises(ValueError, match=r"root_bias=1\.0: needs 1000 examples of class 0; the benign clients hold"):
         choose_root(digits, np.zeros(12, bool), 1000, 1.0)
 
@@ -116,7 +116,7 @@ def test_root_data_from_all_clients_have_the_classes_that_benign_ones_lack(of_on
 
 
 def test_root_data_from_all_clients_are_a_uniform_draw():
-    """Each example is drawn as often as any other, however large its client, and as often as chance has it."""
+    """Every example is drawn equally often, whatever the size of its client, within the spread of chance."""
     data = fd.data.partition.dirichlet(fd.data.load("digits"), num_clients=8, beta=0.1, seed=1)
     size, draws, times = int(data.counts.sum()), 500, np.zeros(len(data.train.y))
     for seed in range(draws):
@@ -127,7 +127,7 @@ def test_root_data_from_all_clients_are_a_uniform_draw():
     assert times.std() == pytest.approx(spread, rel=0.1)
 
 
-def test_root_data_from_all_clients_hang_on_the_seed_alone(of_one_class):
+def test_root_data_from_all_clients_depend_on_the_seed_only(of_one_class):
     few, many = choose_malicious(10, 1, 0), choose_malicious(10, 6, 0)
     root = choose_root(of_one_class, few, 60, source="all", seed=3)
     np.testing.assert_array_equal(root, choose_root(of_one_class, many, 60, source="all", seed=3))
@@ -136,7 +136,7 @@ def test_root_data_from_all_clients_hang_on_the_seed_alone(of_one_class):
 
 
 def test_biased_root_data_from_all_clients(of_one_class):
-    """Class 0 may be a malicious client's alone."""
+    """Even where only a malicious client has examples of class 0."""
     malicious = np.arange(10) == 0
     with pytest.raises(ValueError, match=r"root_bias=0\.5: needs 30 examples of class 0; the benign clients hold 0$"):
         choose_root(of_one_class, malicious, 60, 0.5)
@@ -148,7 +148,7 @@ def test_biased_root_data_from_all_clients(of_one_class):
         choose_root(of_one_class, malicious, 1000, 1.0, "all")
 
 
-def test_root_data_from_all_clients_where_none_is_benign(of_one_class):
+def test_root_data_from_all_clients_without_a_benign_one(of_one_class):
     assert len(choose_root(of_one_class, np.ones(10, bool), 50, source="all")) == 50
     with pytest.raises(ValueError, match=r"root_size=100000: must be an integer in \[1, "):
         choose_root(of_one_class, np.ones(10, bool), 100_000, source="all")
@@ -160,7 +160,7 @@ def test_unknown_source_of_root_data(of_one_class):
         choose_root(of_one_class, np.zeros(10, bool), 50, source="al")
 
 
-def test_where_root_data_come_from_is_a_setting(settings, of_one_class):
+def test_root_source_is_a_setting(settings, of_one_class):
     def root(**changes):
         drag = fd.algorithms.from_aggregator(fd.aggregators.br_drag())
         base = settings(data=of_one_class, num_byzantine=4, root_size=200) | changes

@@ -37,7 +37,7 @@ def kernel_and_bias(params):
 
 
 def check_round(settings, digits, steps, **changes):
-    """One round of all clients, weighted by their examples, is the weighted mean of what each does by itself."""
+    """One round of all clients, weighted by their examples, is the weighted mean of their own results."""
     asked = settings(batch_size="full", step_size=STEP_SIZE, num_rounds=1, cohort_size=12, **changes)
     simulation = fd.simulation.prepare(WEIGHTED, **asked)
     start = kernel_and_bias(simulation.initial_state().params)
@@ -87,7 +87,7 @@ def test_the_root_data_are_one_batch(settings, digits):
 
 
 @pytest.mark.thorough
-def test_it_goes_with_everything_else(settings):
+def test_full_batches_combine_with_other_settings(settings):
     algorithm = algorithms.from_aggregator(aggregators.fltrust())
     changes = {
         "batch_size": "full",
@@ -106,7 +106,7 @@ def test_it_goes_with_everything_else(settings):
     assert history["test_accuracy"][-1] > 0.3, "chance is 0.1"
 
 
-def test_more_than_the_largest_client_has_is_refused(settings, digits, fedavg):
+def test_a_batch_larger_than_the_largest_client_is_refused(settings, digits, fedavg):
     most = int(digits.counts.max())
     fd.simulation.prepare(fedavg, **settings(batch_size=most))
     for number in (most + 1, 10**9):
@@ -117,7 +117,7 @@ def test_more_than_the_largest_client_has_is_refused(settings, digits, fedavg):
 
 
 @pytest.mark.parametrize("wrong", [0, "ful", 2.5, None, True, [10]])
-def test_what_is_no_batch_size(settings, fedavg, wrong):
+def test_invalid_batch_sizes_are_refused(settings, fedavg, wrong):
     with pytest.raises(ValueError, match=r"^batch_size=.*: must be an integer in \[1, 2147483647\], or 'full'$"):
         fd.simulation.prepare(fedavg, **settings(batch_size=wrong))
     with pytest.raises(ValueError, match=r"^batch_size=.*: must be an integer in \[1, 2147483647\], or 'full'$"):
@@ -125,7 +125,7 @@ def test_what_is_no_batch_size(settings, fedavg, wrong):
 
 
 @pytest.mark.thorough
-def test_in_a_configuration():
+def test_full_batches_in_a_configuration():
     asked = {"data": "digits", "rounds": 2, "local_steps": 1, "eval_every": 2, "time_clients": False}
     result = fd.run(asked, ["batch_size=full", "partition.num_clients=30"])
     assert result.history["local_steps"][-1] == 20

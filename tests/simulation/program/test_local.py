@@ -1,4 +1,4 @@
-"""Local work: epochs over clients of different sizes, schedules of the step size, momentum and weight decay."""
+"""The local pass: epochs over clients of different sizes, schedules of the step size, momentum and weight decay."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def test_epochs_are_samples_without_replacement_cut_into_batches(n, epochs):
         assert not mask.any() or set(places[~mask]) <= {places[0]}
 
 
-def test_epochs_differ_in_their_order_and_no_example_is_preferred():
+def test_epochs_differ_in_order_and_examples_are_equally_likely():
     draw = jax.jit(jax.vmap(lambda key: draw_epochs(key, 5, 2, 5, most=9)[0][:2]))
     positions = np.asarray(draw(jax.random.split(jax.random.key(0), 4000)))
     assert (positions[:, 0] == positions[:, 1]).all(-1).mean() == pytest.approx(1 / 120, abs=0.006)
@@ -78,7 +78,7 @@ def alone(client, downlink, batches):
         pytest.param(algorithms.mime(), id="mime"),
     ],
 )
-def test_a_client_among_larger_ones_does_what_it_does_alone(method):
+def test_a_client_beside_larger_ones_computes_the_same_as_alone(method):
     rng = np.random.default_rng(0)
     some = lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) if leaf.dtype == jnp.float32 else ~leaf
     x, y = jnp.asarray(rng.normal(size=(3, 11, 4)), jnp.float32), jnp.asarray(rng.integers(0, 3, (3, 11)))
@@ -88,7 +88,7 @@ def test_a_client_among_larger_ones_does_what_it_does_alone(method):
     def one(data, downlink, key, count):
         positions, real = draw_epochs(key, count, 1.5, 4, most=11)
         fetch = lambda at: Batch(data[0][at], data[1][at])
-        return local_pass(method.client, loss_fn, downlink, fetch, positions, ETA, real), positions, real
+        return local_pass(method.client, loss_fn, downlink, fetch, positions, ETA, real=real), positions, real
 
     keys, axes = jax.random.split(jax.random.key(0), 3), Downlink(None, None, 0)
     together = jax.jit(jax.vmap(one, in_axes=(0, axes, 0, 0)))
@@ -169,7 +169,7 @@ def test_epochs_schedule_momentum_and_weight_decay_equal_a_numpy_twin(digits, se
 
 
 @pytest.mark.thorough
-def test_the_server_goes_over_its_root_data_as_often(digits, settings):
+def test_the_server_passes_over_its_root_data_as_often_as_a_client(digits, settings):
     algorithm = algorithms.from_aggregator(aggregators.root_only())
     work = {"local_steps": None, "local_epochs": 1.5, "batch_size": 16, "num_rounds": 1, "root_size": 37}
     simulation = fd.simulation.prepare(algorithm, **settings(**work))
@@ -182,7 +182,7 @@ def test_the_server_goes_over_its_root_data_as_often(digits, settings):
 
 
 @pytest.mark.thorough
-def test_a_schedule_is_traced_once_and_told_to_the_method_exactly(settings):
+def test_a_schedule_is_traced_once_and_passed_to_the_method_exactly(settings):
     asked = []
 
     def schedule(index):
@@ -213,7 +213,7 @@ def test_momentum_and_weight_decay_on_a_quadratic(nesterov):
 
 
 @pytest.mark.thorough
-def test_no_momentum_and_no_decay_is_plain_sgd(settings, fedavg):
+def test_zero_momentum_and_zero_decay_are_plain_sgd(settings, fedavg):
     plain, idle = (fd.simulate(fedavg, **settings(local_optimizer=o)).params for o in (None, local_sgd()))
     jax.tree.map(np.testing.assert_array_equal, plain, idle)
 
@@ -230,7 +230,7 @@ def test_no_momentum_and_no_decay_is_plain_sgd(settings, fedavg):
         ({"local_optimizer": optax.sgd(0.1, 0.9)}, ["local_optimizer", "optax.trace(0.9)"]),
     ],
 )
-def test_wrong_work(settings, fedavg, changes, parts):
+def test_wrong_settings_of_local_work(settings, fedavg, changes, parts):
     with pytest.raises(ValueError, match=r".") as error:
         fd.simulation.prepare(fedavg, **settings(**changes))
     message = str(error.value)

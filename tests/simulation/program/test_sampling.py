@@ -29,7 +29,7 @@ def test_all_cohorts_are_equally_likely(num_clients, cohort_size):
 
 
 @pytest.mark.parametrize(("num_clients", "cohort_size"), SIZES)
-def test_mask_of_everybody_changes_nothing(num_clients, cohort_size):
+def test_a_mask_of_all_clients_changes_nothing(num_clients, cohort_size):
     everybody = jnp.ones(num_clients, bool)
     plain = draws(num_clients, cohort_size, 500)
     np.testing.assert_array_equal(draws(num_clients, cohort_size, 500, everybody), plain)
@@ -38,7 +38,7 @@ def test_mask_of_everybody_changes_nothing(num_clients, cohort_size):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("num_clients", "cohort_size"), SIZES)
 @pytest.mark.parametrize("number_eligible", [1, 2, 6])
-def test_others_fill_up_only_what_is_missing(num_clients, cohort_size, number_eligible):
+def test_ineligible_clients_fill_up_only_missing_places(num_clients, cohort_size, number_eligible):
     eligible = jnp.arange(num_clients) % 2 == 1
     eligible &= jnp.cumsum(eligible) <= number_eligible
     found = draws(num_clients, cohort_size, 500, eligible)
@@ -46,5 +46,5 @@ def test_others_fill_up_only_what_is_missing(num_clients, cohort_size, number_el
     assert (np.asarray(eligible)[found].sum(axis=1) == min(cohort_size, number_eligible)).all()
 
 
-def test_everybody_is_everybody_whatever_the_mask():
+def test_full_participation_ignores_the_mask():
     np.testing.assert_array_equal(sampling.cohort(jax.random.key(0), 5, 5, jnp.zeros(5, bool)), np.arange(5))

@@ -1,4 +1,4 @@
-"""Messages added up as they come: the numbers of the stack, without its memory."""
+"""Messages added up as they come: the results of the stack, without its memory."""
 
 import re
 
@@ -16,7 +16,7 @@ DRAG = fd.algorithms.from_aggregator(fd.aggregators.drag())
 
 
 def broken(key, batch, **_):
-    """What makes a client's delta not finite."""
+    """Poisons a batch so that the client's delta is not finite."""
     del key
     return batch._replace(x=jnp.full_like(batch.x, jnp.nan))
 
@@ -40,7 +40,7 @@ WAYS = [
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS, ids=["one by one", "chunks", "at once", "two devices"])
 def test_drag_streamed_equals_drag_stacked(settings, way):
-    """From the first round, whose reference is that round's mean; three of the clients send nothing finite."""
+    """From the first round, whose mean delta is the reference; three clients send deltas that are not finite."""
     attacked = settings(attack=Attack(poison=broken), num_byzantine=3, **way)
     stacked, streamed = (fd.simulate(DRAG, aggregation=how, **attacked) for how in ("stack", "stream"))
     assert_same_run(stacked, streamed)
@@ -49,7 +49,7 @@ def test_drag_streamed_equals_drag_stacked(settings, way):
 
 @pytest.mark.slow
 def test_scaffold_with_drag_inside_streamed_equals_stacked(settings):
-    """With rows of the clients, and a rule that goes through the cohort twice in the first round."""
+    """With per-client state, and a rule that needs two passes over the cohort in the first round."""
     method = fd.algorithms.scaffold(12, aggregator=fd.aggregators.drag())
     stacked, streamed = (fd.simulate(method, aggregation=how, **settings()) for how in ("stack", "stream"))
     assert_same_run(stacked, streamed)
@@ -103,7 +103,7 @@ def test_devices_exchange_one_sum(settings, fedavg):
         (DRAG, {"attack": fd.attacks.sign_flip(), "num_byzantine": 2}, "the attack forges messages"),
     ],
 )
-def test_what_needs_the_stack_says_why(settings, method, changes, why):
+def test_a_method_that_needs_the_stack_is_refused_with_the_reason(settings, method, changes, why):
     with pytest.raises(ValueError, match=f"aggregation='stream': .*{why}.*; must be 'auto' or 'stack'"):
         fd.simulation.prepare(method, aggregation="stream", **settings(**changes))
     with pytest.raises(ValueError, match="aggregation='streem': must be one of auto, stack, stream"):

@@ -1,0 +1,89 @@
+"""The server side on the whole cohort: the clients' messages as a stack ``[S, *p]``, forged, then aggregated."""
+
+import functools
+from typing import Any
+
+from fedjax_drag import tree
+from fedjax_drag.simulation.devices.placement import split_coordinates
+from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
+from fedjax_drag.simulation.program.dissimilarity import Dissimilarity, make_dissimilarity, requested
+from fedjax_drag.simulation.program.local import ClientPass
+from fedjax_drag.simulation.program.work import Cohort, LocalResult, Outcome, RunState, Work
+from fedjax_drag.types import Algorithm, Attack, Params, State, Uplink
+
+
+def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_pass: ClientPass) -> Any:
+    """Builds ``(state, cohort, scratch=None) -> (outcome, scratch)``.
+
+    The scratch that a round returns holds the clients' results; given to the next round, its buffers are used again.
+
+    Args:
+      algorithm: the method.
+      attack: whose ``forge`` changes what malicious clients send, or None.
+      work: what the clients do.
+      client_pass: one client's work.
+    """
+    distance = requested(algorithm.needs)
+    dissimilarity = None
+    if distance is not None:
+        dissimilarity = make_dissimilarity(
+            distance, work.model.apply, work.model.preprocess, work.execution.over_clients
+        )
+    aggregate = functools.partial(_aggregate, algorithm, work, dissimilarity)
+
+    def preview(state: RunState, cohort: Cohort, uplink: Uplink) -> Params:
+        """The change of the parameters as an attacker computes it, who does not know the server's random draw."""
+        key = sampling.round_key(cohort.shared.key, "attack on server", state.round)
+        return tree.subtract(aggregate(state.params, cohort, uplink, key=key)[0], state.params)
+
+    def stack(state: RunState, cohort: Cohort, scratch: LocalResult | None = None) -> tuple[Outcome, LocalResult]:
+        run_client = functools.partial(client_pass, algorithm.client)
+        local = work.execution.over_clients(run_client, cohort.shared, cohort.clients, scratch)
+        uplink, benign_sum = local.uplink, ()
+        if attack is not None:
+            benign_sum = sum_of_benign(local.uplink.delta, cohort.clients.malicious, cohort.valid)
+            uplink = _forge(attack, state, cohort, uplink, aggregate=functools.partial(preview, state, cohort))
+        return Outcome(*aggregate(state.params, cohort, uplink), local, benign_sum), local
+
+    return stack
+
+
+def _aggregate(
+    algorithm: Algorithm,
+    work: Work,
+    dissimilarity: Dissimilarity | None,
+    params: Params,
+    cohort: Cohort,
+    uplink: Uplink,
+    **changes: Any,
+) -> tuple[Params, State]:
+    """The algorithm's server side on the messages ``uplink``; ``changes`` replace extras of the cohort."""
+    extras = cohort.extras | {"reject_nonfinite": work.reject_nonfinite} | changes
+    if dissimilarity is not None:  # of what is uploaded, and before devices exchange it
+        shared, clients = cohort.shared, cohort.clients
+        extras["dissimilarity"] = dissimilarity(
+            shared.federation.train, shared.downlink.start, uplink.delta, clients.examples, clients.num_examples
+        )
+    if algorithm.split == "coordinates":
+        uplink = split_coordinates(uplink, work.execution.mesh)
+    return algorithm.aggregate(params, uplink, cohort.state, **extras)
+
+
+def _forge(attack: Attack, state: RunState, cohort: Cohort, uplink: Uplink, aggregate: Any) -> Uplink:
+    """The messages after the attack; ``aggregate`` is what an attacker that needs it may call."""
+    if attack.forge is None:
+        return uplink
+    knowledge = {
+        "last_update": state.last_update,
+        "root_delta": cohort.extras.get("root_delta"),
+        "aggregate": aggregate,
+    }
+    return attack.forge(
+        sampling.round_key(cohort.shared.key, "attack", state.round),
+        uplink,
+        cohort.clients.malicious,
+        client_ids=cohort.clients.client_id,
+        round=state.round,
+        **{name: knowledge[name] for name in attack.needs},
+    )

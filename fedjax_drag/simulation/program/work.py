@@ -1,0 +1,247 @@
+"""What a round is made of: the model, the clients' work, and the named tuples that the steps of a round exchange.
+
+Shapes: S clients in a round (``clients``), M in the federation (``federation``), L entries in a padded list of
+examples (``examples``), U local steps (``steps``), B examples in a mini-batch (``batch``), C classes.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+
+from fedjax_drag.data.augmentation import Augmentation
+from fedjax_drag.losses import Loss
+from fedjax_drag.simulation.program.clients_axis import Accumulator, Mapper, Walk
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, State, Uplink
+
+FULL = "full"
+"""The batch size that stands for all examples of a client."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model as pure functions, with the loss it is trained on.
+
+    Attributes:
+      init: ``(key) -> params``.
+      apply: ``(params, x) -> logits [B, C]``.
+      loss: ``(logits [B, C], labels [B]) -> [B]``.
+      preprocess: from stored examples to model inputs.
+      num_classes: C.
+    """
+
+    init: Callable[[PRNGKeyArray], Params]
+    apply: Callable[[Params, jax.Array], jax.Array]
+    loss: Loss
+    preprocess: Callable[[jax.Array], jax.Array]
+    num_classes: int
+
+    def mean_loss(self, params: Params, batch: Batch) -> Float[Array, ""]:
+        """The mean loss of a batch's real examples."""
+        losses = self.loss(self.apply(params, batch.x), batch.y)
+        if batch.real is None:
+            return losses.mean()
+        return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining:
+    """How a local pass trains.
+
+    Attributes:
+      batch_size: B, or :data:`FULL`.
+      step_size: eta; may be traced, or a function of the round.
+      local_steps: U; None where ``local_epochs`` gives the length of a pass.
+      local_epochs: passes over the client's own data; None where ``local_steps`` is given.
+      optimizer: transforms the directions of a local pass; None for none.
+      augmentation: changes training inputs at random; None for none.
+    """
+
+    batch_size: int | str
+    step_size: Any
+    local_steps: int | None = None
+    local_epochs: float | None = None
+    optimizer: optax.GradientTransformation | None = None
+    augmentation: Augmentation | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CohortExecution:
+    """How the work of one client is repeated for the cohort.
+
+    Attributes:
+      walk: the way over the clients axis.
+      over_clients: maps a function of one client over a leading axis, by ``walk``.
+      accumulate_clients: adds up the clients' messages as they come, by ``walk``; None to stack them.
+      mesh: devices that share the clients; None for one device.
+      shard_data: whether the devices of ``mesh`` divide the training examples among them.
+    """
+
+    walk: Walk
+    over_clients: Mapper
+    accumulate_clients: Accumulator | None = None
+    mesh: Mesh | None = None
+    shard_data: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What the clients of a round do, and how it is computed.
+
+    Attributes:
+      model: what is trained.
+      training: one local pass.
+      execution: the local passes of a cohort.
+      cohort_size: S.
+      root_client: what the server runs on its root data.
+      reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
+    """
+
+    model: Model
+    training: LocalTraining
+    execution: CohortExecution
+    cohort_size: int
+    root_client: ClientRule
+    reject_nonfinite: bool = True
+
+
+class RunState(NamedTuple):
+    """All that a run carries from round to round.
+
+    Attributes:
+      params: global parameters.
+      algorithm: state of the algorithm.
+      round: rounds done, int32 scalar.
+      last_update: the last round's change of ``params``; ``()`` unless the attack needs it.
+    """
+
+    params: Params
+    algorithm: State
+    round: jax.Array
+    last_update: Any = ()
+
+
+class RoundInput(NamedTuple):
+    """What is the same for all clients of a round.
+
+    Attributes:
+      federation: the data.
+      key: of the run.
+      round: index of the round, int32 scalar, from 0.
+      downlink: what the server sends to everybody; its ``own`` is ``()``.
+    """
+
+    federation: Federation
+    key: PRNGKeyArray
+    round: Int[Array, ""]
+    downlink: Downlink
+
+
+class ClientInput(NamedTuple):
+    """What one client of a round receives for itself; of a whole cohort, every leaf has a leading axis ``[S]``.
+
+    Attributes:
+      client_id: int32 scalar.
+      examples: the client's examples as :func:`~fedjax_drag.data.batching.gather` takes them: indices ``[L]`` into the
+        training examples, or the examples themselves, padded.
+      num_examples: how many of them are the client's, int32 scalar.
+      malicious: bool scalar.
+      downlink: the client's own part of the server's message, ``Downlink.own``.
+    """
+
+    client_id: Int[Array, "*clients"]
+    examples: Int[Array, "*clients examples"] | Batch
+    num_examples: Int[Array, "*clients"]
+    malicious: Bool[Array, "*clients"]
+    downlink: Any = ()
+
+
+class LocalResult(NamedTuple):
+    """What a local pass produces; of a whole cohort, every leaf has a leading axis ``[S]``.
+
+    Attributes:
+      uplink: the client's message; ``()`` where it was added up already.
+      loss: mean mini-batch loss over the pass (scalar).
+      steps: local steps taken, int32 scalar.
+    """
+
+    uplink: Uplink
+    loss: Float[Array, "*clients"]
+    steps: Int[Array, "*clients"]
+
+
+class Cohort(NamedTuple):
+    """A round whose cohort is drawn and whose clients have not started yet.
+
+    Attributes:
+      shared: what is the same for all clients.
+      clients: what each client receives for itself, leading axis ``[S]``.
+      state: state of the algorithm, with the rows of the cohort's clients only.
+      valid: which clients take part, ``[S]`` bool; None where all do.
+      extras: what the algorithm's server side is given by keyword.
+    """
+
+    shared: RoundInput
+    clients: ClientInput
+    state: State
+    valid: Bool[Array, " clients"] | None
+    extras: dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    """What the server made of a round's local passes.
+
+    Attributes:
+      params: global parameters after the round.
+      state: state of the algorithm after the round, with the rows of the cohort's clients only.
+      local: the clients' results, leading axis ``[S]``.
+      benign_sum: the sum of the benign clients' deltas as they computed them; ``()`` without an attack.
+    """
+
+    params: Params
+    state: State
+    local: LocalResult
+    benign_sum: Params
+
+
+def model_functions(
+    module: nn.Module, example: Shaped[Array, "1 ..."], compute_dtype: str
+) -> tuple[Callable[[PRNGKeyArray], Params], Callable[[Params, jax.Array], Any]]:
+    """A Flax module as pure functions ``init: (key) -> params`` and ``apply: (params, x) -> logits``.
+
+    Args:
+      module: with a ``params`` collection only.
+      example: an input ``[1, ...]``.
+      compute_dtype: of the forward and backward pass; parameters and logits stay in float32.
+
+    Raises:
+      ValueError: in ``init``, if the module has another collection, such as running statistics.
+    """
+
+    def narrow(leaf: jax.Array) -> jax.Array:
+        return leaf.astype(compute_dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    def init(key: PRNGKeyArray) -> Params:
+        variables = module.init(key, example)
+        if set(variables) != {"params"}:
+            extra = ", ".join(sorted(set(variables) - {"params"}))
+            raise ValueError(
+                f"model={type(module).__name__}: has collections beside 'params' ({extra}); running statistics have "
+                "no meaning across clients, use GroupNorm or LayerNorm"
+            )
+        return variables["params"]
+
+    def apply(params: Params, x: jax.Array) -> Any:
+        if compute_dtype == "float32":
+            return module.apply({"params": params}, x)
+        logits: Any = module.apply({"params": jax.tree.map(narrow, params)}, narrow(x))
+        return logits.astype(jnp.float32)
+
+    return init, apply
