@@ -159,6 +159,7 @@ def test_so_does_a_sweep(command, tiny_file, tmp_path):
     assert command("sweep", tiny_file, *axes, "--resume").exit_code == 0
 
 
+@pytest.mark.thorough
 def test_interrupt_says_how_to_go_on(command, tiny_file, tmp_path, monkeypatch, interrupt_after):
     monkeypatch.setattr(sys, "argv", ["fedjax-drag", "run", str(tiny_file), "rounds=8", "--out", "a b", "--overwrite"])
     with interrupt_after(1):

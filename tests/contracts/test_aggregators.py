@@ -113,7 +113,8 @@ def test_structure_shapes_and_dtypes_are_kept(case, dtype):
         assert (x.shape, x.dtype, x.weak_type) == (y.shape, y.dtype, y.weak_type)
 
 
-@parametrize([case for case in AGGREGATORS if case.label in ("fedavg", "drag", "fltrust", "median")], fast=in_fast_tier)
+@pytest.mark.thorough
+@parametrize([case for case in AGGREGATORS if case.label in ("fedavg", "drag", "fltrust", "median")])
 def test_bfloat16_deltas_are_summed_in_float32(case):
     """The only loss against float32 parameters is the one rounding of the result."""
     G = np.asarray(jnp.asarray(matrix(), jnp.bfloat16).astype(jnp.float32))

@@ -1,6 +1,11 @@
 """What tests of data from files share."""
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "formats"))  # whose files the tests of data sets write too
 
 
 @pytest.fixture

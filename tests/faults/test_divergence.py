@@ -74,6 +74,7 @@ def test_the_round_is_exact_however_rounds_are_chunked(settings):
         np.testing.assert_array_equal(on.history[name][:2], column)
 
 
+@pytest.mark.thorough
 def test_model_that_is_not_a_number(settings):
     fedavg = fd.algorithms.from_aggregator(AVERAGE)
     model = settings | {"model": NotANumber(), "num_rounds": 2}

@@ -75,7 +75,7 @@ def test_vmap(axes, padding, shape):
     close(ours, jax.vmap(both(reference, padding), in_axes=axes)(*args))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize(
     "outer", [(0, 0), *(pytest.param(axes, marks=pytest.mark.slow) for axes in [(0, None), (None, 0)])]
@@ -195,6 +195,7 @@ def test_unused_input_gradient_costs_nothing():
     assert gradient.lower(x, kernel).compile().as_text().count(" convolution(") == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [(4, 6), (5, 7), (2, 2)])
 def test_max_pool(size):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *size, 3)), jnp.float32)

@@ -69,7 +69,7 @@ def test_a_majority_in_one_place(S):
     check(G)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("S", [10, 41])
 def test_ties(S):
     rng = np.random.default_rng(S)
@@ -92,7 +92,7 @@ def test_many_far_away_in_one_place(far):
     check(G)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("pull", [0.9, 0.999, 1.001, 1.1])
 def test_a_delta_that_is_almost_the_median(pull):
     """The others draw at the first with this multiple of what it holds: below 1 it is the median, above it is not."""
@@ -158,6 +158,7 @@ def test_a_huge_delta_moves_it_no_more_than_a_far_one(size):
     np.testing.assert_allclose(found, best, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_collinear_symmetric_points_have_their_centre():
     G = np.outer([-3.0, -1.0, 0.0, 1.0, 3.0], np.arange(1.0, SIZE + 1)) + 2.0
     np.testing.assert_allclose(solve(G)[0], np.full(SIZE, 2.0), atol=1e-5)

@@ -208,7 +208,7 @@ def sizes(name):
     return [S for S in sorted({smallest, 3, 10, 41}) if smallest <= S and (name not in VARIANTS or S == 10)]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "S"), [twins.seldom(name, S, unless=S == 10 and name not in SLOW) for name in PAIRS for S in sizes(name)]
 )

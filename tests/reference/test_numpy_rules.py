@@ -134,6 +134,7 @@ def check_krum(update, metrics, G, num_byzantine):
     assert scores[chosen] <= scores.min() * (1 + 1e-5)
 
 
+@pytest.mark.thorough
 def test_krum_takes_n_minus_f_minus_2_neighbours():
     """Five clients on a line: each number of neighbours from 1 to 3 has another winner."""
     G = np.zeros((5, SIZE))

@@ -176,6 +176,7 @@ def test_a_round_without_messages_changes_nothing():
     np.testing.assert_array_equal(unchanged.client_controls.rows["w"], state.client_controls.rows["w"])
 
 
+@pytest.mark.thorough
 def test_the_aggregator_takes_the_place_of_the_mean_of_deltas_only():
     problem = Quadratics(2)
     params = {"w": jnp.zeros(SIZE)}
@@ -188,6 +189,7 @@ def test_the_aggregator_takes_the_place_of_the_mean_of_deltas_only():
     np.testing.assert_allclose(state.control["w"], expected.control["w"], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_client_ids_are_needed():
     method = scaffold(num_clients=M)
     params = {"w": jnp.zeros(SIZE)}

@@ -69,6 +69,7 @@ def test_root_data_need_benign_examples(settings):
         fd.simulation.prepare(algorithm, **settings(root_source="bening"))
 
 
+@pytest.mark.thorough
 def test_state_of_another_algorithm(settings, fedavg):
     other = fd.simulate(fd.algorithms.scaffold(12), **settings(num_rounds=1)).state
     with pytest.raises(ValueError, match="another algorithm"):

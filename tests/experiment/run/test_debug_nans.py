@@ -21,6 +21,7 @@ def small_file(tiny, tmp_path):
 RULES = ("fedavg", "median", "clustering", "krum", "bulyan", "geometric_median")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", ["drag", *(pytest.param(rule, marks=pytest.mark.slow) for rule in RULES)])
 def test_a_healthy_run_passes(command, small_file, rule):
     """Also of rules that mask what does not count with NaNs of their own."""

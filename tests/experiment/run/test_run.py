@@ -226,6 +226,7 @@ def test_comparison_has_a_folder_for_each_label_and_can_be_resumed(tiny, tmp_pat
     assert yaml.safe_load((out / "fed-avg" / "config.yaml").read_text())["compare"] is None
 
 
+@pytest.mark.thorough
 def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
     loads = []
     splits = []

@@ -293,7 +293,7 @@ def test_interrupted_sweep_goes_on_to_the_same_end(finished, tmp_path, interrupt
     assert stored["resumed_from_round"] == 1
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["saved", "not saved"])
 def test_interrupted_program_of_many_cells_goes_on_to_the_same_end(
     finished, tmp_path, monkeypatch, interrupt_after, seconds

@@ -21,6 +21,7 @@ ALGORITHMS = {
 OFTEN = ("drag",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.slow) for n in ALGORITHMS])
 def test_two_devices_give_the_results_of_one(settings, name):
     attacked = settings(cohort_size=6, attack=fd.attacks.scale_noise(), byzantine_fraction=0.3)

@@ -124,6 +124,7 @@ def test_invalid_batch_sizes_are_refused(settings, fedavg, wrong):
         load({"batch_size": wrong})
 
 
+@pytest.mark.thorough
 def test_full_batches_in_a_configuration():
     asked = {"data": "digits", "rounds": 2, "local_steps": 1, "eval_every": 2, "time_clients": False}
     result = fd.run(asked, ["batch_size=full", "partition.num_clients=30"])

@@ -63,7 +63,7 @@ def alone(client, downlink, batches):
     return message, jnp.stack(losses).mean()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "method",
     [
@@ -212,6 +212,7 @@ def test_momentum_and_weight_decay_on_a_quadratic(nesterov):
     np.testing.assert_allclose(result.uplink.delta, w, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_zero_momentum_and_zero_decay_are_plain_sgd(settings, fedavg):
     plain, idle = (fd.simulate(fedavg, **settings(local_optimizer=o)).params for o in (None, local_sgd()))
     jax.tree.map(np.testing.assert_array_equal, plain, idle)

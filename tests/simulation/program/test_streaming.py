@@ -37,6 +37,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS, ids=["one by one", "chunks", "at once", "two devices"])
 def test_drag_streamed_equals_drag_stacked(settings, way):
     """From the first round, whose mean delta is the reference; three clients send deltas that are not finite."""
