@@ -267,7 +267,7 @@ def _kernel_gradient(pads: Pads, x: jax.Array, g: jax.Array) -> jax.Array:
     operation = custom_vmap(functools.partial(_kernel_gradient_convolve, pads=pads))
 
     @operation.def_vmap
-    def rule(axis_size, in_batched, x, g):
+    def rule(axis_size: int, in_batched: list[bool], x: jax.Array, g: jax.Array) -> tuple[jax.Array, bool]:
         many = functools.partial(_kernel_gradient_patch_product, pads=pads)
         return _over_vmap(operation, many, in_batched, x, g), True
 
@@ -278,17 +278,21 @@ def _keeping_arguments(operation: Callable) -> Callable:
     return lambda pads, a, b: (operation(pads, a, b), (a, b))
 
 
-def _output_backward(pads, saved, g):
+def _output_backward(pads: Pads, saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
     return _input_gradient(pads, g, kernel), _kernel_gradient(pads, x, g)
 
 
-def _input_gradient_backward(pads, saved, dx):
+def _input_gradient_backward(
+    pads: Pads, saved: tuple[jax.Array, jax.Array], dx: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     g, kernel = saved
     return _output(pads, dx, kernel), _kernel_gradient(pads, dx, g)
 
 
-def _kernel_gradient_backward(pads, saved, dk):
+def _kernel_gradient_backward(
+    pads: Pads, saved: tuple[jax.Array, jax.Array], dk: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, g = saved
     return _input_gradient(pads, g, dk), _output(pads, x, dk)
 
