@@ -79,6 +79,7 @@ def test_wrong_labels_change_the_reduced_direction_less(reducer):
     assert np.linalg.norm(flat(kept) - flat(truth)) < np.linalg.norm(flat(bent) - flat(truth)) / 2
 
 
+@pytest.mark.thorough
 def test_examples_of_a_gradient_that_is_not_finite_are_left_out():
     batch = examples(8)
     broken = batch._replace(x=batch.x.at[3, 2].set(np.nan))

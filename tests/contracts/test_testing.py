@@ -62,6 +62,7 @@ def inverse_norm_as_sums():
     return summed_rule(stateless(), Sums(accumulate, finish), hindsight={"cosine": cosine_to_sum})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("build", [inverse_norm, inverse_norm_as_weights, inverse_norm_as_sums])
 def test_a_rule_written_with_the_public_helpers_passes(build):
     check_aggregator(build())

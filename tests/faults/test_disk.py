@@ -48,6 +48,7 @@ def full_on_the_way(self, line):
     full()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["line", "checkpoint", "summary"])
 def test_disk_is_full(tmp_path, whole, command, monkeypatch, place):
     out, record = tmp_path / "out", Recorder.__call__
@@ -74,6 +75,7 @@ def test_disk_is_full(tmp_path, whole, command, monkeypatch, place):
     assert_same(out, whole)
 
 
+@pytest.mark.thorough
 def test_folder_is_gone_and_comes_back(tmp_path, whole, command, monkeypatch):
     out, record = tmp_path / "out", Recorder.__call__
 

@@ -71,7 +71,7 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
     assert_same(out, whole)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["before the summary", "before the picture"])
 def test_stops_after_the_last_evaluation(tmp_path, whole, monkeypatch, place):
     """A run that has nothing left to do but to say so is finished by ``--resume``."""

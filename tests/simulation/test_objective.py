@@ -114,7 +114,7 @@ class Bag(nn.Module):
         return nn.Dense(self.num_classes)(nn.Embed(4, 8)(tokens).mean(1))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.int8, np.int32])
 def test_tokens_reach_the_model_as_integers(settings, fedavg, dtype):
     rng = np.random.default_rng(0)
