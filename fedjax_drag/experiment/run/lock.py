@@ -92,7 +92,12 @@ def locked(folder: Path, check: Callable[[Path], Any]) -> FolderLock | None:
     held: list[FolderLock] = []
 
     def take() -> None:
-        check(folder)
+        try:
+            check(folder)
+        except ValueError:
+            if (folder / HOLDER).is_file():  # another process may just have begun there: that is the reason to name
+                FolderLock(folder).release()
+            raise
         lock = FolderLock(folder)
         with released_on_error(lock):
             check(folder)
