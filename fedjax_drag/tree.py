@@ -320,7 +320,7 @@ def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **ex
 
 
 def settle(tree: Any, shapes: Any) -> Any:
-    """``tree`` with the entries of ``metrics`` that have another shape or dtype than in ``shapes`` replaced by zeros.
+    """``tree`` with zeros for the entries of fields ``metrics`` whose shape or dtype is not that of ``shapes``.
 
     Raises:
       ValueError: if any other leaf differs; a state must keep its shapes and dtypes from round to round.
@@ -330,10 +330,9 @@ def settle(tree: Any, shapes: Any) -> Any:
         x = jnp.asarray(x)
         if x.shape == like.shape and x.dtype == like.dtype:
             return x
-        name = jax.tree_util.keystr(path)
-        if "metrics" not in name:
-            was, now = (like.shape, like.dtype), (x.shape, x.dtype)
-            raise ValueError(f"state{name} with {now[0]} {now[1]}: must stay {was[0]} {was[1]} in every round")
-        return jnp.zeros(like.shape, like.dtype)
+        if any(getattr(key, "name", None) == "metrics" for key in path):
+            return jnp.zeros(like.shape, like.dtype)
+        now, was = f"{x.shape} {x.dtype}", f"{like.shape} {like.dtype}"
+        raise ValueError(f"state{jax.tree_util.keystr(path)} with {now}: must stay {was} in every round")
 
     return jax.tree_util.tree_map_with_path(leaf, tree, shapes)

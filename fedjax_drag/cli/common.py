@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -18,6 +18,16 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 _CONNECTIONS = ("gloo", "nccl", "coordination")
 """Words in JAX's errors about other processes: the links between CPUs and between GPUs, and the service for all."""
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
+]
+OutFolder = Annotated[
+    Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
+DebugNans = Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import laid_out, misuse, reported
+from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -18,7 +18,7 @@ def status(
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Look there alone, as data.data_dir in a configuration does.")
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     r"""Show which data sets are on this machine, and where.
 
@@ -53,7 +53,7 @@ def prepare(
     allow_download: Annotated[
         bool, typer.Option("--allow-download", help="Let TFDS download the original files; needs TensorFlow.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     r"""Prepare a data set for TensorFlow Datasets, from files that are here or by its download.
 
@@ -84,7 +84,7 @@ def skew(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Heat map: .png, .pdf or .svg.")
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     r"""Show how the data of an experiment are spread over clients and classes, without running it.
 

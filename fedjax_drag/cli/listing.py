@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import laid_out, misuse, reported
+from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -21,7 +21,7 @@ def list_(
         ),
     ],
     markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     r"""List what a configuration can name: arguments with defaults, what it does, its paper.
 

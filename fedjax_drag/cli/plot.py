@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import laid_out, misuse, reported
+from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -16,7 +16,7 @@ def plot(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Image: .png, .pdf or .svg.", show_default=False)
     ],
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     r"""Draw test accuracy against rounds, one line per method.
 

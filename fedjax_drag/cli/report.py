@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import laid_out, misuse, reported
+from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -23,7 +23,7 @@ def report(
     skew: Annotated[
         bool, typer.Option(help="Load and split the data again, to show how they are spread over the clients.")
     ] = True,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     r"""Write what is in the results folder of a run, a comparison or a sweep as one HTML page.
 

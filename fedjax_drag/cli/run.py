@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from fedjax_drag.cli.common import FAILED, default_folder, laid_out, misuse, reported, stopped, watched
+from fedjax_drag.cli.common import (
+    FAILED,
+    Debug,
+    DebugNans,
+    OutFolder,
+    Overrides,
+    Quiet,
+    default_folder,
+    laid_out,
+    misuse,
+    reported,
+    stopped,
+    watched,
+)
 
 if TYPE_CHECKING:
     from fedjax_drag.experiment.run.planning import Plan
@@ -17,15 +30,11 @@ if TYPE_CHECKING:
 @laid_out
 def run(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
-    ] = None,
+    overrides: Overrides = None,
+    out: OutFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the results folder.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+    quiet: Quiet = False,
     log: Annotated[
         list[str] | None, typer.Option(metavar="TOOL", help="Log to tensorboard, wandb or mlflow too.")
     ] = None,
@@ -35,8 +44,8 @@ def run(
     coordinator: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the first process.")] = None,
     num_processes: Annotated[int | None, typer.Option(metavar="N", help="How many processes there are.")] = None,
     process_id: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
-    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug_nans: DebugNans = False,
+    debug: Debug = False,
 ) -> None:
     r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
 

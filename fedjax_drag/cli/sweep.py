@@ -5,7 +5,19 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import default_folder, laid_out, misuse, reported, stopped, watched
+from fedjax_drag.cli.common import (
+    Debug,
+    DebugNans,
+    OutFolder,
+    Overrides,
+    Quiet,
+    default_folder,
+    laid_out,
+    misuse,
+    reported,
+    stopped,
+    watched,
+)
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -13,17 +25,13 @@ from fedjax_drag.cli.common import default_folder, laid_out, misuse, reported, s
 @laid_out
 def sweep(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the sweep.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
-    ] = None,
+    overrides: Overrides = None,
+    out: OutFolder = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip what is finished in the results folder, continue what is not.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in the results folder.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
+    quiet: Quiet = False,
     cells_per_program: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Most cells in one program, 1 to run each by itself; default what fits."),
@@ -35,8 +43,8 @@ def sweep(
     job_options: Annotated[
         list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="What each job asks for.")
     ] = None,
-    debug_nans: Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug_nans: DebugNans = False,
+    debug: Debug = False,
 ) -> None:
     r"""Run every combination of the values under axes in CONFIG; write a table, a summary and a heat map.
 

@@ -33,7 +33,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_second_is_told_who_the_first_is(tmp_path):
+def test_a_second_process_is_refused_with_the_name_of_the_first(tmp_path):
     run(SMALL, out=tmp_path / "out")
     before = contents(tmp_path / "out")
     process = holder(tmp_path / "out")

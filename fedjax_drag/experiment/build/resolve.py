@@ -18,8 +18,9 @@ from fedjax_drag import checks
 from fedjax_drag.experiment.build.registry import NESTED, SUPPLIED, TABLES
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split, unknown_key
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.simulation.settings import LARGEST
 
-_LARGEST, _LARGEST_COUNT = float(np.finfo(np.float32).max), int(np.iinfo(np.int32).max)
+_LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 
 def resolve(config: Config) -> Config:
@@ -168,10 +169,10 @@ def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]
 def _within_range(where: str, value: int | float, hint: Any) -> int | float:
     """A number that the device can represent; builders decide about infinity and NaN."""
     whole = not fits(0.5, hint)
-    largest = _LARGEST_COUNT if whole else _LARGEST
+    largest = LARGEST if whole else _LARGEST_NUMBER
     if largest < abs(value) < math.inf and not where.endswith(".seed"):
         raise ValueError(f"{where}={value!r}: must be at most {largest:{'' if whole else 'g'}} in size")
-    return value if whole or abs(value) <= _LARGEST_COUNT else float(value)
+    return value if whole or abs(value) <= LARGEST else float(value)
 
 
 def _hints(builder: Callable[..., Any]) -> dict[str, Any]:

@@ -47,9 +47,10 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], defaults: Mappi
             result[key] = _merged_compare(base[key], value)
         else:
             result[key] = value
-            other, not_given = EITHER.get(key, (key, None))
-            if value is not None and other not in changes:
-                result[other] = not_given
+            if key in EITHER and value is not None:
+                other, not_given = EITHER[key]
+                if other not in changes:
+                    result[other] = not_given
     return result
 
 

@@ -32,7 +32,7 @@ def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], st
 
     Args:
       configs: resolved.
-      federations: their data.
+      federations: their data; runs with the same ``data`` have the same examples, of which only the split differs.
       starts: rounds that each has done already.
     """
     traced = [numbers(config) for config in configs]
@@ -54,8 +54,7 @@ def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDatase
     program = {key: _without(key, value, traced) for key, value in mapping.items()}
     malicious, _ = build.malicious_in_cohort(config, fed.num_clients)
     counted = any(map(_counts_malicious, (config.algorithm, config.aggregator)))
-    data = [id(fed.train.x), fed.num_clients, fed.users is not None]
-    return json.dumps([program, data, malicious > 0, malicious if counted else None, start], sort_keys=True)
+    return json.dumps([program, fed.num_clients, malicious > 0, malicious if counted else None, start], sort_keys=True)
 
 
 def _without(key: str, value: Any, traced: Mapping[str, float]) -> Any:

@@ -1,6 +1,7 @@
 """The server side on the whole cohort: the clients' messages as a stack ``[S, *p]``, forged, then aggregated."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from fedjax_drag import tree
@@ -9,14 +10,12 @@ from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
 from fedjax_drag.simulation.program.dissimilarity import Dissimilarity, make_dissimilarity, requested
 from fedjax_drag.simulation.program.local import ClientPass
-from fedjax_drag.simulation.program.work import Cohort, LocalResult, Outcome, RunState, Work
+from fedjax_drag.simulation.program.work import Cohort, LocalResult, Outcome, RunState, ServerSide, Work
 from fedjax_drag.types import Algorithm, Attack, Params, State, Uplink
 
 
-def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_pass: ClientPass) -> Any:
-    """Builds ``(state, cohort, scratch=None) -> (outcome, scratch)``.
-
-    The scratch that a round returns holds the clients' results; given to the next round, its buffers are used again.
+def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_pass: ClientPass) -> ServerSide:
+    """Builds the server side of rounds whose messages are stacked; its scratch holds the clients' results.
 
     Args:
       algorithm: the method.
@@ -70,7 +69,9 @@ def _aggregate(
     return algorithm.aggregate(params, uplink, cohort.state, **extras)
 
 
-def _forge(attack: Attack, state: RunState, cohort: Cohort, uplink: Uplink, aggregate: Any) -> Uplink:
+def _forge(
+    attack: Attack, state: RunState, cohort: Cohort, uplink: Uplink, aggregate: Callable[[Uplink], Params]
+) -> Uplink:
     """The messages after the attack; ``aggregate`` is what an attacker that needs it may call."""
     if attack.forge is None:
         return uplink

@@ -12,7 +12,16 @@ from fedjax_drag import per_client
 from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
 from fedjax_drag.simulation.program.local import ClientPass
-from fedjax_drag.simulation.program.work import ClientInput, Cohort, LocalResult, Outcome, RoundInput, RunState, Work
+from fedjax_drag.simulation.program.work import (
+    ClientInput,
+    Cohort,
+    LocalResult,
+    Outcome,
+    RoundInput,
+    RunState,
+    ServerSide,
+    Work,
+)
 from fedjax_drag.types import PER_CLIENT_EXTRAS, Algorithm, Attack, ClientRule, Params, State, Sums
 
 
@@ -79,8 +88,8 @@ class CohortPass(NamedTuple):
     kept: Kept
 
 
-def make_stream(algorithm: Algorithm, attack: Attack | None, work: Work, client_pass: ClientPass) -> Any:
-    """Builds ``(state, cohort, scratch=None) -> (outcome, ())``; nothing of a round is worth using again.
+def make_stream(algorithm: Algorithm, attack: Attack | None, work: Work, client_pass: ClientPass) -> ServerSide:
+    """Builds the server side of rounds whose messages are added up as they come; it has no scratch.
 
     Args:
       algorithm: a method with sums.

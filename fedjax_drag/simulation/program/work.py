@@ -6,7 +6,7 @@ examples (``examples``), U local steps (``steps``), B examples in a mini-batch (
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -209,6 +209,24 @@ class Outcome(NamedTuple):
     state: State
     local: LocalResult
     benign_sum: Params
+
+
+@runtime_checkable
+class ServerSide(Protocol):
+    """What the server does in a round: runs the clients' work and aggregates what they send."""
+
+    def __call__(self, state: RunState, cohort: Cohort, scratch: Any = None) -> tuple[Outcome, Any]:
+        """Computes the outcome of a round.
+
+        Args:
+          state: before the round.
+          cohort: of the round.
+          scratch: what the round before returned, whose buffers are used again; None in the first round.
+
+        Returns:
+          The outcome, and the scratch for the next round.
+        """
+        ...
 
 
 def model_functions(
