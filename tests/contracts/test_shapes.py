@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cases import AGGREGATORS
 
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.thorough
 def test_every_rule_keeps_the_shapes_in_its_signatures():
     """Traced, not compiled: in a process of its own, since the check is built into modules as they are imported."""
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
