@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
@@ -151,7 +150,7 @@ def _clear_inner(folder: Path) -> None:
 def begin(folder: Path, config: Config, walk: Walk | None = None) -> None:
     """Makes the folder with its ``config.yaml`` and ``environment.json``, with ``walk`` in the latter."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config.to_mapping())))
+    write_text(folder / CONFIG, written(config.to_mapping()))
     write_json(folder / ENVIRONMENT, environment(config.seed) | (walk._asdict() if walk else {}))
 
 
