@@ -14,7 +14,7 @@ import optax
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build.registry import PARTS, SUPPLIED
 from fedjax_drag.experiment.build.traced_numbers import with_numbers
-from fedjax_drag.experiment.config.components import Component
+from fedjax_drag.experiment.config.components import COMPONENTS, Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName, short
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -192,9 +192,17 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
         prefix = f"{where}." if _names_argument(error, parameters) else f"{where} {component.name}: "
         raise ValueError(f"{prefix}{error}") from error
     if component.table in PARTS and not isinstance(part, PARTS[component.table]):
-        expected = PARTS[component.table].__name__
-        raise ValueError(f"{where} {short(component.name)}: is a {type(part).__name__}; must be a {expected}")
+        raise ValueError(_of_another_kind(where, component, part))
     return part
+
+
+def _of_another_kind(where: str, component: Component, part: Any) -> str:
+    """What is wrong with a part that is not what its key asks for."""
+    names = [type(part).__name__, PARTS[component.table].__name__]
+    is_a, must_be = (f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}" for name in names)
+    keys = [key for key in COMPONENTS if key in PARTS and isinstance(part, PARTS[key])]
+    hint = f"; it belongs under {keys[0]!r}" if keys else ""
+    return f"{where}: {short(component.name)} is {is_a}; must be {must_be}{hint}"
 
 
 def builder_of(where: str, component: Component) -> Callable[..., Any]:

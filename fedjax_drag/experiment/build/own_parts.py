@@ -99,7 +99,8 @@ class Installed(Mapping[str, Builder]):
     """Builders of one kind that installed packages offer by an entry point; each is imported when it is looked up."""
 
     def __init__(self, table: str, taken: Collection[str] = ()) -> None:
-        self._points = {name: point for name, point in _entry_points(ENTRY_POINTS[table]).items() if name not in taken}
+        found = installed_points(ENTRY_POINTS[table])
+        self._points = {name: point for name, point in found.items() if name not in taken}
 
     def __getitem__(self, name: str) -> Builder:
         point = self._points[name]
@@ -127,7 +128,8 @@ def source_hash(reference: str) -> str | None:
 
 
 @functools.cache
-def _entry_points(kind: str) -> dict[str, EntryPoint]:
+def installed_points(kind: str) -> dict[str, EntryPoint]:
+    """Entry points of the group of a kind, by name."""
     return {point.name: point for point in entry_points(group=f"fedjax_drag.{kind}")}
 
 

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTIONAL, SCHEDULED, Component, split
 from fedjax_drag.experiment.config.names import check_name
+from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.config.yaml_text import one_line
 from fedjax_drag.simulation.settings import (
     LARGEST,
@@ -135,12 +136,15 @@ def check(mapping: Mapping[str, Any]) -> Config:
     chosen = [key for key in COMPONENTS if key not in OPTIONAL or mapping[key] is not None]
     chosen += [key for key in SCHEDULED if isinstance(mapping[key], Mapping)]
     components: dict[str, Any] = {key: split(key, mapping[key]) for key in chosen}
-    plain = {key: value for key, value in mapping.items() if key not in COMPONENTS and key not in chosen}
+    others = {"compare": mapping["compare"]}  # its variants are checked one by one
+    plain = {key: value for key, value in mapping.items() if key not in (*COMPONENTS, *chosen, *others)}
+    for key in (key for key in plain if identities(plain[key])):
+        raise ValueError(f"{key}: must be a plain value, not a Python object")
     try:
         typed: Any = OmegaConf.to_container(OmegaConf.merge(_SCHEMA, plain), resolve=False, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, plain)) from None
-    config = Config(**{key: typed[key] for key in plain} | components)
+    config = Config(**{key: typed[key] for key in plain} | components | others)
     check_pass(config.local_steps, config.local_epochs)
     check_options(config)
     return config
