@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +36,9 @@ ENTRY_POINTS: Mapping[str, str] = {
     "schedule": "schedules",
 }
 """By table of the registry, the last part of the entry points' group: ``fedjax_drag.aggregators`` and so on."""
+
+_OF_FILE = "own_code_"
+"""Beginning of the names of modules that are files which a configuration refers to."""
 
 _FUNCTIONS = ("loss", "augmentation", "schedule")
 """Tables whose parts are themselves functions."""
@@ -117,14 +120,16 @@ class Installed(Mapping[str, Builder]):
         return len(self._points)
 
 
-def source_hash(reference: str) -> str | None:
-    """SHA-256 of the file of a reference; None if there is none."""
-    place, _ = place_and_name(reference)
-    if not place.endswith(".py"):
-        found = importlib.util.find_spec(place)
-        place = found.origin if found and found.origin else ""
-    path = Path(place)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+def checksums(references: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the files that references name, by path; of modules none, since finding one may import others."""
+    paths = {place_and_name(reference)[0] for reference in references}
+    files = [path for path in sorted(paths) if path.endswith(".py") and Path(path).is_file()]
+    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files}
+
+
+def modules_of_files() -> list[ModuleType]:
+    """Modules that references to files have loaded; other processes cannot import them by name."""
+    return [module for name, module in sys.modules.items() if name.startswith(_OF_FILE)]
 
 
 @functools.cache
@@ -173,7 +178,7 @@ def _module_of_file(where: str, place: str) -> ModuleType:
 @functools.lru_cache(maxsize=64)
 def _run_once(path: Path, checksum: str) -> ModuleType:
     """The module of a file, run once for all cells of a sweep; a changed file is another module."""
-    spec = importlib.util.spec_from_file_location(f"{path.stem}_{checksum[:8]}", path)
+    spec = importlib.util.spec_from_file_location(f"{_OF_FILE}{path.stem}_{checksum[:8]}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
