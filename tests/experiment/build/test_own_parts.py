@@ -1,5 +1,6 @@
 """Parts of one's own in a configuration: Python objects, code that it refers to, other packages' entry points."""
 
+import functools
 import importlib.metadata
 
 import flax.linen as nn
@@ -197,6 +198,26 @@ def test_a_wrong_object_is_one_line(key, value, message):
         _settings({**SHORT, key: value})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "label"),
+    [
+        (doubled(), "doubled"),
+        (doubled, "doubled"),
+        (fd.aggregators.drag(c=0.25, alpha=0.25), "drag"),
+        (fd.algorithms.scaffold(num_clients=8), "scaffold"),
+        (fd.attacks.alie(), "alie"),
+        (fd.attacks.label_flip(), "label_flip"),
+        (fd.clients.fedprox(0.1), "fedprox"),
+        (Net(10), "Net"),
+        (functools.partial(doubled), "doubled"),
+        (lambda: None, "lambda"),
+        (fd.data.from_arrays(np.ones((2, 3)), [0, 1], np.ones((2, 3)), [0, 1], name="mine"), "mine"),
+    ],
+)
+def test_a_part_is_called_after_its_builder(part, label):
+    assert with_own_names({"model": part})["model"]["name"] == f"python:{label}"
 
 
 def test_labels_and_texts():
