@@ -1,7 +1,8 @@
 """The configuration of an experiment: its keys, their defaults, and what is allowed in them.
 
 A *component* (data set, partition, model, algorithm, aggregator, client rule, attack) is written as
-a bare name or as a mapping with ``name`` and that builder's arguments. An argument may be a component in
+a bare name or as a mapping with ``name`` and that builder's arguments; the user's own as in
+:mod:`fedjax_drag.experiment.config.own`. An argument may be a component in
 its turn, to any depth. Which names and arguments exist is decided in
 :mod:`fedjax_drag.experiment.build.resolve`; everything else is checked here.
 """
