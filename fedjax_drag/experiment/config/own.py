@@ -63,7 +63,7 @@ def with_own_names(value: Any, where: str = "") -> Any:
     """
     if isinstance(value, Mapping):
         return _with_own_names(value, where)
-    if isinstance(value, list | range) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
+    if _is_list(value):
         return [with_own_names(entry, where) for entry in value]
     if _is_plain(value):
         return value.item() if isinstance(value, numbers.Number) and hasattr(value, "item") else value
@@ -122,7 +122,7 @@ def _with_own_names(mapping: Mapping[Any, Any], where: str) -> dict[str, Any]:
     name = own.get("name")
     if where and isinstance(own.get("path"), str) and isinstance(name, str):
         own = {"name": f"{own['path']}:{name}"} | {k: v for k, v in own.items() if k not in ("name", "path")}
-    elif not _is_plain(name):
+    elif not (_is_plain(name) or _is_list(name) or isinstance(name, Mapping)):
         label = own.pop("label", None) or _label(name)
         if not isinstance(label, str):
             raise ValueError(f"{inner}label={label!r}: must be a text")
@@ -132,6 +132,11 @@ def _with_own_names(mapping: Mapping[Any, Any], where: str) -> dict[str, Any]:
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | bool | numbers.Number)
+
+
+def _is_list(value: Any) -> bool:
+    """Whether a value is a list, and no named tuple, as rules are."""
+    return isinstance(value, list | range) or (isinstance(value, tuple) and not hasattr(value, "_fields"))
 
 
 def _label(part: Any) -> str:
