@@ -25,6 +25,9 @@ EVALUATIONS = (200, 60)
 SIDES = ("benign", "malicious")
 """Names of series 0 and 1."""
 
+_PAIRED, _ALONE = 400, 300
+"""Height in pixels up to which a heat map has its curves beside it, and height of curves above a taller one."""
+
 _TICKS = 40  # most clients that are named at the axis
 _DIVERGING = [[0.0, "#b35806"], [0.25, "#f1a340"], [0.5, "#f7f7f7"], [0.75, "#67a9cf"], [1.0, "#2166ac"]]
 _MARK = "\N{MULTIPLICATION X} "  # of a malicious client
@@ -37,12 +40,14 @@ class Clients(NamedTuple):
       label: the run.
       sides: names of the curves.
       panels: for each quantity, curves of benign and of malicious clients and a heat map.
+      paired: whether curves and heat maps stand side by side; a tall heat map has the whole width.
       notes: who was expelled, and what the rows are.
     """
 
     label: str
     sides: tuple[str, ...]
     panels: list[Panel]
+    paired: bool
     notes: list[str]
 
 
@@ -93,15 +98,19 @@ def _clients(run: Run, most: int, drawing: list[dict[str, Any]]) -> Clients | No
         return None
     kept = charts.thinned(len(cohorts.rounds), most)
     fewer = _Cohorts(*(getattr(cohorts, field.name)[kept] for field in dataclasses.fields(_Cohorts)))
-    panels = []
+    panels, paired = [], True
     for name in names:
         title = metric_kinds.title(name)
         lines = _lines(cohorts, run.history[name])
-        drawing.append(charts.curves(lines, charts.scale(title, lines, False)))
-        panels.append(Panel(len(drawing) - 1, title, f"{title}: mean and range over the clients of a side, by round"))
-        drawing.append(_heat_map(fewer, run.history[name][kept], title, cohorts.sides))
+        curves = charts.curves(lines, charts.scale(title, lines, False))
+        heat_map = _heat_map(fewer, run.history[name][kept], title, cohorts.sides)
+        paired = heat_map["layout"]["height"] <= _PAIRED
+        curves["layout"]["height"] = heat_map["layout"]["height"] if paired else _ALONE
+        drawing.extend((curves, heat_map))
+        about = f"{title}: mean and range over the clients of a side, by round"
+        panels.append(Panel(len(drawing) - 2, title, about))
         panels.append(Panel(len(drawing) - 1, f"{title}, by client", f"{title} of each client, by round"))
-    return Clients(run.label, SIDES[: 1 + bool(cohorts.malicious.any())], panels, _notes(cohorts))
+    return Clients(run.label, SIDES[: 1 + bool(cohorts.malicious.any())], panels, paired, _notes(cohorts))
 
 
 def _cohorts(run: Run) -> _Cohorts | None:
