@@ -187,8 +187,8 @@ def _heat_map(
         data.append(place | over | {"hovertemplate": f"{told}expelled<extra></extra>"})
         series.append(charts.MUTED)
     if found.lying.any():
-        border = {"x": place["x"], "y": (found.lying - 0.5).tolist(), "mode": "lines", "hoverinfo": "skip"}
-        data.append(border | {"line": {"width": 2.5, "shape": "hvh"}})
+        border = {"x": _edges(cohorts.rounds), "y": np.pad(found.lying - 0.5, 1, "edge").tolist()}
+        data.append(border | {"mode": "lines", "hoverinfo": "skip", "line": {"width": 2.5, "shape": "hvh"}})
         series.append(charts.INK)
     axis: dict[str, Any] = {"title": {"text": "cohort, malicious first"}, "showticklabels": False}
     if found.labels is not None:
@@ -200,6 +200,12 @@ def _heat_map(
         "height": int(np.clip(130 + 15 * len(shown), 240, 760)),
     }
     return {"data": data, "layout": layout, "series": series}
+
+
+def _edges(rounds: np.ndarray) -> list[float]:
+    """The rounds of a heat map's columns between its left and its right edge."""
+    first, last = (np.diff(rounds)[[0, -1]] / 2).tolist() if len(rounds) > 1 else (0.5, 0.5)
+    return [rounds[0] - first, *rounds.tolist(), rounds[-1] + last]
 
 
 def _colors(shown: np.ndarray) -> dict[str, Any]:
