@@ -1,7 +1,7 @@
 """What configurations are called in figures, and what several of them have in common."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedjax_drag.experiment.config.config import Config, flatten
@@ -123,14 +123,12 @@ def _part(key: str, value: Any, keys: Sequence[str]) -> str:
         return f"{value if isinstance(value, int) else format(value, '.0%')} malicious"
     last = key.rpartition(".")[2]
     ambiguous = sum(other.removesuffix(".name").rpartition(".")[2] == last for other in keys) > 1
-    return (
-        f"{key if ambiguous else last}={value:g}"
-        if isinstance(value, float)
-        else f"{key if ambiguous else last}={value}"
-    )
+    written = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{key if ambiguous else last}={written}"
 
 
-def _listed(texts: Any) -> str:
+def _listed(texts: Iterable[str]) -> str:
+    """The different texts that are not empty, of many the first ones."""
     different = list(dict.fromkeys(text for text in texts if text))
     more = len(different) - _MOST_VALUES
     return "; ".join(different[:_MOST_VALUES]) + (f"; and {more} more" if more > 0 else "")

@@ -69,11 +69,11 @@ def plot(
     target = Path(path)
     if target.suffix.lower() not in FORMATS:
         raise ValueError(f"output {str(target)!r}: must end in {', '.join(FORMATS)}")
-    folders = list(runs)
+    folders = [Path(run) for run in runs]
     read: list[Run] = []
     given: list[str | None] = []
-    for folder, label in zip(folders, given_labels(labels, list(map(str, folders))), strict=True):
-        found = results.read(Path(folder))
+    for folder, label in zip(folders, given_labels(labels, folders), strict=True):
+        found = results.read(folder)
         read += found
         given += [label and f"{label}, {run.config.name}" for run in found] if len(found) > 1 else [label]
     if not read:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -70,33 +71,29 @@ def curves(runs: Sequence[Run], metric: str, given: Sequence[str | None]) -> lis
     ]
 
 
-def given_labels(labels: Sequence[str], folders: Sequence[str]) -> list[str | None]:
+def given_labels(labels: Sequence[str], folders: Sequence[Path]) -> list[str | None]:
     """The chosen label of each folder, or None.
 
     Args:
       labels: ``LABEL=DIR``, or one for each of the other folders in their order.
-      folders: results folders, as they were written.
+      folders: results folders.
 
     Raises:
-      ValueError: the labels are neither none nor one for each folder that has none by its name.
+      ValueError: the labels without a folder are neither none nor one for each of the other folders.
     """
-    named: dict[str, str] = {}
+    named: dict[Path, str] = {}
     in_order = []
     for label in labels:
         text, _, folder = label.rpartition("=")
-        if text and _plain(folder) in map(_plain, folders):
-            named[_plain(folder)] = text
+        if text and Path(folder) in folders:
+            named[Path(folder)] = text
         else:
             in_order.append(label)
-    rest = [folder for folder in folders if _plain(folder) not in named]
+    rest = [folder for folder in folders if folder not in named]
     if in_order and len(in_order) != len(rest):
         raise ValueError(f"label={in_order[0]!r}: must be LABEL=DIR, or one for each of the {len(rest)} runs")
     following = iter(in_order)
-    return [named.get(_plain(folder)) or next(following, None) for folder in folders]
-
-
-def _plain(folder: str) -> str:
-    return folder.rstrip("/")
+    return [named.get(folder) or next(following, None) for folder in folders]
 
 
 def _identity(config: Config) -> str:

@@ -148,9 +148,9 @@ def test_labels_are_given_in_order_or_for_a_folder(write, tmp_path, given, told)
     names = [label.format(folder=tmp_path) for label in given]
     if told is None:
         with pytest.raises(ValueError, match=r"must be LABEL=DIR, or one for each of the 3 runs"):
-            given_labels(names, list(map(str, folders)))
+            given_labels(names, folders)
     else:
-        assert labels(draw(*folders, given=given_labels(names, list(map(str, folders))))) == told
+        assert labels(draw(*folders, given=given_labels(names, folders))) == told
 
 
 def test_a_label_of_one_seed_is_that_of_the_line(write):
