@@ -16,7 +16,7 @@ from fedjax_drag.experiment.build.registry import PARTS, SUPPLIED
 from fedjax_drag.experiment.build.traced_numbers import with_numbers
 from fedjax_drag.experiment.config.components import COMPONENTS, Component
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.own import OwnName, short
+from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import count_malicious
 from fedjax_drag.simulation.settings import GROUPS, Settings
@@ -202,7 +202,7 @@ def _of_another_kind(where: str, component: Component, part: Any) -> str:
     is_a, must_be = (f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}" for name in names)
     keys = [key for key in COMPONENTS if key in PARTS and isinstance(part, PARTS[key])]
     hint = f"; it belongs under {keys[0]!r}" if keys else ""
-    return f"{where}: {short(component.name)} is {is_a}; must be {must_be}{hint}"
+    return f"{where}: {component.label} is {is_a}; must be {must_be}{hint}"
 
 
 def builder_of(where: str, component: Component) -> Callable[..., Any]:

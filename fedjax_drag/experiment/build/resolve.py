@@ -20,7 +20,7 @@ from fedjax_drag.experiment.build.own_parts import Builder, Code, Installed, is_
 from fedjax_drag.experiment.build.registry import NESTED, SUPPLIED, TABLES
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split, unknown_key
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.own import OwnName, short
+from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.settings import LARGEST
 
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)
@@ -143,13 +143,13 @@ def _resolve(table: str, where: str, component: Component, supplied: Sequence[st
             instead = f"set the top-level key {name!r}" if name in COMPONENTS else "it can only be given from Python"
             raise ValueError(f"{where}.{name}: not an argument that a configuration can express; {instead}")
         if name not in allowed:
-            raise unknown_key(name, allowed, f"{where} {short(component.name)}")
+            raise unknown_key(name, allowed, f"{where} {component.label}")
     for name, (parameter, hint) in allowed.items():
         if name in component.arguments:
             filled[name] = _resolve_argument(f"{where}.{name}", component.arguments[name], hint, supplied, code)
         elif name not in supplied:
             if parameter.default is parameter.empty:
-                raise ValueError(f"{where}.{name}: missing; {short(component.name)} needs it ({phrase(hint)})")
+                raise ValueError(f"{where}.{name}: missing; {component.label} needs it ({phrase(hint)})")
             filled[name] = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
     return Component(component.name, filled, table, builder)
 

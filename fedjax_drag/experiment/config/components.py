@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from fedjax_drag.experiment.config.own import short
+
 COMPONENTS = (
     "data",
     "partition",
@@ -46,6 +48,11 @@ class Component:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     table: str = dataclasses.field(default="", compare=False, repr=False)
     builder: Any = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables and figures."""
+        return short(self.name)
 
     def to_mapping(self) -> dict[str, Any]:
         """Its name and arguments as plain values, as :func:`split` reads them."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedjax_drag.experiment.config.config import Config, flatten
+from fedjax_drag.experiment.config.own import short
 
 DATA_TITLES = {
     "mnist": "MNIST",
@@ -56,7 +57,7 @@ def distinct(configs: Sequence[Config]) -> list[str]:
 
 def method(config: Config) -> str:
     """What trained: the algorithm, or the rule that it merely lifts."""
-    return config.aggregator.name if config.algorithm.name == "from_aggregator" else config.algorithm.name
+    return config.aggregator.label if config.algorithm.name == "from_aggregator" else config.algorithm.label
 
 
 def shared(configs: Sequence[Config]) -> str:
@@ -83,7 +84,7 @@ def header(configs: Sequence[Config]) -> list[tuple[str, str]]:
 
 def data_title(config: Config) -> str:
     """The name of the data set, as it is written in papers."""
-    return DATA_TITLES.get(config.data.name, config.data.name)
+    return DATA_TITLES.get(config.data.name, config.data.label)
 
 
 def clean(text: str, length: int) -> str:
@@ -118,7 +119,7 @@ def _part(key: str, value: Any, keys: Sequence[str]) -> str:
     if key == "attack" and value is None:
         return "no attack"
     if key in _SELF_EXPLAINED and isinstance(value, str):
-        return value
+        return short(value)
     if key in _SHARES and value is not None:
         return f"{value if isinstance(value, int) else format(value, '.0%')} malicious"
     last = key.rpartition(".")[2]
@@ -138,7 +139,7 @@ def _model(config: Config) -> str:
     """The architecture with its sizes, such as ``mlp 64-32``."""
     hidden = config.model.arguments.get("hidden")
     sizes = "-".join(map(str, hidden)) if isinstance(hidden, list | tuple) else ""
-    return f"{config.model.name} {sizes}".strip()
+    return f"{config.model.label} {sizes}".strip()
 
 
 def _round(config: Config) -> str:
@@ -167,17 +168,17 @@ def _partition(config: Config) -> str:
             return f"label affinity {arguments.get('q')}"
         case "iid":
             return "IID split"
-    return f"{config.partition.name} split"
+    return "" if config.partition.label == "as_given" else f"{config.partition.label} split"
 
 
 def _share(config: Config) -> str:
     """How many clients are malicious; empty without an attack."""
     if config.attack is None:
         return ""
-    return f"{config.byzantine_fraction:.0%}" if config.num_byzantine is None else f"{config.num_byzantine}"
+    return f"{config.byzantine_fraction or 0.0:.0%}" if config.num_byzantine is None else f"{config.num_byzantine}"
 
 
 def _adversary(config: Config) -> str:
     if config.attack is None or not (config.byzantine_fraction or config.num_byzantine):
         return ""
-    return f"{_share(config)} malicious clients ({config.attack.name.replace('_', ' ')})"
+    return f"{_share(config)} malicious clients ({config.attack.label.replace('_', ' ')})"
