@@ -5,11 +5,28 @@ tracer and passes through.
 """
 
 import numbers
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+
+_MOST_SHOWN = 100  # characters of a value in a message
+_SHORT = reprlib.Repr()
+_SHORT.maxstring, _SHORT.maxother = 60, 80
+
+
+def shown(value: Any) -> str:
+    """One line for a value of any kind and size in an error message."""
+    if isinstance(value, type):
+        return f"class {value.__qualname__}"
+    if not isinstance(value, np.generic) and hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{type(value).__name__} {value.dtype}{list(value.shape)}"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"function {value.__qualname__}"
+    text = " ".join(_SHORT.repr(value).split())
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def is_concrete(value: Any) -> bool:
@@ -28,10 +45,10 @@ def in_range(
 ) -> None:
     """Raises ValueError unless a concrete number lies between ``low`` and ``high``.
 
-    Infinite bounds and bounds declared open are excluded; NaN is never allowed.
+    Infinite bounds and bounds declared open are excluded; NaN is never allowed. An array without axes passes.
     """
-    if isinstance(value, str | bool) or value is None:
-        raise ValueError(f"{name}={value!r}: must be a number")
+    if not is_concrete(value) and getattr(value, "shape", None) != ():
+        raise ValueError(f"{name}={shown(value)}: must be a number")
     if not is_concrete(value):
         return
     open_low, open_high = open_low or np.isinf(low), open_high or np.isinf(high)
@@ -52,7 +69,7 @@ def count(name: str, value: Any, low: int = 0, high: int | None = None) -> None:
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not integral or value < low or (high is not None and value > high):
-        raise ValueError(f"{name}={value!r}: must be {allowed}")
+        raise ValueError(f"{name}={shown(value)}: must be {allowed}")
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
@@ -61,4 +78,4 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     if value not in allowed:
         near = get_close_matches(str(value), [str(a) for a in allowed], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(str, allowed))}{hint}")
+        raise ValueError(f"{name}={shown(value)}: must be one of {', '.join(map(str, allowed))}{hint}")

@@ -8,7 +8,7 @@ Sign convention: a **delta** is what a client's local pass added to its start po
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 
@@ -201,6 +201,9 @@ class Aggregator(NamedTuple):
     split: Literal["clients", "coordinates"] = "coordinates"
     sums: Sums | None = None
 
+    def __repr__(self) -> str:
+        return f"Aggregator({name_of(self)})"
+
     @property
     def streamed(self) -> Sums | None:
         """``sums`` if they are those of ``apply``."""
@@ -325,6 +328,9 @@ class ClientRule(NamedTuple):
     direction: DirectionFn
     report: ReportFn
 
+    def __repr__(self) -> str:
+        return f"ClientRule({name_of(self)})"
+
 
 @runtime_checkable
 class BroadcastFn(Protocol):
@@ -410,6 +416,10 @@ class Algorithm(NamedTuple):
     eligible: EligibleFn | None = None
     output: OutputFn | None = None
     sums: Sums | None = None
+
+    def __repr__(self) -> str:
+        client = name_of(self.client)
+        return f"Algorithm({name_of(self)}{'' if client.startswith('_') else f', client={client}'})"
 
     @property
     def streamed(self) -> Sums | None:
@@ -501,3 +511,40 @@ class Attack(NamedTuple):
     forge: ForgeFn | None = None
     needs: frozenset[str] = frozenset()
     goal: GoalFn | None = None
+
+    def __repr__(self) -> str:
+        return f"Attack({name_of(self)})"
+
+
+Part = TypeVar("Part", bound="Aggregator | Algorithm | Attack")
+
+
+def name_of(part: Aggregator | Algorithm | ClientRule | Attack) -> str:
+    """The name of a rule, an algorithm, a client rule or an attack: of the function that made it, such as ``drag``."""
+    path = _path_of(_telling(part))
+    if isinstance(part, Algorithm) and "<locals>" in path:  # its server side may be made by a helper
+        path = _path_of(part.init)
+    return path.partition(".<locals>")[0].rpartition(".")[2]
+
+
+def named(name: str, part: Part) -> Part:
+    """A rule, an algorithm or an attack that a helper has made, with the name that it is to have in its repr."""
+    _telling(part).__qualname__ = name
+    return part
+
+
+def _telling(part: Any) -> Any:
+    """The function whose name tells that of a rule, an algorithm, a client rule or an attack."""
+    match part:
+        case Aggregator():
+            return part.apply
+        case Algorithm():
+            return part.aggregate
+        case ClientRule():
+            return part.direction
+        case _:
+            return part.forge or part.poison
+
+
+def _path_of(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

@@ -4,7 +4,7 @@ from typing import Any
 
 from fedjax_drag.aggregators._geometric_median import median_rule
 from fedjax_drag.ops.geometric_median import geometric_median_of
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, named
 
 
 def raga(
@@ -37,4 +37,4 @@ def raga(
     References:
       Zuo et al., Byzantine-resilient federated learning with adaptivity to data heterogeneity, 2024.
     """
-    return median_rule(weighting, smoothing, tolerance, max_iterations, geometric_median_of)
+    return named("raga", median_rule(weighting, smoothing, tolerance, max_iterations, geometric_median_of))

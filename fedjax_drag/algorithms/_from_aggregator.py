@@ -4,8 +4,21 @@ from typing import Any
 
 import jax
 
+from fedjax_drag import kinds
 from fedjax_drag.clients import sgd
-from fedjax_drag.types import AggregateFn, Aggregator, Algorithm, ClientRule, Downlink, Params, State, Sums, Uplink
+from fedjax_drag.types import (
+    AggregateFn,
+    Aggregator,
+    Algorithm,
+    ClientRule,
+    Downlink,
+    Params,
+    State,
+    Sums,
+    Uplink,
+    name_of,
+    named,
+)
 
 
 def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) -> Algorithm:
@@ -15,9 +28,15 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
       aggregator: the server's rule.
       client: the clients' rule; default :func:`~fedjax_drag.clients.sgd`.
 
+    Raises:
+      ValueError: if an argument is of another kind, such as a function that makes rules and was not called.
+
     Examples:
       >>> from_aggregator(drag(c=0.25, alpha=0.25), client=fedprox(mu=0.2))
     """
+    kinds.AGGREGATOR.check("aggregator", aggregator)
+    if client is not None:
+        kinds.CLIENT_RULE.check("client", client)
 
     def broadcast(params: Params, state: State, client_ids: jax.Array) -> Downlink:
         del state, client_ids
@@ -26,7 +45,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
     def aggregate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
         return aggregator.apply(params, uplink.delta, state, **extras)
 
-    return Algorithm(
+    method = Algorithm(
         client or sgd(),
         aggregator.init,
         broadcast,
@@ -35,6 +54,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         aggregator.split,
         sums=aggregator.streamed and _of_uplinks(aggregator.streamed, aggregate),
     )
+    return named(name_of(aggregator), method)
 
 
 def _of_uplinks(sums: Sums, aggregate: AggregateFn) -> Sums:

@@ -52,6 +52,7 @@ def summed_rule(
         known = {name: figure(deltas, total, kept.who.counted) for name, figure in hindsight.items()}
         return moved, after._replace(metrics=after.metrics | known)
 
+    apply.__qualname__ = getattr(rule.accumulate, "__qualname__", apply.__qualname__)  # the rule's name, for its repr
     return Aggregator(init, apply, needs, split, sums._replace(finish=finish, whole=apply))
 
 

@@ -1,11 +1,12 @@
 import sys
 from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.run import progress
-from fedjax_drag.experiment.run.progress import Progress, summary, table
+from fedjax_drag.simulation import progress
+from fedjax_drag.simulation.progress import Progress, unless_quiet, watched
 
 
 class Terminal(StringIO):
@@ -15,7 +16,7 @@ class Terminal(StringIO):
 
 def shown(monkeypatch, stream, quiet=None):
     monkeypatch.setattr(sys, "stderr", stream)
-    bar = Progress("DRAG", num_rounds=20, quiet=quiet)
+    bar = unless_quiet("DRAG", 20, 0, quiet)
     bar.update(10, {"test_accuracy": np.float32(0.5)})
     bar.update(20, {"test_accuracy": np.float32(0.75)})
     bar.close()
@@ -41,7 +42,7 @@ def test_lines_now_and_then_without_a_terminal(monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     log = StringIO()
     monkeypatch.setattr(sys, "stderr", log)
-    bar = Progress("DRAG", num_rounds=40)
+    bar = Progress("DRAG", num_rounds=40, every=30.0)
     for round_number in (10, 20, 30, 40):
         bar.update(round_number, {"test_accuracy": np.float32(round_number / 50)})
     bar.close()
@@ -55,23 +56,30 @@ def test_no_lines_when_quiet_nor_beside_a_bar(monkeypatch):
     assert shown(monkeypatch, StringIO()).count("DRAG: round") == 2
 
 
-def row(accuracies, **more):
-    history = {"round": np.arange(1, len(accuracies) + 1), "test_accuracy": np.array(accuracies)}
-    return history, summary(history, seconds=2.5, compile_seconds=None) | more
+@pytest.mark.parametrize(
+    ("stream", "progress", "lines"), [(StringIO(), None, 0), (StringIO(), True, 2), (StringIO(), False, 0)]
+)
+def test_a_line_for_each_evaluation_where_there_is_no_terminal_on_request_only(monkeypatch, stream, progress, lines):
+    monkeypatch.setattr(sys, "stderr", stream)
+    with watched("DRAG", 20, 0, progress) as show:
+        for number in (10, 20):
+            show(SimpleNamespace(round=number, metrics={"test_accuracy": number / 40}))
+    assert (
+        stream.getvalue().splitlines()
+        == ["DRAG: round 10/20, accuracy 25.0%", "DRAG: round 20/20, accuracy 50.0%"][:lines]
+    )
 
 
-def test_table_is_aligned_and_has_telling_targets():
-    text = table({"FedAvg": row([0.3, 0.65, 0.6]), "long label": row([0.5, 0.85, 0.84], rounds_per_second=7.25)})
-    head, first, second = text.splitlines()
-    assert len(head) == len(first) == len(second)
-    assert " ".join(head.split()) == "final best round at 60% round at 70% round at 80% rounds/s seconds"
-    assert first.split() == ["FedAvg", "60.0%", "65.0%", "2", "-", "-", "-", "2.5"]
-    assert second.split() == ["long", "label", "84.0%", "85.0%", "2", "2", "2", "7.2", "2.5"]
+def test_a_bar_in_a_terminal_unless_it_is_refused(monkeypatch):
+    for progress, drawn in ((None, True), (True, True), (False, False)):
+        monkeypatch.setattr(sys, "stderr", stream := Terminal())
+        with watched("DRAG", 20, 0, progress) as show:
+            show(SimpleNamespace(round=20, metrics={"test_accuracy": 0.5}))
+        assert ("round 20/20" in stream.getvalue()) is drawn
 
 
-def test_summary_of_a_run_that_diverged_or_never_began():
-    _, figures = row([0.5, np.nan])
-    assert figures["best_accuracy"] == 0.5
-    assert np.isnan(figures["final_accuracy"])
-    assert row([])[1]["final_accuracy"] is None
-    assert "-" in table({"x": row([np.nan])})
+def test_a_kernel_is_a_notebook(monkeypatch):
+    assert not progress.in_notebook()
+    for shell, expected in ((None, False), (object(), False), (SimpleNamespace(kernel=1), True)):
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        assert progress.in_notebook() is expected
