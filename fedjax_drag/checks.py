@@ -29,6 +29,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
+def first_line(error: BaseException) -> str:
+    """The type and the first line of an error that a part of the user's has raised."""
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+
+
 def is_concrete(value: Any) -> bool:
     """Whether ``value`` is a plain number and can be compared while a program is built."""
     return isinstance(value, numbers.Real | np.generic) and not isinstance(value, bool)

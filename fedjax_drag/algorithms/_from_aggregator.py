@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from fedjax_drag import kinds
+from fedjax_drag import kinds, tree
 from fedjax_drag.clients import sgd
 from fedjax_drag.types import (
     AggregateFn,
@@ -43,7 +43,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         return Downlink(start=params)
 
     def aggregate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
-        return aggregator.apply(params, uplink.delta, state, **extras)
+        return _pair(aggregator.apply(params, uplink.delta, state, **extras), params)
 
     method = Algorithm(
         client or sgd(),
@@ -55,6 +55,15 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         sums=aggregator.streamed and _of_uplinks(aggregator.streamed, aggregate),
     )
     return named(name_of(aggregator), method)
+
+
+def _pair(returned: Any, params: Params) -> tuple[Params, State]:
+    """What a rule has returned, checked while it is traced."""
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise ValueError(f"apply of the rule: returns a {type(returned).__name__}; must return (params, state)")
+    moved, state = returned
+    tree.check_like("params that the rule returns", moved, "the params it was given", params)
+    return moved, state
 
 
 def _of_uplinks(sums: Sums, aggregate: AggregateFn) -> Sums:

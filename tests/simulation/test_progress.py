@@ -71,9 +71,9 @@ def test_a_line_for_each_evaluation_where_there_is_no_terminal_on_request_only(m
 
 
 def test_a_bar_in_a_terminal_unless_it_is_refused(monkeypatch):
-    for progress, drawn in ((None, True), (True, True), (False, False)):
+    for wanted, drawn in ((None, True), (True, True), (False, False)):
         monkeypatch.setattr(sys, "stderr", stream := Terminal())
-        with watched("DRAG", 20, 0, progress) as show:
+        with watched("DRAG", 20, 0, wanted) as show:
             show(SimpleNamespace(round=20, metrics={"test_accuracy": 0.5}))
         assert ("round 20/20" in stream.getvalue()) is drawn
 
