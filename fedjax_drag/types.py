@@ -524,7 +524,7 @@ def name_of(part: Aggregator | Algorithm | ClientRule | Attack) -> str:
     path = _path_of(_telling(part))
     if isinstance(part, Algorithm) and "<locals>" in path:  # its server side may be made by a helper
         path = _path_of(part.init)
-    return path.partition(".<locals>")[0].rpartition(".")[2]
+    return path.split(".<locals>.")[-2:][0].rpartition(".")[2]
 
 
 def named(name: str, part: Part) -> Part:
