@@ -12,19 +12,29 @@ from typing import Any
 
 import numpy as np
 
-_MOST_SHOWN = 100  # characters of a value in a message
-_SHORT = reprlib.Repr()
-_SHORT.maxstring, _SHORT.maxother = 60, 80
+_MOST_SHOWN = 140  # characters of a value in a message
+
+
+class _Short(reprlib.Repr):
+    """Short texts for values of any kind, also inside lists and mappings."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        if isinstance(x, type):
+            return f"class {x.__qualname__}"
+        if not isinstance(x, np.generic) and hasattr(x, "dtype") and hasattr(x, "shape"):
+            return f"array {x.dtype}{list(x.shape)}"
+        if callable(x) and hasattr(x, "__qualname__"):
+            return f"function {x.__qualname__}"
+        text = super().repr1(x, level)
+        return f"{type(x).__name__}(...)" if "\n" in text or " at 0x" in text else text
+
+
+_SHORT = _Short()
+_SHORT.maxstring, _SHORT.maxother = 60, _MOST_SHOWN
 
 
 def shown(value: Any) -> str:
     """One line for a value of any kind and size in an error message."""
-    if isinstance(value, type):
-        return f"class {value.__qualname__}"
-    if not isinstance(value, np.generic) and hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{type(value).__name__} {value.dtype}{list(value.shape)}"
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"function {value.__qualname__}"
     text = " ".join(_SHORT.repr(value).split())
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 

@@ -6,7 +6,7 @@ models, data sets and optimizers.
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -43,14 +43,14 @@ class Kind(NamedTuple):
     Attributes:
       type: its class, or a tuple of classes.
       phrase: what a message calls it, with an example.
-      builders: the module of the package whose functions make it, such as ``"attacks"``.
+      builders: the modules of the package whose functions make it, such as ``("attacks",)``.
       libraries: what to do with an object of another library, by the beginning of its class's full name.
       otherwise: what to do with any other object.
     """
 
     type: Any
     phrase: str
-    builders: str = ""
+    builders: tuple[str, ...] = ()
     libraries: Mapping[str, str] = {}
     otherwise: str = ""
 
@@ -74,19 +74,19 @@ class Kind(NamedTuple):
         return "".join(f"; {text}" for text in [*advice, self.otherwise][:1] if text)
 
 
-AGGREGATOR = Kind(Aggregator, "an aggregation rule, such as fd.aggregators.drag()", "aggregators")
-CLIENT_RULE = Kind(ClientRule, "a client rule, such as fd.clients.fedprox(mu=0.1)", "clients")
-ATTACK = Kind(Attack, "an attack, such as fd.attacks.sign_flip()", "attacks")
+AGGREGATOR = Kind(Aggregator, "an aggregation rule, such as fd.aggregators.drag()", ("aggregators",))
+CLIENT_RULE = Kind(ClientRule, "a client rule, such as fd.clients.fedprox(mu=0.1)", ("clients",))
+ATTACK = Kind(Attack, "an attack, such as fd.attacks.sign_flip()", ("attacks",))
 
 
-def check_function(name: str, value: Any, phrase: str, builders: str = "") -> None:
+def check_function(name: str, value: Any, phrase: str, *builders: str) -> None:
     """Raises ValueError unless ``value`` is a function, and none that makes such functions.
 
     Args:
       name: of the argument.
       value: to be checked.
       phrase: what a message calls it, with an example.
-      builders: the module of the package whose functions make it.
+      *builders: the modules of the package whose functions make it.
     """
     if not callable(value) or isinstance(value, type) or uncalled(value):
         raise ValueError(f"{name}={shown(value)}: must be {phrase}{Kind(object, phrase, builders)._hint(value)}")
@@ -102,10 +102,11 @@ def uncalled(value: Any) -> str | None:
     return next((f"fd.{owner}.{name}" for owner in owners), None)
 
 
-def _nearest(name: str, builders: str) -> str | None:
+def _nearest(name: str, builders: Iterable[str]) -> str | None:
     """The public name of the builder that is spelled most like ``name``."""
-    if not builders:
-        return None
-    module = importlib.import_module(f"fedjax_drag.{builders}")  # now: who uses rules alone does not import the rest
-    near = get_close_matches(name, [known for known, value in vars(module).items() if uncalled(value)], n=1)
-    return f"fd.{builders}.{near[0]}" if near else None
+    for owner in builders:
+        module = importlib.import_module(f"fedjax_drag.{owner}")  # now: who uses rules alone does not import the rest
+        near = get_close_matches(name, [known for known, value in vars(module).items() if uncalled(value)], n=1)
+        if near:
+            return f"fd.{owner}.{near[0]}"
+    return None

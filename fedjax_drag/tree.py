@@ -50,6 +50,9 @@ def check_cohort(params: Params, deltas: Deltas) -> int:
         )
     check_structure("deltas", deltas, "params", params)
     check_arrays("deltas", deltas)
+    if [jnp.shape(d) for d in jax.tree.leaves(deltas)] == [jnp.shape(p) for p in jax.tree.leaves(params)] != []:
+        one = "also one client's, jax.tree.map(lambda leaf: leaf[None], delta)"
+        raise ValueError(f"deltas: have the shapes of params; must have a leading client axis [S], {one}")
     size = cohort_size(deltas)
     for (path, p), d in zip(jax.tree.leaves_with_path(params), jax.tree.leaves(deltas), strict=True):
         if jnp.shape(d)[1:] != jnp.shape(p):

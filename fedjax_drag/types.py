@@ -8,9 +8,11 @@ Sign convention: a **delta** is what a client's local pass added to its start po
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
+
+from fedjax_drag.naming import name_of
 
 Params = Any
 """A pytree of floating point arrays."""
@@ -202,7 +204,12 @@ class Aggregator(NamedTuple):
     sums: Sums | None = None
 
     def __repr__(self) -> str:
-        return f"Aggregator({name_of(self)})"
+        return f"Aggregator({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``drag``."""
+        return name_of(self.apply)
 
     @property
     def streamed(self) -> Sums | None:
@@ -329,7 +336,12 @@ class ClientRule(NamedTuple):
     report: ReportFn
 
     def __repr__(self) -> str:
-        return f"ClientRule({name_of(self)})"
+        return f"ClientRule({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``fedprox``."""
+        return name_of(self.direction)
 
 
 @runtime_checkable
@@ -418,8 +430,15 @@ class Algorithm(NamedTuple):
     sums: Sums | None = None
 
     def __repr__(self) -> str:
-        client = name_of(self.client)
-        return f"Algorithm({name_of(self)}{'' if client.startswith('_') else f', client={client}'})"
+        client = "" if self.client.name.startswith("_") else f", client={self.client.name}"
+        return f"Algorithm({self.name}{client})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, or of its aggregation rule, such as ``scaffold``."""
+        # The server side may come from a helper, init does not; from_aggregator gives the server side the rule's name.
+        made_by_helper = "<locals>" in getattr(self.aggregate, "__qualname__", "")
+        return name_of(self.init if made_by_helper else self.aggregate)
 
     @property
     def streamed(self) -> Sums | None:
@@ -513,38 +532,9 @@ class Attack(NamedTuple):
     goal: GoalFn | None = None
 
     def __repr__(self) -> str:
-        return f"Attack({name_of(self)})"
+        return f"Attack({self.name})"
 
-
-Part = TypeVar("Part", bound="Aggregator | Algorithm | Attack")
-
-
-def name_of(part: Aggregator | Algorithm | ClientRule | Attack) -> str:
-    """The name of a rule, an algorithm, a client rule or an attack: of the function that made it, such as ``drag``."""
-    path = _path_of(_telling(part))
-    if isinstance(part, Algorithm) and "<locals>" in path:  # its server side may be made by a helper
-        path = _path_of(part.init)
-    return path.split(".<locals>.")[-2:][0].rpartition(".")[2]
-
-
-def named(name: str, part: Part) -> Part:
-    """A rule, an algorithm or an attack that a helper has made, with the name that it is to have in its repr."""
-    _telling(part).__qualname__ = name
-    return part
-
-
-def _telling(part: Any) -> Any:
-    """The function whose name tells that of a rule, an algorithm, a client rule or an attack."""
-    match part:
-        case Aggregator():
-            return part.apply
-        case Algorithm():
-            return part.aggregate
-        case ClientRule():
-            return part.direction
-        case _:
-            return part.forge or part.poison
-
-
-def _path_of(function: Any) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``alie``."""
+        return name_of(self.forge or self.poison)

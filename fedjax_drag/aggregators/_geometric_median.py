@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
+from fedjax_drag.naming import named
 from fedjax_drag.ops.geometric_median import Median, geometric_median_of
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State, named
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 def geometric_median(smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iterations: int = 100) -> Aggregator:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from fedjax_drag.aggregators._geometric_median import median_rule
+from fedjax_drag.naming import named
 from fedjax_drag.ops.geometric_median import geometric_median_of
-from fedjax_drag.types import Aggregator, named
+from fedjax_drag.types import Aggregator
 
 
 def raga(

@@ -6,6 +6,7 @@ import jax
 
 from fedjax_drag import kinds, tree
 from fedjax_drag.clients import sgd
+from fedjax_drag.naming import named
 from fedjax_drag.types import (
     AggregateFn,
     Aggregator,
@@ -16,8 +17,6 @@ from fedjax_drag.types import (
     State,
     Sums,
     Uplink,
-    name_of,
-    named,
 )
 
 
@@ -54,7 +53,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         aggregator.split,
         sums=aggregator.streamed and _of_uplinks(aggregator.streamed, aggregate),
     )
-    return named(name_of(aggregator), method)
+    return named(aggregator.name, method)
 
 
 def _pair(returned: Any, params: Params) -> tuple[Params, State]:

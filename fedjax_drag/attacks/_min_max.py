@@ -5,8 +5,9 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
+from fedjax_drag.naming import named
 from fedjax_drag.ops.distances import distances
-from fedjax_drag.types import Attack, Deltas, Params, named
+from fedjax_drag.types import Attack, Deltas, Params
 
 
 def min_max(perturbation: Perturbation = "std", knowledge: Knowledge = "full") -> Attack:

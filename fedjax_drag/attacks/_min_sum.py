@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
-from fedjax_drag.types import Attack, Deltas, Params, named
+from fedjax_drag.naming import named
+from fedjax_drag.types import Attack, Deltas, Params
 
 
 def min_sum(

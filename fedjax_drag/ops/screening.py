@@ -105,13 +105,16 @@ def check_extras(extras: Iterable[str], required: Iterable[str]) -> None:
     """Raises TypeError that names the extras which a rule must be given and was not."""
     missing = sorted(set(required) - set(extras))
     if missing:
-        meanings = "; ".join(f"{name}, {MEANING.get(name, 'an extra of this rule')}" for name in missing)
-        raise TypeError(f"{', '.join(missing)}: must be given to apply by keyword ({meanings})")
+        meanings = [MEANING.get(name, "an extra of this rule") for name in missing]
+        pairs = zip(missing, meanings, strict=True)
+        raise TypeError("; ".join(f"{name}: must be given to apply by keyword, {meaning}" for name, meaning in pairs))
 
 
 @contextlib.contextmanager
 def own(state: State) -> Iterator[None]:
-    """Says so where a rule fails on a state that is not its own."""
+    """Says so where a rule is given, or fails on, a state that is not its own."""
+    if not hasattr(state, "_replace"):
+        raise _not_own(state)
     try:
         yield
     except AttributeError as error:

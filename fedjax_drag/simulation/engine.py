@@ -26,7 +26,7 @@ from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, check_options
-from fedjax_drag.types import Aggregator, Algorithm, Batch, name_of
+from fedjax_drag.types import Aggregator, Algorithm, Batch
 
 
 class Evaluation(NamedTuple):
@@ -332,5 +332,5 @@ def simulate(
     simulation = prepare(algorithm, **settings)
     start = 0 if initial is None else int(initial.round)
     progress = progress if processes.is_first() else False
-    with watched(name_of(algorithm), simulation.num_rounds, start, progress) as show:
+    with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
         return simulation.run([show, *callbacks], initial)

@@ -1,7 +1,6 @@
 """The objects that a run is made of: what each of them may be."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -19,7 +18,7 @@ from fedjax_drag.types import Aggregator, Algorithm
 MODEL = Kind(
     nn.Module,
     "a flax.linen module, such as fd.models.mlp(num_classes=10)",
-    "models",
+    ("models",),
     {
         "flax.nnx": "flax.nnx.bridge.to_linen(YourModule, ...) makes one of an nnx class",
         "torch": "PyTorch modules cannot be compiled by JAX, write it as a flax.linen.Module",
@@ -35,7 +34,12 @@ OPTIMIZER = Kind(optax.GradientTransformation, "an optax transformation, such as
 METHOD = Kind(
     (Algorithm, Aggregator),
     "an algorithm or an aggregation rule, such as fd.aggregators.drag()",
-    libraries={"optax": "optimizers are fd.aggregators.fedavg(server_optimizer=...) and local_optimizer=..."},
+    ("aggregators", "algorithms"),
+    libraries={
+        "flax": "a model is the argument model of fd.simulate",
+        "builtins.dict": "mappings are for configurations, fd.run",
+        "optax": "optimizers are fd.aggregators.fedavg(server_optimizer=...) and local_optimizer=...",
+    },
 )
 ALGORITHM = METHOD._replace(type=Algorithm, phrase="an algorithm, such as fd.algorithms.from_aggregator(rule)")
 
@@ -73,16 +77,23 @@ def check_data(name: str, value: Any) -> None:
 
 def check_step_size(name: str, value: Any) -> None:
     """Refuses what is neither a positive number nor a function of the round."""
-    if not callable(value):
-        checks.positive(name, value)
+    if callable(value):
+        return
+    if not checks.is_concrete(value) and getattr(value, "shape", None) != ():
+        allowed = "a number > 0, or a function of the round, such as an optax schedule"
+        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
+    checks.positive(name, value)
 
 
-check_loss = partial(kinds.check_function, phrase="a loss, such as fd.losses.cross_entropy()", builders="losses")
-check_augmentation = partial(
-    kinds.check_function,
-    phrase="a function (key, x) -> x, such as fd.data.augmentation.crop_flip()",
-    builders="data.augmentation",
-)
+def check_loss(name: str, value: Any) -> None:
+    """Refuses what is no function, and a function that makes losses."""
+    kinds.check_function(name, value, "a loss, such as fd.losses.cross_entropy()", "losses")
+
+
+def check_augmentation(name: str, value: Any) -> None:
+    """Refuses what is no function, and a function that makes augmentations."""
+    phrase = "a function (key, x) -> x, such as fd.data.augmentation.crop_flip()"
+    kinds.check_function(name, value, phrase, "data.augmentation")
 
 
 def check_schedule(step_size: Callable[..., Any], num_rounds: int) -> None:

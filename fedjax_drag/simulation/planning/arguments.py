@@ -66,8 +66,8 @@ def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
     try:
         shape = jax.eval_shape(loss, logits, labels)
     except Exception as error:  # a user's loss may raise anything
-        what = f"fails for logits [2, {num_classes}] and integer labels [2]"
-        raise ValueError(f"loss: {what}: {checks.first_line(error)}") from error
+        allowed = f"logits [B, {num_classes}] and integer labels [B], and return one number for each"
+        raise ValueError(f"loss: must take {allowed}; it fails with {checks.first_line(error)}") from error
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
         returned = f"{shape.dtype}{list(shape.shape)}" if hasattr(shape, "dtype") else type(shape).__name__
         raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")
