@@ -71,7 +71,8 @@ class Kind(NamedTuple):
         for library, text in self.libraries.items():
             paths = [f"{ancestor.__module__}.{ancestor.__qualname__}" for ancestor in ancestors]
             advice += [text for path in paths if path.startswith(f"{library}.") or path == library]
-        return "".join(f"; {text}" for text in [*advice, self.otherwise][:1] if text)
+        fallback = self.otherwise or ("mappings are for configurations, fd.run" if isinstance(value, Mapping) else "")
+        return "".join(f"; {text}" for text in [*advice, fallback][:1] if text)
 
 
 AGGREGATOR = Kind(Aggregator, "an aggregation rule, such as fd.aggregators.drag()", ("aggregators",))

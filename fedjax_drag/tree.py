@@ -43,7 +43,7 @@ def check_cohort(params: Params, deltas: Deltas) -> int:
       ValueError: naming the first leaf that does not match.
     """
     check_arrays("params", params)
-    if isinstance(deltas, list | tuple) and type(deltas) is not type(params):
+    if _are_separate(params, deltas):
         raise ValueError(
             f"deltas: a {type(deltas).__name__} of {len(deltas)}; must be like params with a leading client axis, "
             "jax.tree.map(lambda *leaves: jnp.stack(leaves), *deltas)"
@@ -60,6 +60,14 @@ def check_cohort(params: Params, deltas: Deltas) -> int:
             where = f"deltas{jax.tree_util.keystr(path)}"
             raise ValueError(f"{where} with shape {jnp.shape(d)}: must be [{expected}], S clients on a leading axis")
     return size
+
+
+def _are_separate(params: Params, deltas: Any) -> bool:
+    """Whether deltas are those of the clients one after another, instead of a stack."""
+    structure = jax.tree.structure(params)
+    if not isinstance(deltas, list | tuple) or jax.tree.structure(deltas) == structure:
+        return False
+    return bool(deltas) and all(jax.tree.structure(delta) == structure for delta in deltas)
 
 
 def check_arrays(name: str, tree: Any) -> None:

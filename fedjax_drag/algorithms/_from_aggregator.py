@@ -42,7 +42,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         return Downlink(start=params)
 
     def aggregate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
-        return _pair(aggregator.apply(params, uplink.delta, state, **extras), params)
+        return _checked(aggregator.apply(params, uplink.delta, state, **extras), params, state)
 
     method = Algorithm(
         client or sgd(),
@@ -56,13 +56,14 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
     return named(aggregator.name, method)
 
 
-def _pair(returned: Any, params: Params) -> tuple[Params, State]:
+def _checked(returned: Any, params: Params, state: State) -> tuple[Params, State]:
     """What a rule has returned, checked while it is traced."""
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise ValueError(f"apply of the rule: returns a {type(returned).__name__}; must return (params, state)")
-    moved, state = returned
+    moved, after = returned
     tree.check_like("params that the rule returns", moved, "the params it was given", params)
-    return moved, state
+    tree.check_structure("state that the rule returns", after, "the state it was given", state)
+    return moved, after
 
 
 def _of_uplinks(sums: Sums, aggregate: AggregateFn) -> Sums:

@@ -37,7 +37,6 @@ METHOD = Kind(
     ("aggregators", "algorithms"),
     libraries={
         "flax": "a model is the argument model of fd.simulate",
-        "builtins.dict": "mappings are for configurations, fd.run",
         "optax": "optimizers are fd.aggregators.fedavg(server_optimizer=...) and local_optimizer=...",
     },
 )
