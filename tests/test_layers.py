@@ -23,6 +23,7 @@ LAYERS = {
     "fedjax_drag.simulation.devices": 4,
     "fedjax_drag.simulation.program": 5,
     "fedjax_drag.simulation.result": 6,
+    "fedjax_drag.simulation.options": 6,
     "fedjax_drag.simulation.parts": 6,
     "fedjax_drag.simulation.settings": 6,
     "fedjax_drag.simulation.calls": 6,

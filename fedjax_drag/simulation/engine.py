@@ -14,6 +14,7 @@ from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes
 from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, placement, resolve_mesh
+from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.planning.setup import federate, programs_of
@@ -25,7 +26,7 @@ from fedjax_drag.simulation.program.round import choose_cohort
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
-from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, check_options
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
 from fedjax_drag.types import Aggregator, Algorithm, Batch
 
 

@@ -5,14 +5,11 @@ configuration takes the same groups (:class:`~fedjax_drag.experiment.config.conf
 objects that a run is made of. All together are the :class:`Arguments` of a run, and :class:`Settings` once checked.
 """
 
-import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any
 
 import flax.linen as nn
-import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -21,6 +18,17 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.devices.placement import MESHES
+from fedjax_drag.simulation.options import (
+    check_options,
+    count,
+    documented,
+    flag,
+    one_of,
+    option,
+    optional,
+    options,
+    positive_number,
+)
 from fedjax_drag.simulation.parts import (
     ALGORITHM,
     METHOD,
@@ -38,72 +46,6 @@ from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malici
 from fedjax_drag.simulation.program.work import FULL, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
 
-LARGEST = 2**31 - 1
-"""Largest count: those on the device are int32."""
-
-Check = Callable[[str, Any], None]
-"""``(name, value) -> None``; raises ValueError naming both and what is allowed."""
-
-Options = TypeVar("Options")
-
-
-def option(check: Check, default: Any = dataclasses.MISSING, *, kw_only: bool = True) -> Any:
-    """A dataclass field with a check, which :func:`check_options` calls; without a default it must be given."""
-    return dataclasses.field(default=default, kw_only=kw_only, metadata={"check": check})
-
-
-def with_default(group: type, name: str, default: Any) -> Any:
-    """The option ``name`` of a group with another default and the same check."""
-    return dataclasses.field(default=default, metadata=group.__dataclass_fields__[name].metadata)
-
-
-# So that type checkers and editors know which options must be given.
-@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False, field_specifiers=(option,))
-def options(cls: type[Options]) -> type[Options]:
-    """Makes a frozen dataclass of options, which are given by keyword."""
-    return dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
-
-
-def check_options(options: Any) -> None:
-    """Checks every option of a dataclass by itself; the ValueError names the option, its value and what is allowed."""
-    for field in dataclasses.fields(options):
-        if "check" in field.metadata:
-            field.metadata["check"](field.name, getattr(options, field.name))
-
-
-def documented(cls: type[Options]) -> type[Options]:
-    """Appends the attributes of a class's groups to its docstring, which ends with its own attributes, if any."""
-    groups = [base for base in reversed(cls.__mro__[1:]) if base.__bases__ == (object,) and base.__doc__]
-    entries = [(inspect.getdoc(group) or "").partition("\nAttributes:\n")[2] for group in groups]
-    own = inspect.cleandoc(cls.__doc__ or "")
-    cls.__doc__ = "\n".join([own, *([] if "\nAttributes:\n" in own else ["\nAttributes:"]), *entries])
-    return cls
-
-
-count: Check = partial(checks.count, low=1, high=LARGEST)
-
-
-def optional(check: Check) -> Check:
-    """The check of an option that may also be None."""
-
-    def checked(name: str, value: Any) -> None:
-        if value is not None:
-            check(name, value)
-
-    return checked
-
-
-def one_of(*allowed: str) -> Check:
-    """The check of an option that is one of some names."""
-    return partial(checks.one_of, allowed=allowed)
-
-
-def positive_number(name: str, value: Any) -> None:
-    """Refuses anything but a plain number above 0: a traced one could not decide how long a pass is."""
-    if not checks.is_concrete(value):
-        raise ValueError(f"{name}={checks.shown(value)}: must be a number > 0")
-    checks.positive(name, value)
-
 
 def check_mesh(name: str, value: Any) -> None:
     """Refuses what is neither a mesh nor the name of one."""
@@ -112,12 +54,6 @@ def check_mesh(name: str, value: Any) -> None:
     elif value is not None and not isinstance(value, Mesh):
         allowed = f"one of {', '.join(MESHES)}, or a jax.sharding.Mesh of one axis"
         raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
-
-
-def flag(name: str, value: Any) -> None:
-    """Refuses what is neither True nor False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name}={checks.shown(value)}: must be True or False")
 
 
 def check_batch_size(name: str, value: Any) -> None:
@@ -289,7 +225,7 @@ class Parts:
     model: nn.Module = option(MODEL.check)
     data: FederatedDataset = option(check_data)
     num_rounds: int = option(count)
-    cohort_size: int = option(count)
+    cohort_size: int
     step_size: Any = option(check_step_size)
     seed: int = option(partial(checks.count, low=0, high=2**63 - 1), default=0)
     local_optimizer: optax.GradientTransformation | None = option(optional(OPTIMIZER.check), default=None)
