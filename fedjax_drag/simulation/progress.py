@@ -94,7 +94,8 @@ def watched(label: str, num_rounds: int, start: int, progress: bool | None) -> I
 
 def has_bars() -> bool:
     """Whether a progress bar can be drawn: standard error is a terminal, or the program runs in a notebook."""
-    return sys.stderr.isatty() or in_notebook()
+    is_terminal = getattr(sys.stderr, "isatty", None)  # a program without a console has no standard error
+    return (is_terminal is not None and is_terminal()) or in_notebook()
 
 
 def in_notebook() -> bool:

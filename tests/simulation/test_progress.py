@@ -78,6 +78,11 @@ def test_a_bar_in_a_terminal_unless_it_is_refused(monkeypatch):
         assert ("round 20/20" in stream.getvalue()) is drawn
 
 
+def test_nothing_is_drawn_where_there_is_no_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not progress.has_bars()
+
+
 def test_a_kernel_is_a_notebook(monkeypatch):
     assert not progress.in_notebook()
     for shell, expected in ((None, False), (object(), False), (SimpleNamespace(kernel=1), True)):
