@@ -1,6 +1,7 @@
 """The progress of a run: a bar in a terminal or a notebook, lines elsewhere."""
 
 import contextlib
+import os
 import sys
 import time
 import warnings
@@ -93,7 +94,12 @@ def watched(label: str, num_rounds: int, start: int, progress: bool | None) -> I
 
 
 def has_bars() -> bool:
-    """Whether a progress bar can be drawn: standard error is a terminal, or the program runs in a notebook."""
+    """Whether a progress bar can be drawn: standard error is a terminal, or the program runs in a notebook.
+
+    ``TQDM_DISABLE=1`` in the environment turns bars off, as it does elsewhere.
+    """
+    if os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):
+        return False
     is_terminal = getattr(sys.stderr, "isatty", None)  # a program without a console has no standard error
     return (is_terminal is not None and is_terminal()) or in_notebook()
 

@@ -78,6 +78,13 @@ def test_a_bar_in_a_terminal_unless_it_is_refused(monkeypatch):
         assert ("round 20/20" in stream.getvalue()) is drawn
 
 
+def test_bars_are_turned_off_by_the_environment(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert progress.has_bars()
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    assert not progress.has_bars()
+
+
 def test_nothing_is_drawn_where_there_is_no_standard_error(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     assert not progress.has_bars()

@@ -39,11 +39,13 @@ class Component:
       arguments: keyword arguments from the configuration. A component among them is a mapping or a bare name as it was
         written, and a :class:`Component` once it is resolved.
       table: the registry's table that a resolved component is chosen from; empty before.
+      builder: the function that a resolved component is built by; None before, and for code that is not to be run.
     """
 
     name: str
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     table: str = dataclasses.field(default="", compare=False, repr=False)
+    builder: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_mapping(self) -> dict[str, Any]:
         """Its name and arguments as plain values, as :func:`split` reads them."""
