@@ -10,6 +10,7 @@ Needs the extra ``notebooks``.
 """
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
     client = NotebookClient(
         notebook, timeout=1800, kernel_name="python3", resources=resources, record_timing=False, coalesce_streams=True
     )
-    client.execute()
+    client.execute(env=os.environ | {"TQDM_DISABLE": "1"})  # progress bars are no outputs to keep
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.execution_count = None

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, kinds, tree
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -50,6 +50,7 @@ def nnm(aggregator: Aggregator, num_byzantine: int = 0) -> Aggregator:
       Allouah et al., Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity, 2023, Algorithm 2.
       Reading: n counts the valid clients.
     """
+    kinds.AGGREGATOR.check("aggregator", aggregator)
     checks.count("num_byzantine", num_byzantine)
 
     def init(params: Params) -> NNMState:

@@ -157,7 +157,7 @@ def _conclude(folder: Path, labels: Sequence[str], quiet: bool) -> None:
     """Draws the curve and prints the table of results."""
     from fedjax_drag.experiment.figures import plotting
     from fedjax_drag.experiment.run import results
-    from fedjax_drag.experiment.run.progress import table
+    from fedjax_drag.experiment.run.summary import table
 
     runs = results.read(folder)
     figure = plotting.plot([folder], folder / results.FIGURE)

@@ -21,7 +21,7 @@ from fedjax_drag.experiment.build.registry import NESTED, SUPPLIED, TABLES
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split, unknown_key
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
-from fedjax_drag.simulation.settings import LARGEST
+from fedjax_drag.simulation.options import LARGEST
 
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)
 

@@ -22,19 +22,8 @@ from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTION
 from fedjax_drag.experiment.config.names import check_name
 from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.config.yaml_text import one_line
-from fedjax_drag.simulation.settings import (
-    LARGEST,
-    Adversary,
-    Execution,
-    LocalWork,
-    Measurement,
-    check_options,
-    check_pass,
-    count,
-    documented,
-    option,
-    with_default,
-)
+from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, with_default
+from fedjax_drag.simulation.settings import Adversary, Execution, LocalWork, Measurement, check_pass
 
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
 

@@ -15,13 +15,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
+
 PYTHON = "python:"
 """What the name of a part given as a Python object begins with."""
 
 _REFERENCE = re.compile(r"(?P<place>[^:]+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_][\w.]*)")
-
-_NAMED_BY = ("apply", "broadcast", "forge", "poison", "direction", "update")
-"""Functions of rules, methods, attacks and optimizers whose builder lends its name to the part."""
 
 
 class OwnName(str):
@@ -141,24 +140,9 @@ def _is_list(value: Any) -> bool:
 
 def _label(part: Any) -> str:
     """What a Python object is called: a function's name, that of the builder of a rule or an attack, or its class's."""
-    named: Any = part
-    if hasattr(part, "_fields"):
-        functions = [function for name in _NAMED_BY if callable(function := getattr(part, name, None))]
-        named = next((_own_function(function) for function in functions), part)
+    if isinstance(part, Aggregator | Algorithm | Attack | ClientRule):
+        return part.name
+    named = getattr(part, "update", part) if hasattr(part, "_fields") else part  # an optimizer
     named = named.func if isinstance(named, functools.partial) else named
     name = getattr(named, "__qualname__", None) or getattr(part, "name", None) or type(part).__name__
     return str(name).partition(".<locals>")[0].rpartition(".")[2].strip("<>")
-
-
-def _own_function(function: Any) -> Any:
-    """The function itself, or the one that it was made of by :mod:`fedjax_drag.ops`, as ``weighted_rule`` does."""
-    waiting, known = [function], []
-    while waiting:
-        current = waiting.pop(0)
-        known.append(current)
-        if not current.__module__.startswith("fedjax_drag.ops"):
-            return current
-        contents = [cell.cell_contents for cell in getattr(current, "__closure__", None) or ()]
-        inside = [entry for content in contents for entry in (content if isinstance(content, tuple) else (content,))]
-        waiting += [entry for entry in inside if hasattr(entry, "__code__") and entry not in known]
-    return function

@@ -10,10 +10,10 @@ from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.experiment.run.planning import Job, Plan, plan
-from fedjax_drag.experiment.run.progress import Progress
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.simulation import Result
 from fedjax_drag.simulation.devices.processes import from_first, is_first
+from fedjax_drag.simulation.progress import unless_quiet
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
       resume: continue the run in ``out`` from its newest checkpoint, to the same end as if it had
         not been interrupted.
       overwrite: replace the run in ``out``.
-      quiet: True for no progress, None for a bar where standard error is a terminal, else a line every half minute.
+      quiet: True for no progress, None for a bar in a terminal or a notebook, else a line every half minute.
       log: tools that receive the metrics as well as ``out``: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``
         (:mod:`fedjax_drag.callbacks`).
       allow_code: whether to run code that ``config`` refers to, as ``my_rules.py:my_rule`` or ``my_package:my_rule``.
@@ -102,7 +102,7 @@ def divergences(planned: Plan, finished: Mapping[str, Result]) -> list[str]:
 def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> Result:
     recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume)
     start = 0 if recorder is None else recorder.start
-    bar = Progress(job.label, job.config.rounds, start, quiet if is_first() else True)
+    bar = unless_quiet(job.label, job.config.rounds, start, quiet if is_first() else True)
     if job.simulation.client_state_bytes:
         size = job.simulation.client_state_bytes / 2**20
         bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")

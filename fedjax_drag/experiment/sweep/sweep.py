@@ -101,7 +101,7 @@ def sweep(
       out: results folder; None writes nothing. Every cell has a run's folder in ``out/cells``.
       resume: skip the cells that have finished in ``out`` and continue one that has not.
       overwrite: replace the sweep in ``out``.
-      quiet: True for no progress, None for bars where standard error is a terminal, else a line every half minute.
+      quiet: True for no progress, None for bars in a terminal or a notebook, else a line every half minute.
       cells_per_program: most cells in one program; 1 for separate runs; default as many as fit the memory.
       allow_code: whether to run code that ``config`` refers to; as for a run.
 

@@ -63,12 +63,21 @@ def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack |
 def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
     """Refuses a loss that is not one number for each example."""
     logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
-    shape = jax.eval_shape(loss, logits, labels)
+    try:
+        shape = jax.eval_shape(loss, logits, labels)
+    except Exception as error:  # a user's loss may raise anything
+        allowed = f"logits [B, {num_classes}] and integer labels [B], and return one number for each"
+        raise ValueError(f"loss: must take {allowed}; it fails with {checks.first_line(error)}") from error
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
-        raise ValueError(f"loss: returns {shape} for two examples; must be floating, [2], one number for each")
+        returned = f"{shape.dtype}{list(shape.shape)}" if hasattr(shape, "dtype") else type(shape).__name__
+        raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")
 
 
 def check_logits(logits: Any, num_classes: int) -> None:
     """Refuses a model whose output for one example, an array or its shape, is not one number for each class."""
+    if not hasattr(logits, "shape"):
+        raise ValueError(
+            f"model: returns a {type(logits).__name__}; must return the logits, an array (1, {num_classes})"
+        )
     if logits.shape != (1, num_classes):
         raise ValueError(f"model: returns shape {logits.shape} for one example; must be (1, {num_classes}), the logits")

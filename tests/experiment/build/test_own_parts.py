@@ -207,6 +207,8 @@ def test_a_wrong_object_is_one_line(key, value, message):
         (doubled, "doubled"),
         (fd.aggregators.drag(c=0.25, alpha=0.25), "drag"),
         (fd.algorithms.scaffold(num_clients=8), "scaffold"),
+        (fd.aggregators.rfa(), "rfa"),
+        (fd.algorithms.from_aggregator(fd.aggregators.median()), "median"),
         (fd.attacks.alie(), "alie"),
         (fd.attacks.label_flip(), "label_flip"),
         (fd.clients.fedprox(0.1), "fedprox"),
