@@ -237,7 +237,7 @@ def trace(asked: Settings) -> Simulation:
     """
     mesh = resolve_mesh(asked.mesh, asked.cohort_size)
     on_host = federate(asked)
-    programs, work = programs_of(asked, mesh)
+    programs, work = programs_of(asked, mesh, asked.num_byzantine_in_cohort)
     shared = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, asked.data.test, asked.seed))

@@ -22,7 +22,7 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.devices.placement import MESHES
-from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious
+from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.program.work import FULL
 from fedjax_drag.types import Algorithm, Attack, ClientRule
 
@@ -292,6 +292,11 @@ class Settings(Measurement, Execution, Adversary, LocalWork):
         return count_malicious(
             self.data.num_clients, self.cohort_size, self.byzantine_fraction, self.num_byzantine, self.byzantine_of
         )
+
+    @property
+    def num_byzantine_in_cohort(self) -> int:
+        """How many clients of a cohort are malicious on the average, rounded up: what rules are told."""
+        return malicious_per_cohort(self.data.num_clients, self.cohort_size, self.num_malicious, self.byzantine_of)[0]
 
     @property
     def uses_root(self) -> bool:

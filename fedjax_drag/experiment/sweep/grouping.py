@@ -54,6 +54,7 @@ def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDatase
     program = {key: _without(key, value, traced) for key, value in mapping.items()}
     malicious, _ = build.malicious_in_cohort(config, fed.num_clients)
     counted = any(map(_counts_malicious, (config.algorithm, config.aggregator)))
+    counted = counted or "num_byzantine" in build.method(config, fed.num_clients).needs
     return json.dumps([program, fed.num_clients, malicious > 0, malicious if counted else None, start], sort_keys=True)
 
 

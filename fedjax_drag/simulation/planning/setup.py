@@ -47,12 +47,13 @@ def federate(settings: Settings) -> Federation:
     return Federation(*on_host)
 
 
-def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
+def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None) -> tuple[Programs, Work]:
     """The run as pure functions, and what its clients do.
 
     Args:
       settings: of the run; numbers in its parts may be traced.
       mesh: devices that share the clients, or None.
+      num_byzantine: of a cohort, which rules are told; None to tell none.
 
     Raises:
       ValueError: if the parts do not fit together.
@@ -92,6 +93,7 @@ def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
         cohort_size=settings.cohort_size,
         root_client=settings.root_client or sgd(),
         reject_nonfinite=settings.nonfinite == "reject",
+        num_byzantine=num_byzantine,
     )
     return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
 

@@ -63,6 +63,20 @@ def count_malicious(
     return number
 
 
+def malicious_per_cohort(num_clients: int, cohort_size: int, number: int, of: str = "federation") -> tuple[int, int]:
+    """How many malicious clients a cohort has on the average, rounded up, and how many it can have.
+
+    Args:
+      num_clients: M.
+      cohort_size: S.
+      number: of malicious clients, from :func:`count_malicious`.
+      of: ``"federation"`` or ``"cohort"``.
+    """
+    if of == "cohort":
+        return number, number
+    return -(-number * cohort_size // num_clients), min(number, cohort_size)
+
+
 def choose_malicious(num_clients: int, number: int, seed: int) -> np.ndarray:
     """Marks ``number`` clients as malicious for the whole run, ``[M]`` bool."""
     order = np.random.default_rng([seed, 1]).permutation(num_clients)
