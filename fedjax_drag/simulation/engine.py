@@ -22,7 +22,7 @@ from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, cost_
 from fedjax_drag.simulation.program.round import choose_cohort
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
-from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.simulation.settings import Settings, check_adversary
 from fedjax_drag.types import Algorithm, Batch
 
 
@@ -226,7 +226,9 @@ def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.
     """
-    return trace(Settings(algorithm=algorithm, **settings))
+    asked = Settings(algorithm=algorithm, **settings)
+    check_adversary(asked.attack, asked.byzantine_fraction, asked.num_byzantine)
+    return trace(asked)
 
 
 def trace(asked: Settings) -> Simulation:

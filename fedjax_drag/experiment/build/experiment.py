@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.loading import Source, load, variants
+from fedjax_drag.simulation.settings import check_adversary
 
 T = TypeVar("T")
 
@@ -35,10 +36,12 @@ class Experiment(NamedTuple):
 def load_experiment(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Experiment:
     """Reads, merges, checks and resolves a configuration and all its variants.
 
-    Args and exceptions are those of :func:`~fedjax_drag.experiment.config.loading.load`.
+    Args and exceptions are those of :func:`~fedjax_drag.experiment.config.loading.load`; of a single run, the attack and
+    the number of malicious clients must go together.
     """
     config = load(source, overrides)
     if config.compare is None:
+        check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
         whole = resolve(config)
         return Experiment(whole, {whole.name: whole})
     compared = variants(config)
