@@ -6,7 +6,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import Source, load, variants
+from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
+from fedjax_drag.experiment.config.loading import Source, load, read, variants
+from fedjax_drag.experiment.config.yaml_text import parse
 from fedjax_drag.simulation.settings import check_adversary
 
 T = TypeVar("T")
@@ -36,10 +38,12 @@ class Experiment(NamedTuple):
 def load_experiment(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Experiment:
     """Reads, merges, checks and resolves a configuration and all its variants.
 
-    Args and exceptions are those of :func:`~fedjax_drag.experiment.config.loading.load`; of a single run, the attack and
-    the number of malicious clients must go together.
+    Args and exceptions are those of :func:`~fedjax_drag.experiment.config.loading.load`; of a single run, the attack
+    and the number of malicious clients must go together. Warns if the configuration gives no data or no partition.
     """
-    config = load(source, overrides)
+    mapping, changes = read(source), parse(overrides)
+    config = load(mapping, changes)
+    warn_of_fallbacks(mapping, *changes, stacklevel=5)
     if config.compare is None:
         check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
         whole = resolve(config)
