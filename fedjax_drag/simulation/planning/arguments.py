@@ -66,9 +66,3 @@ def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
     shape = jax.eval_shape(loss, logits, labels)
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
         raise ValueError(f"loss: returns {shape} for two examples; must be floating, [2], one number for each")
-
-
-def check_logits(logits: Any, num_classes: int) -> None:
-    """Refuses a model whose output for one example, an array or its shape, is not one number for each class."""
-    if logits.shape != (1, num_classes):
-        raise ValueError(f"model: returns shape {logits.shape} for one example; must be (1, {num_classes}), the logits")
