@@ -20,6 +20,7 @@ from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
 from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
@@ -342,7 +343,9 @@ def prepare_batch(
     lowered = _lower(programs, cells, width, train, test, mesh)
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (cells.federation, cells.key))
     federation = own[0]._replace(train=train)
-    cost = cost_of(first.algorithm, work, alone, federation, own[1], jax.eval_shape(alone.init, own[1]))
+    state = jax.eval_shape(alone.init, own[1])
+    check_benign(first, alone, federation, own[1], state)
+    cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
     return BatchSimulation(
         first=first,
         cells=cells,

@@ -14,6 +14,7 @@ from fedjax_drag import per_client
 from fedjax_drag.simulation.devices import host_state, nans, processes
 from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, placement, resolve_mesh
 from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -216,8 +217,9 @@ class Simulation:
 def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
     """Checks every argument, places the data and traces the run.
 
-    It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps; see
-    :class:`~fedjax_drag.simulation.settings.Settings`.
+    It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps (see
+    :class:`~fedjax_drag.simulation.settings.Settings`), and that an attack of your own is called once with random
+    messages, to verify that those of benign clients come back bit for bit.
 
     Args:
       algorithm: the method.
@@ -258,6 +260,7 @@ def trace(asked: Settings) -> Simulation:
         state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
     shardings = placement(state, mesh)
     state = _shapes(state, shardings)
+    check_benign(asked, programs, federation, key, state)
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     return Simulation(

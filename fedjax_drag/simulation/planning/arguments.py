@@ -9,8 +9,12 @@ import optax
 from jax.core import Tracer
 
 from fedjax_drag import checks
+from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
 from fedjax_drag.simulation.program.dissimilarity import requested
-from fedjax_drag.simulation.program.round import KNOWLEDGE
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.programs import Programs
+from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Algorithm, Attack
 
 
@@ -22,6 +26,30 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
         checks.one_of("attack: needs", name, KNOWLEDGE)
     if "root_delta" in attack.needs and not uses_root:
         raise ValueError("attack: needs the server's root update; the method must be one that has it, such as fltrust")
+
+
+def check_benign(settings: Settings, programs: Programs, federation: Federation, key: Any, state: RunState) -> None:
+    """Refuses an attack from outside the package that changes what benign clients send.
+
+    It runs on random messages in the shapes of the run, once for each attack and shapes; the run's own programs do not
+    change.
+
+    Args:
+      settings: of the run.
+      programs: of the run.
+      federation: data, arrays or shapes.
+      key: of the run, an array or a shape.
+      state: with the rows of a cohort or of all clients, arrays or shapes.
+    """
+    attack = settings.attack if settings.num_malicious else None
+    if attack is None or attack.forge is None or _belongs_to_the_package(attack.forge):
+        return
+    one = jax.eval_shape(programs.client, federation, key, state).uplink
+    check_forgery(attack, jax.tree.map(lambda x: jax.ShapeDtypeStruct((settings.cohort_size, *x.shape), x.dtype), one))
+
+
+def _belongs_to_the_package(function: Any) -> bool:
+    return (getattr(function, "__module__", None) or "").startswith("fedjax_drag.")
 
 
 def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> None:
