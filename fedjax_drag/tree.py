@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag.types import Deltas, Params, State
+from fedjax_drag.types import STATIC_EXTRAS, Deltas, Params, State
 
 _SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
 _SUMMABLE = 2.0**24  # how many messages of the greatest accepted length can be added up without overflow
@@ -366,7 +366,8 @@ def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **ex
     Raises:
       ValueError: if ``apply`` changes the shape or dtype of another leaf.
     """
-    after = jax.eval_shape(lambda p, d, s, e: apply(p, d, s, **e)[1], params, deltas, state, extras)
+    static = {name: extras.pop(name) for name in STATIC_EXTRAS if name in extras}
+    after = jax.eval_shape(lambda p, d, s, e: apply(p, d, s, **static, **e)[1], params, deltas, state, extras)
     return settle(state, after)
 
 

@@ -28,6 +28,10 @@ PER_CLIENT_EXTRAS = ("client_ids", "num_examples", "dissimilarity", "malicious",
 """Extras of a rule that have an entry for each client of the cohort, ``[S]``."""
 
 
+STATIC_EXTRAS = ("num_byzantine", "reject_nonfinite")
+"""Extras of a rule that are Python values, since they decide what is compiled; no other is."""
+
+
 DISSIMILARITIES = {"dissimilarity": "flattened", "class_histogram_dissimilarity": "class_histogram"}
 """Names in ``needs`` that ask for the extra ``dissimilarity``, and the distance that each stands for."""
 
@@ -188,7 +192,8 @@ class Aggregator(NamedTuple):
       apply: ``(params, deltas, state, **extras) -> (params, state)``, pure and jittable; see :class:`ApplyFn`. Extras
         are keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
         ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
-        ``malicious`` ``[S]``. A rule names the extras it uses and ignores the rest.
+        ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded up
+        (a Python integer). A rule names the extras it uses and ignores the rest.
       needs: names of extras that a caller computes on request only. For ``dissimilarity`` it is one of
         :data:`DISSIMILARITIES`, which says which distance to compute.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if the rule takes

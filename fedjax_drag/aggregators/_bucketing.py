@@ -72,7 +72,8 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
         place = jnp.argsort(jnp.argsort(jnp.where(valid, order, len(valid))))
         member = (place // bucket_size == jnp.arange(-(-len(valid) // bucket_size))[:, None]) & valid
         share = jax.vmap(tree.uniform_weights)(member)
-        inner_extras = {name: value for name, value in extras.items() if name != "client_ids"}
+        dropped = {"client_ids", "num_byzantine"} - aggregator.needs  # an explicit number counts spoilt buckets
+        inner_extras = {name: value for name, value in extras.items() if name not in dropped}
         if "num_examples" in inner_extras:
             inner_extras["num_examples"] = jnp.where(member, inner_extras["num_examples"], 0).sum(1)
         if "dissimilarity" in inner_extras:

@@ -17,6 +17,7 @@ from fedjax_drag.simulation.devices.placement import divided, everywhere, own_co
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -26,7 +27,7 @@ from fedjax_drag.simulation.program.round import choose_cohort
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
-from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, check_adversary
 from fedjax_drag.types import Aggregator, Algorithm, Batch
 
 
@@ -225,8 +226,9 @@ class Simulation:
 def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     """Checks every argument, places the data and traces the run.
 
-    It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps; see
-    :class:`~fedjax_drag.simulation.settings.Execution`.
+    It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps (see
+    :class:`~fedjax_drag.simulation.settings.Execution`), and that an attack of your own is called once with random
+    messages, to verify that those of benign clients come back bit for bit.
 
     Args:
       algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
@@ -235,7 +237,9 @@ def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.
     """
-    return trace(Settings(algorithm=as_algorithm("algorithm", algorithm), **settings))
+    asked = Settings(algorithm=as_algorithm("algorithm", algorithm), **settings)
+    check_adversary(asked.attack, asked.byzantine_fraction, asked.num_byzantine)
+    return trace(asked)
 
 
 def trace(asked: Settings) -> Simulation:
@@ -246,7 +250,7 @@ def trace(asked: Settings) -> Simulation:
     """
     mesh = resolve_mesh(asked.mesh, asked.cohort_size)
     on_host = federate(asked)
-    programs, work = programs_of(asked, mesh)
+    programs, work = programs_of(asked, mesh, asked.num_byzantine_in_cohort)
     shared = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, asked.data.test, asked.seed))
@@ -265,6 +269,7 @@ def trace(asked: Settings) -> Simulation:
         state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
     shardings = placement(state, mesh)
     state = _shapes(state, shardings)
+    check_benign(asked, programs, federation, key, state)
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     return Simulation(

@@ -42,7 +42,7 @@ from fedjax_drag.simulation.parts import (
     check_schedule,
     check_step_size,
 )
-from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious
+from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.program.work import FULL, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
 
@@ -70,6 +70,27 @@ def check_pass(local_steps: int | None, local_epochs: float | None) -> None:
     """Refuses a local pass whose length is given in two ways, or in none."""
     if (local_steps is None) == (local_epochs is None):
         raise ValueError(f"local_steps={local_steps!r}, local_epochs={local_epochs!r}: must be exactly one of the two")
+
+
+def check_adversary(attack: Any, byzantine_fraction: float | None, num_byzantine: int | None) -> None:
+    """Refuses an attack by nobody knows how many, and malicious clients that do nothing.
+
+    For single runs: beside the attacks of a sweep, None is the honest baseline.
+
+    Args:
+      attack: what malicious clients do, or None.
+      byzantine_fraction: their share, or None.
+      num_byzantine: their number, or None.
+    """
+    given = byzantine_fraction if num_byzantine is None else num_byzantine
+    if attack is not None and given is None:
+        raise ValueError(
+            "byzantine_fraction=None: must be given with an attack, as the share of malicious clients in [0, 1], or "
+            "num_byzantine as their number; 0 is the honest baseline"
+        )
+    if attack is None and given:
+        name = "byzantine_fraction" if num_byzantine is None else "num_byzantine"
+        raise ValueError(f"{name}={given}: must be 0 or left out without an attack; set attack, such as sign_flip")
 
 
 @options
@@ -100,7 +121,8 @@ class Adversary:
     """Who is malicious, and what the server holds against it.
 
     Attributes:
-      byzantine_fraction: share of malicious clients, in [0, 1]; default 0.
+      byzantine_fraction: share of malicious clients, in [0, 1]. A run with an attack needs it, or ``num_byzantine``, 0
+        for the honest baseline; without an attack nobody is malicious. Default None, which is none given.
       num_byzantine: their number, instead of ``byzantine_fraction``.
       byzantine_of: of what they are a part: of the ``"federation"`` (default), the same clients throughout the run,
         drawn by ``seed``; or of every ``"cohort"``, drawn anew in each round, all of them knowing what the server
@@ -115,7 +137,7 @@ class Adversary:
         2.0e31, see docs/numerics.md), or ``"propagate"``: one such message makes the parameters NaN.
     """
 
-    byzantine_fraction: float = option(partial(checks.in_range, low=0.0, high=1.0), default=0.0)
+    byzantine_fraction: float | None = option(optional(partial(checks.in_range, low=0.0, high=1.0)), default=None)
     num_byzantine: int | None = option(optional(checks.count), default=None)
     byzantine_of: str = option(one_of("federation", "cohort"), default="federation")
     root_size: int | None = option(optional(count), default=None)
@@ -295,6 +317,11 @@ class Settings(Arguments):
         return count_malicious(
             self.data.num_clients, self.cohort_size, self.byzantine_fraction, self.num_byzantine, self.byzantine_of
         )
+
+    @property
+    def num_byzantine_in_cohort(self) -> int:
+        """How many clients of a cohort are malicious on the average, rounded up: what rules are told."""
+        return malicious_per_cohort(self.data.num_clients, self.cohort_size, self.num_malicious, self.byzantine_of)[0]
 
     @property
     def uses_root(self) -> bool:

@@ -65,7 +65,7 @@ def test_root_data_need_benign_examples(settings):
     with pytest.raises(ValueError, match="root_size=100000"):
         fd.simulation.prepare(algorithm, **settings(root_size=100_000))
     with pytest.raises(ValueError, match="every client is malicious; root_source='all' takes them from all clients"):
-        fd.simulation.prepare(algorithm, **settings(byzantine_fraction=1.0))
+        fd.simulation.prepare(algorithm, **settings(attack=fd.attacks.sign_flip(), byzantine_fraction=1.0))
     with pytest.raises(ValueError, match="root_source='bening': must be one of benign, all"):
         fd.simulation.prepare(algorithm, **settings(root_source="bening"))
 

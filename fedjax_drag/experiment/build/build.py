@@ -18,7 +18,7 @@ from fedjax_drag.experiment.config.components import COMPONENTS, Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.program.clients_axis import Walk
-from fedjax_drag.simulation.program.federation import count_malicious
+from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import GROUPS, Settings
 
 _PLAIN = tuple(field.name for group in GROUPS for field in dataclasses.fields(group))
@@ -87,9 +87,7 @@ def malicious_in_cohort(config: Config, num_clients: int) -> tuple[int, int]:
     number = count_malicious(
         num_clients, config.cohort_size, config.byzantine_fraction, config.num_byzantine, config.byzantine_of
     )
-    if config.byzantine_of == "cohort":
-        return number, number
-    return -(-number * config.cohort_size // num_clients), min(number, config.cohort_size)
+    return malicious_per_cohort(num_clients, config.cohort_size, number, config.byzantine_of)
 
 
 def model(config: Config, fed: FederatedDataset) -> Any:

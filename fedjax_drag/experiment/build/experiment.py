@@ -7,9 +7,11 @@ from typing import Any, NamedTuple, TypeVar
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import Source, load, variants
+from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
+from fedjax_drag.experiment.config.loading import Source, load, read, variants
 from fedjax_drag.experiment.config.own import references
 from fedjax_drag.experiment.config.yaml_text import parse
+from fedjax_drag.simulation.settings import check_adversary
 
 T = TypeVar("T")
 
@@ -40,13 +42,16 @@ def load_experiment(
 ) -> Experiment:
     """Reads, merges, checks and resolves a configuration and all its variants.
 
-    Args and exceptions are those of :func:`~fedjax_drag.experiment.config.loading.load`. Code that ``source`` refers to
-    is loaded if ``allow_code`` says so, code that ``overrides`` refer to in any case.
+    Args and exceptions are those of :func:`~fedjax_drag.experiment.config.loading.load`; of a single run, the attack
+    and the number of malicious clients must go together. Code that ``source`` refers to is loaded if ``allow_code``
+    says so, code that ``overrides`` refer to in any case. Warns if the configuration gives no data or no partition.
     """
-    changes = parse(overrides)
+    mapping, changes = read(source), parse(overrides)
     code = Code(allow_code, frozenset(references(changes)))
-    config = load(source, changes)
+    config = load(mapping, changes)
+    warn_of_fallbacks(mapping, *changes, stacklevel=5)
     if config.compare is None:
+        check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
         whole = resolve(config, code)
         return Experiment(whole, {whole.name: whole})
     compared = variants(config)

@@ -116,6 +116,8 @@ def check_same(folder: Path, config: Config) -> None:
         raise FolderError(f"the run to resume in {str(folder)!r}: {error}; {remedy}") from None
     for key in [*wanted, *(key for key in stored if key not in wanted)]:
         old, new = stored.get(key), wanted.get(key)
+        if key == "byzantine_fraction":  # versions that had no None for "not given" stored 0.0
+            old, new = old or None, new or None
         if old != new and key not in FREE and not (key == "rounds" and config.rounds > stored["rounds"]):
             hint = " or more" if key == "rounds" else ""
             raise ValueError(

@@ -13,6 +13,7 @@ from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
 from fedjax_drag.experiment.config.config import Config, check, flatten
+from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
 from fedjax_drag.experiment.config.loading import read, variants
 from fedjax_drag.experiment.config.merging import EITHER, merged
 from fedjax_drag.experiment.config.names import slug
@@ -104,6 +105,7 @@ def load_grid(
     base = check(merged(mapping, changes))
     compared = variants(base)
     _check_axes(base, axes, changes)
+    warn_of_fallbacks(mapping, *changes, axes=axes, stacklevel=5)
     if compared:
         axes = {METHOD: list(compared), **axes}
     labels = {axis: _labels(axis, values) for axis, values in axes.items()}

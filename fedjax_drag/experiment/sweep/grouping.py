@@ -55,6 +55,7 @@ def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDatase
     program = {key: _without(key, value, traced) for key, value in mapping.items()}
     malicious, _ = build.malicious_in_cohort(config, fed.num_clients)
     counted = any(map(_counts_malicious, (config.algorithm, config.aggregator)))
+    counted = counted or "num_byzantine" in build.method(config, fed.num_clients).needs
     around = [fed.num_clients, malicious > 0, malicious if counted else None, start]
     return json.dumps([program, identities(mapping), *around], sort_keys=True)
 

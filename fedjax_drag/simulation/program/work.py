@@ -5,7 +5,7 @@ examples (``examples``), U local steps (``steps``), B examples in a mini-batch (
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
@@ -103,6 +103,8 @@ class Work:
       cohort_size: S.
       root_client: what the server runs on its root data.
       reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
+      num_byzantine: expected number of malicious clients in a cohort, rounded up; None where it is not the same for all
+        runs of the program.
     """
 
     model: Model
@@ -111,6 +113,13 @@ class Work:
     cohort_size: int
     root_client: ClientRule
     reject_nonfinite: bool = True
+    num_byzantine: int | None = None
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """Extras of the server side that are Python values; they are part of the program."""
+        told = {} if self.num_byzantine is None else {"num_byzantine": self.num_byzantine}
+        return {"reject_nonfinite": self.reject_nonfinite, **told}
 
 
 class RunState(NamedTuple):

@@ -110,7 +110,7 @@ def test_overrides_that_say_the_same_in_two_ways_are_refused(tiny, overrides):
 def test_one_of_the_two_may_say_nothing(tiny):
     assert load(tiny, ["local_epochs=1", "local_steps=null"]).local_epochs == 1
     assert load(tiny, ["local_epochs=null", "local_steps=7"]).local_steps == 7
-    assert load(tiny, ["byzantine_fraction=0.0", "num_byzantine=2"]).num_byzantine == 2
+    assert load(tiny, ["byzantine_fraction=null", "num_byzantine=2"]).num_byzantine == 2
     assert load(load(tiny, ["local_epochs=1"]), ["local_steps=7"]).local_steps == 7
 
 
