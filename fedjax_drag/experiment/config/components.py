@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from fedjax_drag.experiment.config.own import short
+from fedjax_drag.simulation.calls import ALIASES
 
 COMPONENTS = (
     "data",
@@ -88,6 +89,7 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> ValueError:
       where: what the key belongs to, such as ``"aggregator drag"``.
     """
     known = list(known)
-    near = get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
+    elsewhere = [name for name in [ALIASES.get(str(key))] if name in known]
+    near = elsewhere or get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
     return ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
