@@ -11,15 +11,18 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import jax
 from jax._src import config as jax_config
 
-RUNS = 16
-"""Most runs that are kept."""
+_MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 
-PROGRAMS = 64
+RUNS = 8
+"""Most runs that are kept. The programs of one take some 30 MB and 700 memory maps on a CPU."""
+
+PROGRAMS = 32
 """Most programs that are kept by their text."""
 
 
@@ -91,9 +94,20 @@ def compiled(lowered: Any, mesh: Hashable) -> Any:
     name = (text, signature, mesh, context())
     program = _programs.get(name)
     if program is None:
+        _make_room()
         program = lowered.compile()
         _programs.put(name, program)
     return program
+
+
+def _make_room() -> None:
+    """Drops all programs where the process has half of the memory maps that Linux grants it; a program needs many."""
+    try:
+        is_crowded = _MAPS.read_text().count("\n") > int(_MOST_MAPS.read_text()) // 2
+    except (OSError, ValueError):  # not Linux
+        return
+    if is_crowded:
+        clear_cache()
 
 
 def is_self_contained(lowered: Any) -> bool:

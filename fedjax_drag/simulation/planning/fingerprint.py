@@ -49,6 +49,7 @@ IMPURE = frozenset({"eval", "exec", "globals", "input", "locals", "open", "vars"
 _BASES = frozenset({"object", "Generic", "Protocol", "ABC"})
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, slice)
 _IN_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_ABOUT = frozenset({"__wrapped__", "__signature__"})  # of a function, not what it does
 _FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -80,9 +81,15 @@ def fingerprint(settings: Settings, mesh: Mesh | None, federation: Federation) -
     data, names = settings.data, [field.name for field in dataclasses.fields(settings)]
     model_inputs = (type(data), data.num_classes, data.input_shape, data.mean, data.std)
     chosen = settings.num_malicious > 0, _walk_inputs(settings)
+    options = {name: getattr(settings, name) for name in names if name not in ONLY_INPUTS}
+    parts = read((options, model_inputs, chosen))
+    return None if parts is None else (parts, mesh, _shapes((federation, data.test)))
+
+
+def read(part: Any) -> Hashable | None:
+    """The fingerprint of a part of a run, such as a rule or a model; None if it cannot be read."""
     try:
-        options = {name: getattr(settings, name) for name in names if name not in ONLY_INPUTS}
-        return _Reader().read((options, model_inputs, chosen)), mesh, _shapes((federation, data.test))
+        return _Reader().read(part)
     except UnreadableError:
         return None
 
@@ -135,7 +142,9 @@ class _Reader:
         if type(value) in (dict, FrozenDict, types.MappingProxyType):
             return type(value), self._items(value)
         if type(value) in (set, frozenset):
-            return type(value), tuple(sorted(repr(self.read(entry)) for entry in value if _is_text(entry)))
+            if not all(isinstance(entry, str) for entry in value):  # others may come in another order in every call
+                raise UnreadableError
+            return type(value), tuple(sorted(value))
         return None
 
     def _array(self, value: Any) -> Hashable | None:
@@ -182,7 +191,7 @@ class _Reader:
 
     def _function(self, function: types.FunctionType) -> Hashable:
         captured = [cell.cell_contents if _is_filled(cell) else None for cell in function.__closure__ or ()]
-        attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
+        attributes = {name: value for name, value in vars(function).items() if name not in _ABOUT}
         own = self._all((function.__defaults__, function.__kwdefaults__, attributes, captured))
         # Not __module__, which a wrapper takes over from what it wraps.
         if _is_pure(function.__globals__.get("__name__", "")):
@@ -227,13 +236,6 @@ def _is_named(value: Any) -> bool:
     return found is value
 
 
-def _is_text(entry: Any) -> bool:
-    """True for a string; the order of other entries of a set may differ from call to call."""
-    if not isinstance(entry, str):
-        raise UnreadableError
-    return True
-
-
 def _is_filled(cell: types.CellType) -> bool:
     try:
         return cell.cell_contents is not cell
@@ -243,11 +245,12 @@ def _is_filled(cell: types.CellType) -> bool:
 
 def _is_content(cls: type, name: str, value: Any) -> bool:
     """Whether an entry of a class is a part of what its objects do."""
-    if isinstance(value, types.FunctionType):
-        is_generated = dataclasses.is_dataclass(cls) and value.__code__.co_filename == "<string>"
-        is_tuple = str(value.__globals__.get("__name__")).startswith("namedtuple_")
+    function = getattr(value, "__func__", value)
+    if isinstance(function, types.FunctionType):
+        is_generated = dataclasses.is_dataclass(cls) and function.__code__.co_filename == "<string>"
+        is_tuple = str(function.__globals__.get("__name__")).startswith(("collections", "namedtuple_"))
         return not is_generated and not is_tuple and name not in ("__annotate__", "__annotate_func__")
-    if isinstance(value, staticmethod | classmethod | property | functools.cached_property):
+    if isinstance(value, property | functools.cached_property):
         return True
     is_field = isinstance(value, _FIELDS) or type(value).__name__ == "_tuplegetter"
     return not is_field and name != "_abc_impl" and not (name.startswith("__") and name.endswith("__"))
