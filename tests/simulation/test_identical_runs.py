@@ -209,15 +209,13 @@ def test_the_configuration_of_jax_is_a_part_of_the_name(call, spent):
     with jax.debug_nans(True):
         _, steps = spent(lambda: call(num_rounds=1))
     assert steps
-    before = fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.fedavg()), **asked(call))
+
+
+def test_a_run_under_another_configuration_than_prepared_is_not_kept(settings, fedavg):
+    simulation = fd.simulation.prepare(fedavg, **settings(num_rounds=1))
     with jax.default_matmul_precision("highest"):
-        before.run()
-        assert not before._is_unchanged()
-
-
-def asked(call):
-    settings = next(cell.cell_contents for cell in call.__closure__ if callable(cell.cell_contents))
-    return settings(num_rounds=1)
+        simulation.run()
+    assert len(program_cache.runs) == 0
 
 
 @pytest.mark.thorough
