@@ -221,8 +221,9 @@ class Simulation:
         """The state before the first round."""
         program = self.shared.init
         if program is None:
-            program = program_cache.compiled(self._jitted_init().lower(self.key), self.mesh)
-            if self._is_unchanged():
+            lowered = self._jitted_init().lower(self.key)
+            program = program_cache.compiled(lowered, self.mesh)
+            if self._is_unchanged() and program_cache.is_self_contained(lowered):
                 self.shared.init = program
         if not self.shared.outline.rows_on_host:
             return program(self.key)
@@ -327,6 +328,9 @@ def simulate(
     **settings: Any,
 ) -> Result:
     """Runs a federation and returns its parameters and history.
+
+    An identical call in the same process is not compiled again; :func:`~fedjax_drag.simulation.clear_cache` drops what
+    is kept for it.
 
     Args:
       algorithm: the method, e.g. ``from_aggregator(drag(c=0.25, alpha=0.25))``.
