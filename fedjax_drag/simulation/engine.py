@@ -172,8 +172,9 @@ class Simulation:
     def _compiled(self) -> Lowered:
         """The compiled programs, kept for identical runs."""
         if self.shared.compiled is None:
-            compiled = self.shared.compiled = self.lowered.compile(self.mesh)
+            compiled = self.lowered.compile(self.mesh)
             self.shared.needed = memory.needed(compiled.advance), memory.needed(compiled.evaluate)
+            self.shared.compiled = compiled
             if self.name is not None and self.lowered.is_self_contained and self._is_unchanged():
                 program_cache.runs.put(self.name, self.shared)
         return self.shared.compiled

@@ -74,10 +74,10 @@ def clear_cache() -> None:
 
 
 def context() -> Hashable:
-    """All of JAX's configuration, also what holds for this thread alone: programs depend on it."""
+    """What programs depend on: all of JAX's configuration, also what holds for this thread alone, and the backend."""
     values = jax.config.values
     current = tuple((name, repr(getattr(jax.config, name, value))) for name, value in sorted(values.items()))
-    return current, jax_config.trace_context(), jax.default_backend()
+    return current, jax_config.trace_context(), jax.devices()[0]
 
 
 def compiled(lowered: Any, mesh: Hashable) -> Any:
