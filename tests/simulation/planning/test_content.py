@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 
 import fedjax_drag as fd
 from fedjax_drag.simulation.planning.content import read
@@ -35,7 +34,6 @@ def test_every_part_of_the_package_that_is_built_anew_is_the_same(case):
         functools.partial(optax.cosine_decay_schedule, 0.1, 100),
         functools.partial(optax.chain, optax.add_decayed_weights(1e-4), optax.trace(0.9)),
         lambda: nn.Sequential([nn.Dense(3), nn.relu, lambda x: 2 * x]),
-        lambda: nnx.bridge.to_linen(nnx.Linear, 3, 2),
         lambda: (jax.nn.relu, jnp.tanh, np.exp, jax.random.key(3), jnp.arange(3), np.float32(1)),
         fd.losses.cross_entropy,
         fd.data.augmentation.crop_flip,
@@ -44,6 +42,15 @@ def test_every_part_of_the_package_that_is_built_anew_is_the_same(case):
 def test_models_schedules_and_functions_of_libraries(build):
     assert read(build()) is not None
     assert read(build()) == read(build())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flax's own, where JAX is older
+def test_a_module_of_nnx():
+    from flax import nnx
+
+    one, same, other = (read(nnx.bridge.to_linen(nnx.Linear, 3, width)) for width in (2, 2, 4))
+    assert one is not None
+    assert one == same != other
 
 
 def model(width):
