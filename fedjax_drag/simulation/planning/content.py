@@ -3,7 +3,7 @@
 Functions of this package, JAX, Flax, Optax and NumPy are compared by their code and by what they have captured; those
 of a user also by the globals that they read, so that a changed global is seen. Numbers, arrays and named tuples are
 compared by value, classes of a user by identity, except for Flax modules. What cannot be read in this way has no key,
-such as an object that is implemented in C, or a function that uses a module of the user or a random generator of NumPy.
+such as an object that is implemented in C, or a function that uses a clock or NumPy's random numbers.
 
 As for ``jax.jit``, functions must be pure: a file or a clock that they read while they are traced is not seen.
 """
@@ -62,7 +62,7 @@ def read(part: Any) -> Hashable | None:
     """The content of a part of a run, such as a rule or a model; None if it cannot be read."""
     try:
         return _Reader().read(part)
-    except UnreadableError:
+    except Exception:  # beside UnreadableError, whatever an object of a user raises when it is looked at
         return None
 
 
@@ -212,7 +212,8 @@ def _is_content(cls: type, name: str, value: Any) -> bool:
     if isinstance(value, property | functools.cached_property):
         return True
     is_field = isinstance(value, _FIELDS) or type(value).__name__ == "_tuplegetter"
-    return not is_field and name != "_abc_impl" and not (name.startswith("__") and name.endswith("__"))
+    is_about = name.startswith("__") and name.endswith("__") and not callable(value)
+    return not is_field and not is_about and name != "_abc_impl"
 
 
 def _own_fields(cls: type) -> list[Any]:
@@ -239,7 +240,7 @@ def _globals_of(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[
             raise UnreadableError
         if instruction.opname == "IMPORT_NAME" and not _is_pure(instruction.argval):
             raise UnreadableError
-        if instruction.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if instruction.opname not in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
             continue
         if instruction.argval in namespace:
             yield instruction.argval

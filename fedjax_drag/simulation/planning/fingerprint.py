@@ -20,6 +20,10 @@ ONLY_INPUTS = frozenset({"data", "seed", "byzantine_fraction", "num_byzantine", 
 """Settings that change what the programs are given, or how often they are called, and not the programs."""
 
 
+ONLY_DATA = frozenset({"name", "train", "test", "users", "user_names", "rows", "counts", "partition"})
+"""What a data set holds beside the constants of its preprocessing."""
+
+
 def fingerprint(settings: Settings, mesh: Mesh | None, federation: Federation) -> Hashable | None:
     """A key that two runs share only if their programs are the same; None if a part cannot be read.
 
@@ -29,7 +33,7 @@ def fingerprint(settings: Settings, mesh: Mesh | None, federation: Federation) -
       federation: its data on the host, of which only shapes count.
     """
     data, names = settings.data, [field.name for field in dataclasses.fields(settings)]
-    model_inputs = (type(data), data.num_classes, data.input_shape, data.mean, data.std)
+    model_inputs = type(data), {name: value for name, value in vars(data).items() if name not in ONLY_DATA}
     chosen = settings.num_malicious > 0, _walk_inputs(settings)
     options = {name: getattr(settings, name) for name in names if name not in ONLY_INPUTS}
     parts = read((options, model_inputs, chosen))

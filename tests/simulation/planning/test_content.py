@@ -134,6 +134,26 @@ def test_a_changed_attribute_and_a_changed_array_are_seen():
     assert read(functools.partial(jnp.add, values)) != partial
 
 
+def test_an_object_that_cannot_be_looked_at_has_no_content():
+    class Hidden:
+        __slots__ = ("value",)
+
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    assert read(Hidden()) is None
+    assert read({"rule": Hidden()}) is None
+
+
+def test_a_call_that_is_no_function_of_the_class_is_read():
+    class Loss:
+        __call__ = Scaled(1.0)
+
+    before = read(Loss())
+    Loss.__call__ = Scaled(2.0)
+    assert None is not before != read(Loss())
+
+
 def test_classes_whose_objects_a_run_returns_are_compared_by_identity():
     def named():
         class Own(NamedTuple):

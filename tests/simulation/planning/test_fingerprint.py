@@ -85,6 +85,21 @@ def test_other_data_are_another_program_where_they_decide_it(base, digits, chang
     assert of(base(data=dataclasses.replace(digits, **changed))) != of(base())
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Brightened(fd.data.FederatedDataset):
+    by: float = 1.0
+
+    def preprocess(self, x):
+        return super().preprocess(x) + self.by
+
+
+def test_constants_of_a_users_own_data_set_count(base, digits):
+    fields = {field.name: getattr(digits, field.name) for field in dataclasses.fields(digits)}
+    keys = [of(base(data=Brightened(**fields, by=by))) for by in (1.0, 2.0, 1.0)]
+    assert keys[0] is not None
+    assert keys[0] == keys[2] != keys[1]
+
+
 def test_a_mesh_is_a_part_of_the_fingerprint(base):
     asked = Settings(**base(cohort_size=6))
     meshes = [None, *(jax.sharding.Mesh(jax.devices()[:number], ("clients",)) for number in (1, 2))]
