@@ -126,7 +126,7 @@ def check(mapping: Mapping[str, Any]) -> Config:
     chosen = [key for key in COMPONENTS if key not in OPTIONAL or mapping[key] is not None]
     chosen += [key for key in SCHEDULED if isinstance(mapping[key], Mapping)]
     components: dict[str, Any] = {key: split(key, mapping[key]) for key in chosen}
-    others = {"compare": mapping["compare"]}  # its variants are checked one by one
+    others: dict[str, Any] = {"compare": mapping["compare"]}  # its variants are checked one by one
     plain = {key: value for key, value in mapping.items() if key not in (*COMPONENTS, *chosen, *others)}
     for key in (key for key in plain if identities(plain[key])):
         raise ValueError(f"{key}: must be a plain value, not a Python object")

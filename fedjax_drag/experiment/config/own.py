@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
 
 PYTHON = "python:"
@@ -43,8 +45,8 @@ class OwnName(str):
     def __deepcopy__(self, memo: dict[int, Any]) -> "OwnName":
         return self
 
-    def __getnewargs__(self) -> tuple[str, Any]:
-        return short(self), self.part
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OwnName, (short(self), self.part)
 
 
 def with_own_names(value: Any, where: str = "") -> Any:
@@ -65,7 +67,7 @@ def with_own_names(value: Any, where: str = "") -> Any:
     if _is_list(value):
         return [with_own_names(entry, where) for entry in value]
     if _is_plain(value):
-        return value.item() if isinstance(value, numbers.Number) and hasattr(value, "item") else value
+        return value.item() if isinstance(value, np.generic) else value
     return {"name": OwnName(_label(value), value)}
 
 

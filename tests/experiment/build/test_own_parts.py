@@ -254,7 +254,9 @@ def test_code_is_run_only_if_it_is_allowed(here):
     trusted = load_experiment(SHORT, ["aggregator=my_rules.py:scaled", "aggregator.factor=2.0"]).config
     assert trusted == allowed
     with pytest.raises(ValueError, match=r"attack.name='my_rules.py:middle': is code"):
-        load_experiment({**SHORT, "attack": "my_rules.py:middle", "num_byzantine": 1}, ["aggregator=my_rules.py:scaled"])
+        load_experiment(
+            {**SHORT, "attack": "my_rules.py:middle", "num_byzantine": 1}, ["aggregator=my_rules.py:scaled"]
+        )
     assert times_run(here) == 1  # once for all
     assert resolve(load(given)).aggregator.builder is None  # to be read, not to be run
     assert build.method(load_experiment(SHORT, ["aggregator=my_rules.py:middle"]).config, 8)
