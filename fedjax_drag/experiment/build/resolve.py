@@ -186,7 +186,7 @@ def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]
         return value
     if not fits(value, hint):
         raise ValueError(f"{where}={value!r}: must be {phrase(hint)}")
-    return _within_range(where, value, hint) if checks.is_concrete(value) else value
+    return _within_range(where, value, hint) if isinstance(value, int | float) and checks.is_concrete(value) else value
 
 
 def _within_range(where: str, value: int | float, hint: Any) -> int | float:
