@@ -33,11 +33,13 @@ def byzantine_count(rule: str, given: int | None, extras: Mapping[str, Any]) -> 
       ValueError: nobody says how many, or the extra is no count, such as a traced number.
     """
     told = extras.get(EXTRA)
-    if given is None and told is None:
-        raise ValueError(f"num_byzantine=None: {rule} must be given how many of the cohort may be malicious, as f >= 0")
     if told is not None:
         checks.count(EXTRA, told)
     if given is None:
+        if told is None:
+            raise ValueError(
+                f"num_byzantine=None: {rule} must be given how many of the cohort may be malicious, f >= 0"
+            )
         return int(told)
     if told is not None and given < told:
         warnings.warn(
