@@ -54,6 +54,7 @@ def sweep(
     component, to the list of its values. What it compares, if it does, is one more axis, method.
 
     \b
+      data: digits
       rounds: 100
       byzantine_fraction: 0.3
       axes:

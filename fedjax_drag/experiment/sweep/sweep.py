@@ -114,7 +114,8 @@ def sweep(
       KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved in ``out``.
 
     Examples:
-      >>> result = sweep({"rounds": 50, "axes": {"aggregator": ["fedavg", "drag"], "seed": [0, 1]}})  # doctest: +SKIP
+      >>> config = {"data": "digits", "partition": {"name": "dirichlet", "num_clients": 40, "beta": 0.1}}
+      >>> result = sweep(config | {"axes": {"aggregator": ["fedavg", "drag"], "seed": [0, 1]}})  # doctest: +SKIP
       >>> result.worst_case["drag"]  # doctest: +SKIP
       0.91
     """

@@ -14,7 +14,7 @@ ALGORITHMS = {
     "drag": fd.algorithms.from_aggregator(fd.aggregators.drag()),
     "median": fd.algorithms.from_aggregator(fd.aggregators.median()),
     "br_drag": fd.algorithms.from_aggregator(fd.aggregators.br_drag()),
-    "scaffold-krum": fd.algorithms.scaffold(12, aggregator=fd.aggregators.krum(num_byzantine=1)),
+    "scaffold-krum": fd.algorithms.scaffold(12, aggregator=fd.aggregators.krum(num_byzantine=2)),
 }
 
 

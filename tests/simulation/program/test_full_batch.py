@@ -127,6 +127,7 @@ def test_invalid_batch_sizes_are_refused(settings, fedavg, wrong):
 @pytest.mark.thorough
 def test_full_batches_in_a_configuration():
     asked = {"data": "digits", "rounds": 2, "local_steps": 1, "eval_every": 2, "time_clients": False}
+    asked |= {"partition": {"name": "dirichlet", "num_clients": 40, "beta": 0.1}}
     result = fd.run(asked, ["batch_size=full", "partition.num_clients=30"])
     assert result.history["local_steps"][-1] == 20
     with pytest.raises(ValueError, match=r"batch_size=5000: must be at most \d+, what the largest client has"):
