@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
+from fedjax_drag.naming import name_of
+
 Params = Any
 """A pytree of floating point arrays."""
 
@@ -24,6 +26,10 @@ State = Any
 
 PER_CLIENT_EXTRAS = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
 """Extras of a rule that have an entry for each client of the cohort, ``[S]``."""
+
+
+STATIC_EXTRAS = ("num_byzantine", "reject_nonfinite")
+"""Extras of a rule that are Python values, since they decide what is compiled; no other is."""
 
 
 DISSIMILARITIES = {"dissimilarity": "flattened", "class_histogram_dissimilarity": "class_histogram"}
@@ -186,7 +192,8 @@ class Aggregator(NamedTuple):
       apply: ``(params, deltas, state, **extras) -> (params, state)``, pure and jittable; see :class:`ApplyFn`. Extras
         are keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
         ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
-        ``malicious`` ``[S]``. A rule names the extras it uses and ignores the rest.
+        ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded up
+        (a Python integer). A rule names the extras it uses and ignores the rest.
       needs: names of extras that a caller computes on request only. For ``dissimilarity`` it is one of
         :data:`DISSIMILARITIES`, which says which distance to compute.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if the rule takes
@@ -200,6 +207,14 @@ class Aggregator(NamedTuple):
     needs: frozenset[str] = frozenset()
     split: Literal["clients", "coordinates"] = "coordinates"
     sums: Sums | None = None
+
+    def __repr__(self) -> str:
+        return f"Aggregator({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``drag``."""
+        return name_of(self.apply)
 
     @property
     def streamed(self) -> Sums | None:
@@ -325,6 +340,14 @@ class ClientRule(NamedTuple):
     direction: DirectionFn
     report: ReportFn
 
+    def __repr__(self) -> str:
+        return f"ClientRule({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``fedprox``."""
+        return name_of(self.direction)
+
 
 @runtime_checkable
 class BroadcastFn(Protocol):
@@ -410,6 +433,17 @@ class Algorithm(NamedTuple):
     eligible: EligibleFn | None = None
     output: OutputFn | None = None
     sums: Sums | None = None
+
+    def __repr__(self) -> str:
+        client = "" if self.client.name.startswith("_") else f", client={self.client.name}"
+        return f"Algorithm({self.name}{client})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, or of its aggregation rule, such as ``scaffold``."""
+        # The server side may come from a helper, init does not; from_aggregator gives the server side the rule's name.
+        made_by_helper = "<locals>" in getattr(self.aggregate, "__qualname__", "")
+        return name_of(self.init if made_by_helper else self.aggregate)
 
     @property
     def streamed(self) -> Sums | None:
@@ -501,3 +535,11 @@ class Attack(NamedTuple):
     forge: ForgeFn | None = None
     needs: frozenset[str] = frozenset()
     goal: GoalFn | None = None
+
+    def __repr__(self) -> str:
+        return f"Attack({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``alie``."""
+        return name_of(self.forge or self.poison)

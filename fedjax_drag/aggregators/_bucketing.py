@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, kinds, tree
 from fedjax_drag.aggregators._nnm import passed_on
 from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -52,6 +52,7 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
       Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, Algorithm 1.
       Reading: n clients that count are put into buckets and the others are ignored.
     """
+    kinds.AGGREGATOR.check("aggregator", aggregator)
     checks.count("bucket_size", bucket_size, 1)
     for name in sorted(aggregator.needs & {"client_ids", "malicious"}):
         raise ValueError(
@@ -71,7 +72,8 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
         place = jnp.argsort(jnp.argsort(jnp.where(valid, order, len(valid))))
         member = (place // bucket_size == jnp.arange(-(-len(valid) // bucket_size))[:, None]) & valid
         share = jax.vmap(tree.uniform_weights)(member)
-        inner_extras = {name: value for name, value in extras.items() if name != "client_ids"}
+        dropped = {"client_ids", "num_byzantine"} - aggregator.needs  # an explicit number counts spoilt buckets
+        inner_extras = {name: value for name, value in extras.items() if name not in dropped}
         if "num_examples" in inner_extras:
             inner_extras["num_examples"] = jnp.where(member, inner_extras["num_examples"], 0).sum(1)
         if "dissimilarity" in inner_extras:

@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import checks, tree
+from fedjax_drag import tree
 from fedjax_drag.aggregators._krum import distances_to_others
+from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.order_statistics import middle, to_keys
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
-def bulyan(num_byzantine: int = 0) -> Aggregator:
+def bulyan(num_byzantine: int | None = None) -> Aggregator:
     """Chooses clients by repeated Krum, then averages in every coordinate their values nearest to the median.
 
     With n valid clients::
@@ -23,6 +24,7 @@ def bulyan(num_byzantine: int = 0) -> Aggregator:
 
     Args:
       num_byzantine: f, how many of the cohort may be malicious, >= 0; needs S >= 4 f + 3. With 0 the rule is the mean.
+        Default: what the simulation tells by the extra of this name.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``selected`` (1 or 0), ``weight`` (the client's coefficient
@@ -45,20 +47,21 @@ def bulyan(num_byzantine: int = 0) -> Aggregator:
       nearer to the rest goes first. Values equally far from the median at the edge of the beta have equal shares.
       Where rejections leave less than 4 f + 3 clients, theta and beta are at least 1, and the guarantee is lost.
     """
-    checks.count("num_byzantine", num_byzantine)
+    check_byzantine(num_byzantine)
 
     @screened
     def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        if len(valid) < 4 * num_byzantine + 3:
+        f = byzantine_count("bulyan", num_byzantine, extras)
+        if len(valid) < 4 * f + 3:
             raise ValueError(
-                f"num_byzantine={num_byzantine}: must be at most {(len(valid) - 3) // 4} for a cohort of {len(valid)} "
+                f"num_byzantine={f}: must be at most {(len(valid) - 3) // 4} for a cohort of {len(valid)} "
                 "(bulyan needs S >= 4 f + 3)"
             )
-        selected = _repeated_krum(distances_to_others(deltas, valid), valid, num_byzantine)
-        coefficient = _around_median(jax.lax.stop_gradient(deltas), selected, num_byzantine)
+        selected = _repeated_krum(distances_to_others(deltas, valid), valid, f)
+        coefficient = _around_median(jax.lax.stop_gradient(deltas), selected, f)
         terms = jax.tree.map(lambda c, g: c * tree.accurate(g), coefficient, deltas)
         counted = selected.astype(jnp.float32)
         update = tree.weighted_sum(counted, terms)
@@ -71,7 +74,7 @@ def bulyan(num_byzantine: int = 0) -> Aggregator:
         }
         return tree.move(params, update), MetricsOnly(metrics)
 
-    return Aggregator(stateless("selected"), apply)
+    return Aggregator(stateless("selected"), apply, byzantine_needs(num_byzantine))
 
 
 def _repeated_krum(

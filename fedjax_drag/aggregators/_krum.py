@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import checks, tree
+from fedjax_drag import tree
+from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -40,12 +41,12 @@ def distances_to_others(deltas: Deltas, valid: Bool[Array, " clients"]) -> Float
     return jnp.where(others, distances(deltas), jnp.inf)
 
 
-def krum(num_byzantine: int = 0) -> Aggregator:
+def krum(num_byzantine: int | None = None) -> Aggregator:
     """Moves by the delta of the client whose n - f - 2 nearest neighbours are closest.
 
     Args:
       num_byzantine: f, how many of the cohort may be malicious, >= 0; needs S - f - 2 >= 1, and the guarantee holds for
-        S > 2 f + 2.
+        S > 2 f + 2. Default: what the simulation tells by the extra of this name.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``score`` (see :func:`krum_scores`), ``weight`` (1 for the
@@ -65,17 +66,17 @@ def krum(num_byzantine: int = 0) -> Aggregator:
       Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017. The sum
       runs over n - f - 2 others as printed there; some libraries take n - f - 1.
     """
-    checks.count("num_byzantine", num_byzantine)
+    check_byzantine(num_byzantine)
 
     @screened
     def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        score = krum_scores(deltas, valid, num_byzantine)
+        score = krum_scores(deltas, valid, byzantine_count("krum", num_byzantine, extras))
         weight = valid * jax.nn.one_hot(jnp.argmin(score), score.shape[0])
         chosen = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, chosen), "score": score}
         return tree.move(params, chosen), MetricsOnly(metrics)
 
-    return Aggregator(stateless("score"), apply)
+    return Aggregator(stateless("score"), apply, byzantine_needs(num_byzantine))

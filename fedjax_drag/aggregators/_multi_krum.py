@@ -7,15 +7,17 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._krum import krum_scores
+from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
-def multi_krum(num_byzantine: int = 0, num_selected: int | None = None) -> Aggregator:
+def multi_krum(num_byzantine: int | None = None, num_selected: int | None = None) -> Aggregator:
     """Averages the deltas of the k clients with the lowest Krum scores: ``theta += (1/k) sum_selected g_m``.
 
     Args:
-      num_byzantine: f, how many of the cohort may be malicious, >= 0; needs S - f - 2 >= 1.
+      num_byzantine: f, how many of the cohort may be malicious, >= 0; needs S - f - 2 >= 1. Default: what
+        the simulation tells by the extra of this name.
       num_selected: k, the paper's m, from 1 (:func:`krum`) to S; all clients where fewer are valid. Default n - f,
         for n valid clients.
 
@@ -38,19 +40,20 @@ def multi_krum(num_byzantine: int = 0, num_selected: int | None = None) -> Aggre
       Readings: scores are computed once, and not again after each selection; with n - f selected, their number in
       the paper's experiments, a malicious client may be among them only if it lies near the others.
     """
-    checks.count("num_byzantine", num_byzantine)
+    check_byzantine(num_byzantine)
     if num_selected is not None:
         checks.count("num_selected", num_selected, 1)
 
     @screened
     def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        score, n = krum_scores(deltas, valid, num_byzantine), valid.sum()
+        f = byzantine_count("multi_krum", num_byzantine, extras)
+        score, n = krum_scores(deltas, valid, f), valid.sum()
         if num_selected is not None and num_selected > len(score):
             raise ValueError(f"num_selected={num_selected}: must be at most {len(score)}, the size of the cohort")
-        wanted = jnp.maximum(n - num_byzantine, 1) if num_selected is None else jnp.minimum(num_selected, n)
+        wanted = jnp.maximum(n - f, 1) if num_selected is None else jnp.minimum(num_selected, n)
         rank = jnp.argsort(jnp.argsort(score))
         selected = valid & (rank < wanted)
         weight = tree.uniform_weights(selected)
@@ -63,4 +66,4 @@ def multi_krum(num_byzantine: int = 0, num_selected: int | None = None) -> Aggre
         }
         return tree.move(params, update), MetricsOnly(metrics)
 
-    return Aggregator(stateless("score", "selected"), apply)
+    return Aggregator(stateless("score", "selected"), apply, byzantine_needs(num_byzantine))

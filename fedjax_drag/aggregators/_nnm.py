@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import checks, tree
+from fedjax_drag import kinds, tree
+from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -24,12 +25,13 @@ class NNMState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def nnm(aggregator: Aggregator, num_byzantine: int = 0) -> Aggregator:
+def nnm(aggregator: Aggregator, num_byzantine: int | None = None) -> Aggregator:
     """Replaces every delta by the mean of its n - f nearest, itself included, then applies another rule.
 
     Args:
       aggregator: the rule that gets the mixed deltas; client m's is the m-th as before.
       num_byzantine: f, how many of the cohort may be malicious, in [0, S - 1]; with 0 every delta becomes the mean.
+        Default: what the simulation tells by the extra of this name.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs what ``aggregator`` needs. Metrics: ``weight``
@@ -50,7 +52,8 @@ def nnm(aggregator: Aggregator, num_byzantine: int = 0) -> Aggregator:
       Allouah et al., Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity, 2023, Algorithm 2.
       Reading: n counts the valid clients.
     """
-    checks.count("num_byzantine", num_byzantine)
+    kinds.AGGREGATOR.check("aggregator", aggregator)
+    check_byzantine(num_byzantine)
 
     def init(params: Params) -> NNMState:
         inner = aggregator.init(params)
@@ -60,14 +63,14 @@ def nnm(aggregator: Aggregator, num_byzantine: int = 0) -> Aggregator:
     def apply(
         params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, NNMState]:
-        mixing = _mixing(distances(deltas), valid, num_byzantine)
+        mixing = _mixing(distances(deltas), valid, byzantine_count("nnm", num_byzantine, extras))
         mixed = tree.mix(mixing, deltas)
         moved, inner = aggregator.apply(params, mixed, state.inner, valid=valid, **extras)
         update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
         metrics = {"weight": (inner.metrics["weight"][:, None] * mixing).sum(0), "cosine": tree.cosines(deltas, update)}
         return moved, NNMState(inner._replace(metrics={}), metrics | passed_on(inner))
 
-    return Aggregator(init, apply, aggregator.needs)
+    return Aggregator(init, apply, aggregator.needs | byzantine_needs(num_byzantine))
 
 
 def _mixing(

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,9 @@ OutFolder = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 DebugNans = Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")]
+AllowCode = Annotated[
+    bool, typer.Option("--allow-code", help="Run code that CONFIG refers to; what KEY=VALUE refers to runs anyhow.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,9 +57,10 @@ def misuse() -> Iterator[None]:
 
 @contextmanager
 def reported(debug: bool) -> Iterator[None]:
-    """Turns an exception into one line on standard error and an exit status."""
+    """Turns an exception into one line on standard error and an exit status, and a warning into one line."""
     try:
-        yield
+        with _warnings_in_one_line():
+            yield
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except (typer.Exit, typer.Abort):
@@ -71,6 +76,22 @@ def reported(debug: bool) -> Iterator[None]:
             text = "another process of this run ended; run all again with --resume"
         typer.echo(f"fedjax-drag: error: {text}", err=True)
         raise typer.Exit(MISUSED if misused else FAILED) from None
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Shows the package's own warnings without the place in the code, which says nothing to a user of the command."""
+
+    def show(message: Any, category: type[Warning], *rest: Any) -> None:
+        if category is UserWarning:
+            typer.echo(f"fedjax-drag: warning: {_printable(str(message))}", err=True)
+        else:
+            usual(message, category, *rest)
+
+    usual = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def has_lost_a_process(error: BaseException) -> bool:

@@ -44,6 +44,8 @@ def robust_sgd(reducer: Aggregator) -> ClientRule:
     parameters = inspect.signature(reducer.apply).parameters.values()
     required = {x.name for x in parameters if x.kind is x.KEYWORD_ONLY and x.default is x.empty}
     needs = (required | reducer.needs) - {"valid"}
+    if "num_byzantine" in needs:
+        raise ValueError("reducer: num_byzantine=None: must be given how many examples of a mini-batch may be wrong")
     if needs:
         raise ValueError(f"reducer: needs {', '.join(sorted(needs))}; must be a rule of the gradients alone")
 

@@ -1,5 +1,6 @@
 """The federated data set: every example once in memory, and clients as rows of indices into them."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import checks
+from fedjax_drag import checks, notebook
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.types import Batch
 
+_MOST_CLIENTS, _MOST_CLASSES = 60, 30  # shown in a notebook
 TOKENS = (np.int8, np.int32)
 """Types of inputs that are categories, such as numbered characters."""
+
+_SMALLEST_SIDE = 8
+"""Of an image: a last axis of that length is not taken for channels behind a first of length 1 or 3."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +78,34 @@ class FederatedDataset:
         """Number of clients M; 0 before partitioning."""
         return 0 if self.rows is None else len(self.rows)
 
+    def __repr__(self) -> str:
+        examples = f"{len(self.train.y):,} + {len(self.test.y):,} examples {self.train.x.dtype}{list(self.input_shape)}"
+        clients = f"{self.num_clients:,} clients by {self.partition}" if self.num_clients else "not split among clients"
+        return f"FederatedDataset({self.name}: {examples}, {self.num_classes} classes, {clients})"
+
+    def _repr_html_(self) -> str:
+        shown = notebook.table(self.name, self._figures())
+        if self.rows is None:
+            return notebook.beside(shown)
+        counts = self.skew_report().counts[:_MOST_CLIENTS, :_MOST_CLASSES]
+        clients = f"{_some(len(counts), self.num_clients)} clients"
+        classes = f"{_some(counts.shape[1], self.num_classes)} classes"
+        return notebook.beside(shown, notebook.heat_map("examples per client and class", counts.T, clients, classes))
+
+    def _figures(self) -> dict[str, Any]:
+        """What the data set holds, as it is shown."""
+        figures: dict[str, Any] = {
+            "training examples": f"{len(self.train.y):,}",
+            "test examples": f"{len(self.test.y):,}",
+            "inputs": f"{self.train.x.dtype}{list(self.input_shape)}",
+            "classes": self.num_classes,
+        }
+        if self.counts is None:
+            return figures | {"clients": "not split among clients"}
+        least, middle, most = int(self.counts.min()), np.median(self.counts), int(self.counts.max())
+        spread = f"{least:,} to {most:,}, median {middle:,g}"
+        return figures | {"clients": f"{self.num_clients:,}", "split": self.partition, "examples of a client": spread}
+
     def preprocess(self, x: jax.Array | np.ndarray) -> jax.Array:
         """Turns stored inputs into a model's inputs; may be called inside a compiled program.
 
@@ -103,6 +136,10 @@ class FederatedDataset:
         label = np.asarray(self.train.y)[self.rows[real]]
         counts = np.bincount(client * self.num_classes + label, minlength=self.num_clients * self.num_classes)
         return SkewReport(counts.reshape(self.num_clients, self.num_classes), f"{self.name}, {self.partition}")
+
+
+def _some(shown: int, number: int) -> str:
+    return f"{number:,}" if shown == number else f"{shown} of {number:,}"
 
 
 def from_arrays(
@@ -138,7 +175,8 @@ def from_arrays(
       The data set, unpartitioned; floating inputs become float32.
 
     Raises:
-      ValueError: shapes, types or labels do not fit together, or an input is not finite.
+      ValueError: shapes, types or labels do not fit together, an input is not finite, or images have their channels
+        first (``[N, 3, 32, 32]``). Of inputs that may be something else than images, that is a warning.
 
     Examples:
       >>> import numpy as np
@@ -149,6 +187,7 @@ def from_arrays(
     """
     train = _examples("train", train_x, train_y)
     test = _examples("test", test_x, test_y)
+    _check_channels(train[0])
     if train[0].dtype != test[0].dtype:
         raise ValueError(f"test_x: {test[0].dtype} beside {train[0].dtype} train_x: must be of one type")
     if num_classes is None:
@@ -192,8 +231,12 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     if x.dtype != np.uint8 and x.dtype not in TOKENS and not np.issubdtype(x.dtype, np.floating):
         allowed = "uint8 (images, 0..255), floating, or int8 or int32 (tokens)"
         raise ValueError(f"{part}_x: of type {x.dtype}: must be {allowed}")
+    if y.ndim == 2 and y.shape[:1] == x.shape[:1] and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
+        raise ValueError(f"{part}_y: of shape {y.shape}, one-hot: must be integers [N]; take {part}_y.argmax(1)")
     if not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(f"{part}_y: of type {y.dtype}: must be integers")
+        whole = np.issubdtype(y.dtype, np.floating) and (y == np.round(y)).all()
+        remedy = f"; take {part}_y.astype(int)" if whole else ", the numbers of classes from 0"
+        raise ValueError(f"{part}_y: of type {y.dtype}: must be integers{remedy}")
     if x.ndim < 2 or y.shape != x.shape[:1] or not len(y):
         raise ValueError(f"{part}_x, {part}_y: shapes {x.shape}, {y.shape}: must be [N, ...] and [N], N >= 1")
     if x.dtype == np.uint8 and x.ndim == 3:
@@ -206,6 +249,19 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     if y.min() < 0 or y.max() > np.iinfo(np.int32).max:
         raise ValueError(f"{part}_y: labels from {y.min()} to {y.max()}: must be >= 0 and fit 32 bits")
     return np.ascontiguousarray(x), y.astype(np.int32)
+
+
+def _check_channels(x: np.ndarray) -> None:
+    """Refuses images whose channels come first, or warns of them where inputs may be meant to have such a shape."""
+    if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < _SMALLEST_SIDE or x.dtype in TOKENS:
+        return
+    message = (
+        f"train_x: of shape {x.shape}: images must be [N, H, W, C]; take np.moveaxis(x, 1, -1) of all inputs if "
+        "axis 1 is the channels"
+    )
+    if x.dtype == np.uint8 or x.shape[2] == x.shape[3]:
+        raise ValueError(message)
+    warnings.warn(message, stacklevel=3)
 
 
 def _statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -78,6 +78,10 @@ class RuleServer:
     """
 
     def __init__(self, rule: Aggregator, root_delta: RootDelta | None = None, seed: int = 0) -> None:
+        if "num_byzantine" in rule.needs:
+            raise ValueError(
+                "num_byzantine=None: nobody tells the number outside a simulation; must be given to the rule"
+            )
         unknown = sorted(rule.needs - KNOWN)
         if unknown:
             raise ValueError(

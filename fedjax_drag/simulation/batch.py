@@ -20,6 +20,7 @@ from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
 from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
@@ -110,15 +111,18 @@ class CellPrograms:
       rebuild: the settings of a cell with the numbers that it has.
       walk: the way over the clients of a round.
       over_cells: maps a function of one cell over a leading axis.
+      num_byzantine: of every cohort, which rules are told; None where it differs between the cells.
     """
 
     rebuild: Callable[[Numbers], Settings]
     walk: Walk
     over_cells: Mapper
+    num_byzantine: int | None
 
     def of(self, cell: Cells) -> Programs:
         """The run of one cell, without a leading axis."""
-        return programs_of(dataclasses.replace(self.rebuild(cell.numbers), **self.walk._asdict()), None)[0]
+        settings = dataclasses.replace(self.rebuild(cell.numbers), **self.walk._asdict())
+        return programs_of(settings, None, self.num_byzantine)[0]
 
     def init(self, cells: Cells) -> RunState:
         """The states before the first round."""
@@ -313,7 +317,8 @@ def prepare_batch(
 
     Args:
       settings: of each cell. They may differ in ``seed``, in the split of ``data`` (of one data set, among equally many
-        clients), in who is malicious (but not in whether anybody is), and in ``numbers``.
+        clients), in who is malicious (but not in whether anybody is, nor in how many are expected in a cohort if the
+        method needs ``num_byzantine``), and in ``numbers``.
       numbers: of each cell, those in which they differ; the same names everywhere.
       rebuild: ``(numbers) -> settings`` of a cell with these numbers, which are traced; the rest as in the first cell.
       width: cells in one call of the program; default all.
@@ -331,13 +336,17 @@ def prepare_batch(
     width = -(-min(width or len(settings), len(settings)) // devices) * devices
     train, test = jax.device_put((first.data.train, first.data.test), everywhere(mesh))
     cells = _stack(settings, numbers)
-    alone, work = programs_of(first, None)
+    numbers_told = {one.num_byzantine_in_cohort for one in settings}
+    told = numbers_told.pop() if len(numbers_told) == 1 else None
+    alone, work = programs_of(first, None, told)
     walk = work.execution.walk
-    programs = CellPrograms(rebuild, walk, make_mapper(Walk(cells_axis), mesh))
+    programs = CellPrograms(rebuild, walk, make_mapper(Walk(cells_axis), mesh), told)
     lowered = _lower(programs, cells, width, train, test, mesh)
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (cells.federation, cells.key))
     federation = own[0]._replace(train=train)
-    cost = cost_of(first.algorithm, work, alone, federation, own[1], jax.eval_shape(alone.init, own[1]))
+    state = jax.eval_shape(alone.init, own[1])
+    check_benign(first, alone, federation, own[1], state)
+    cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
     return BatchSimulation(
         first=first,
         cells=cells,

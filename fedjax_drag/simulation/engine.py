@@ -12,8 +12,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client
+from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
 from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.options import check_options
+from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.planning.fingerprint import fingerprint
 from fedjax_drag.simulation.planning.setup import federate, programs_of
@@ -23,9 +26,10 @@ from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals
 from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
-from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Algorithm, Batch
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, check_adversary
+from fedjax_drag.types import Aggregator, Algorithm, Batch
 
 
 class Evaluation(NamedTuple):
@@ -238,9 +242,13 @@ class Simulation:
         return jax.jit(lambda key: host_state.first_row(init(key)), out_shardings=self.key.sharding)
 
     def _checked(self, initial: RunState) -> RunState:
+        STATE.check("initial", initial)
         like = self.shapes
         if jax.tree.structure(initial) != jax.tree.structure(like):
-            raise ValueError("initial: is the state of another algorithm or model")
+            raise ValueError(
+                "initial: is the state of another algorithm or model; must be one of this run's, as is "
+                "prepare(...).initial_state()"
+            )
         for (path, leaf), expected in zip(jax.tree.leaves_with_path(initial), jax.tree.leaves(like), strict=True):
             if np.shape(leaf) != expected.shape:
                 name = jax.tree_util.keystr(path)
@@ -256,20 +264,24 @@ class Simulation:
         return host_state.with_rows_of(initial, place(on_device, self.key.sharding))
 
 
-def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
+@takes(Arguments)
+def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     """Checks every argument, places the data and traces the run.
 
-    It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps; see
-    :class:`~fedjax_drag.simulation.settings.Settings`.
+    It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps (see
+    :class:`~fedjax_drag.simulation.settings.Execution`), and that an attack of your own is called once with random
+    messages, to verify that those of benign clients come back bit for bit.
 
     Args:
-      algorithm: the method.
-      **settings: as for :class:`~fedjax_drag.simulation.settings.Settings`.
+      algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
+      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`.
 
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.
     """
-    return trace(Settings(algorithm=algorithm, **settings))
+    asked = Settings(algorithm=as_algorithm("algorithm", algorithm), **settings)
+    check_adversary(asked.attack, asked.byzantine_fraction, asked.num_byzantine)
+    return trace(asked)
 
 
 def trace(asked: Settings) -> Simulation:
@@ -282,7 +294,8 @@ def trace(asked: Settings) -> Simulation:
     on_host = federate(asked)
     name = _name(asked, mesh, on_host)
     shared = None if name is None else program_cache.runs.get(name)
-    built = programs_of(asked, mesh) if shared is None else None
+    build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
+    built = build() if shared is None else None
     everyone = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, asked.data.test, asked.seed))
@@ -294,7 +307,7 @@ def trace(asked: Settings) -> Simulation:
 
     @functools.cache
     def traced() -> Traced:
-        return trace_programs(asked, *(built or programs_of(asked, mesh)), federation, test, key)
+        return trace_programs(asked, *(built or build()), federation, test, key)
 
     return Simulation(
         federation=federation,
@@ -321,11 +334,13 @@ def _name(asked: Settings, mesh: Mesh | None, federation: Federation) -> tuple[H
     return None if read is None else (read, program_cache.context())
 
 
+@takes(SimulateArguments)
 def simulate(
-    algorithm: Algorithm,
+    algorithm: Algorithm | Aggregator,
     *,
     callbacks: Sequence[Callable[[Evaluation], Any]] = (),
     initial: RunState | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Result:
     """Runs a federation and returns its parameters and history.
@@ -334,17 +349,28 @@ def simulate(
     is kept for it.
 
     Args:
-      algorithm: the method, e.g. ``from_aggregator(drag(c=0.25, alpha=0.25))``.
-      callbacks: called with an :class:`Evaluation` after each evaluation.
-      initial: state to continue from, e.g. ``result.state``.
-      **settings: the attributes of :class:`~fedjax_drag.simulation.settings.Settings`; ``model``, ``data``,
-        ``num_rounds``, ``cohort_size``, ``batch_size`` and ``step_size`` must be given, and one of ``local_steps`` and
-        ``local_epochs``.
+      algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
+      callbacks: functions that are called with an :class:`Evaluation` after each evaluation.
+      initial: state to continue from, such as ``result.state``; default a fresh start.
+      progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on
+        standard error; False for neither; default None: the bar where there can be one, and no lines.
+      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`. Those without a default must be
+        given, and one of ``local_steps`` and ``local_epochs``.
 
     Returns:
       A :class:`~fedjax_drag.simulation.result.Result`.
 
     Raises:
       ValueError: for any setting that is wrong, before anything is computed.
+
+    Examples:
+      >>> rule = fd.aggregators.drag(c=0.25, alpha=0.25)  # or an algorithm, such as fd.algorithms.scaffold(40)
+      >>> fd.simulate(rule, model=model, data=data, num_rounds=200, cohort_size=10, local_steps=5, batch_size=10,
+      ...             step_size=0.01)
     """
-    return prepare(algorithm, **settings).run(callbacks, initial)
+    check_options(Watching(callbacks=callbacks, initial=initial, progress=progress))
+    simulation = prepare(algorithm, **settings)
+    start = 0 if initial is None else int(initial.round)
+    progress = progress if processes.is_first() else False
+    with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
+        return simulation.run([show, *callbacks], initial)

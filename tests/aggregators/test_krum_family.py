@@ -265,7 +265,8 @@ def test_wrapped_rules_run_in_a_scan(name):
 
 def test_wrappers_need_what_the_wrapped_rule_needs():
     remembers = foolsgold(num_clients=20)
-    assert nnm(remembers).needs == remembers.needs
+    assert nnm(remembers, 1).needs == remembers.needs
+    assert nnm(remembers).needs == remembers.needs | {"num_byzantine"}
     with pytest.raises(ValueError, match=r"needs=\['client_ids'\].*client_ids"):
         bucketing(remembers)
     with pytest.raises(ValueError, match="client_ids"):

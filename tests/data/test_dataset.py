@@ -62,7 +62,10 @@ X, Y = images()
     ("arguments", "message"),
     [
         ({"train_x": X.astype(int)}, "train_x: of type int64: must be uint8"),
-        ({"train_y": Y.astype(float)}, "train_y: of type float64: must be integers"),
+        ({"train_y": Y.astype(float)}, r"train_y: of type float64: must be integers; take train_y.astype\(int\)"),
+        ({"train_y": Y + 0.5}, "train_y: of type float64: must be integers, the numbers of classes from 0"),
+        ({"train_y": Y.astype(str)}, "train_y: of type <U.*: must be integers, the numbers of classes"),
+        ({"train_y": np.eye(3)[Y]}, r"train_y: of shape \(6, 3\), one-hot: .* take train_y.argmax\(1\)"),
         ({"train_y": Y[:-1]}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(5,\)"),
         ({"test_y": Y[:, None]}, r"test_x, test_y: shapes"),
         ({"test_x": X[:0], "test_y": Y[:0]}, "N >= 1"),
@@ -82,6 +85,24 @@ def test_arrays_that_do_not_fit_are_refused_in_one_line(arguments, message):
     with pytest.raises(ValueError, match=message) as error:
         from_arrays(**({"train_x": X, "train_y": Y, "test_x": X, "test_y": Y} | arguments))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 16)])
+def test_images_with_channels_first_are_refused(shape):
+    x = np.zeros((6, *shape), np.uint8)
+    with pytest.raises(
+        ValueError, match=r"train_x: of shape .*: images must be \[N, H, W, C\]; take np.moveaxis\(x, 1, -1\)"
+    ):
+        from_arrays(x, Y, x, Y)
+    x = np.moveaxis(x, 1, -1)
+    assert from_arrays(x, Y, x, Y).input_shape == (*shape[1:], shape[0])
+
+
+def test_inputs_that_may_be_something_else_are_warned_of():
+    x = np.random.default_rng(0).normal(size=(6, 1, 100, 9))
+    with pytest.warns(UserWarning, match="of shape \\(6, 1, 100, 9\\): images must be"):
+        assert from_arrays(x, Y, x, Y).input_shape == (1, 100, 9)
+    assert from_arrays(x[..., :4], Y, x[..., :4], Y).input_shape == (1, 100, 4)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ EITHER: Mapping[str, tuple[str, Any]] = {
     "local_steps": ("local_epochs", None),
     "local_epochs": ("local_steps", None),
     "byzantine_fraction": ("num_byzantine", None),
-    "num_byzantine": ("byzantine_fraction", 0.0),
+    "num_byzantine": ("byzantine_fraction", None),
 }
 """Keys that give one quantity in two ways: setting one gives the other the value that stands for "not given"."""
 

@@ -9,8 +9,12 @@ import optax
 from jax.core import Tracer
 
 from fedjax_drag import checks
+from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
 from fedjax_drag.simulation.program.dissimilarity import requested
-from fedjax_drag.simulation.program.round import KNOWLEDGE
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.programs import Programs
+from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Algorithm, Attack
 
 
@@ -22,6 +26,30 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
         checks.one_of("attack: needs", name, KNOWLEDGE)
     if "root_delta" in attack.needs and not uses_root:
         raise ValueError("attack: needs the server's root update; the method must be one that has it, such as fltrust")
+
+
+def check_benign(settings: Settings, programs: Programs, federation: Federation, key: Any, state: RunState) -> None:
+    """Refuses an attack from outside the package that changes what benign clients send.
+
+    It runs on random messages in the shapes of the run, once for each attack and shapes; the run's own programs do not
+    change.
+
+    Args:
+      settings: of the run.
+      programs: of the run.
+      federation: data, arrays or shapes.
+      key: of the run, an array or a shape.
+      state: with the rows of a cohort or of all clients, arrays or shapes.
+    """
+    attack = settings.attack if settings.num_malicious else None
+    if attack is None or attack.forge is None or _belongs_to_the_package(attack.forge):
+        return
+    one = jax.eval_shape(programs.client, federation, key, state).uplink
+    check_forgery(attack, jax.tree.map(lambda x: jax.ShapeDtypeStruct((settings.cohort_size, *x.shape), x.dtype), one))
+
+
+def _belongs_to_the_package(function: Any) -> bool:
+    return (getattr(function, "__module__", None) or "").startswith("fedjax_drag.")
 
 
 def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> None:
@@ -63,12 +91,11 @@ def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack |
 def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
     """Refuses a loss that is not one number for each example."""
     logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
-    shape = jax.eval_shape(loss, logits, labels)
+    try:
+        shape = jax.eval_shape(loss, logits, labels)
+    except Exception as error:  # a user's loss may raise anything
+        allowed = f"logits [B, {num_classes}] and integer labels [B], and return one number for each"
+        raise ValueError(f"loss: must take {allowed}; it fails with {checks.first_line(error)}") from error
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
-        raise ValueError(f"loss: returns {shape} for two examples; must be floating, [2], one number for each")
-
-
-def check_logits(logits: Any, num_classes: int) -> None:
-    """Refuses a model whose output for one example, an array or its shape, is not one number for each class."""
-    if logits.shape != (1, num_classes):
-        raise ValueError(f"model: returns shape {logits.shape} for one example; must be (1, {num_classes}), the logits")
+        returned = f"{shape.dtype}{list(shape.shape)}" if hasattr(shape, "dtype") else type(shape).__name__
+        raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")

@@ -12,13 +12,13 @@ from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.devices.processes import from_first
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
-    check_logits,
     check_loss,
     check_sign,
     resolve_aggregation,
     resolve_axis,
 )
 from fedjax_drag.simulation.planning.calibration import Passes, choose
+from fedjax_drag.simulation.planning.model_checks import check_model
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_malicious, choose_root
 from fedjax_drag.simulation.program.programs import Programs, make_programs
@@ -47,12 +47,13 @@ def federate(settings: Settings) -> Federation:
     return Federation(*on_host)
 
 
-def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
+def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None) -> tuple[Programs, Work]:
     """The run as pure functions, and what its clients do.
 
     Args:
       settings: of the run; numbers in its parts may be traced.
       mesh: devices that share the clients, or None.
+      num_byzantine: of a cohort, which rules are told; None to tell none.
 
     Raises:
       ValueError: if the parts do not fit together.
@@ -63,10 +64,9 @@ def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     usual = Walk(resolve_axis(settings.clients_axis, settings.clients_per_chunk), settings.clients_per_chunk)
     model = _model_of(settings)
-    params, inputs = jax.eval_shape(model.init, jax.random.key(0)), _example(settings)
+    params = check_model(settings.model, model, _example(settings))
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
-    check_logits(jax.eval_shape(model.apply, params, inputs), model.num_classes)
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
     undecided = settings.clients_axis == "auto" and settings.clients_per_chunk is None
     walk = _fastest_walk(usual, _passes(settings, mesh, model, params), mesh) if undecided else usual
@@ -92,6 +92,7 @@ def programs_of(settings: Settings, mesh: Mesh | None) -> tuple[Programs, Work]:
         cohort_size=settings.cohort_size,
         root_client=settings.root_client or sgd(),
         reject_nonfinite=settings.nonfinite == "reject",
+        num_byzantine=num_byzantine,
     )
     return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
 

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from fedjax_drag import per_client
 from fedjax_drag.simulation.devices import program_cache
 from fedjax_drag.simulation.devices.placement import everywhere, placement
+from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
@@ -103,6 +104,9 @@ def trace_programs(
       federation: on the devices.
       test: on the devices.
       key: on the devices.
+
+    Raises:
+      ValueError: if the attack changes what benign clients send.
     """
     mesh = work.execution.mesh
     shared = everywhere(mesh)
@@ -115,6 +119,7 @@ def trace_programs(
         state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
     shardings = placement(state, mesh)
     state = _placed(state, shardings)
+    check_benign(asked, programs, federation, key, state)
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     lowered = Lowered(

@@ -38,14 +38,14 @@ class Federation(NamedTuple):
 
 
 def count_malicious(
-    num_clients: int, cohort_size: int, fraction: float = 0.0, number: int | None = None, of: str = "federation"
+    num_clients: int, cohort_size: int, fraction: float | None = None, number: int | None = None, of: str = "federation"
 ) -> int:
     """How many clients are malicious, of the federation or of each cohort.
 
     Args:
       num_clients: M.
       cohort_size: S.
-      fraction: share of malicious clients, rounded to the nearest number of clients.
+      fraction: share of malicious clients, rounded to the nearest number of clients; None for none.
       number: of malicious clients; instead of ``fraction``.
       of: ``"federation"`` or ``"cohort"``.
 
@@ -53,14 +53,29 @@ def count_malicious(
       ValueError: if an argument is out of range, or both are given.
     """
     checks.one_of("byzantine_of", of, ("federation", "cohort"))
-    checks.in_range("byzantine_fraction", fraction, 0.0, 1.0)
+    if fraction is not None:
+        checks.in_range("byzantine_fraction", fraction, 0.0, 1.0)
     clients = num_clients if of == "federation" else cohort_size
     if number is None:
-        return round(fraction * clients)
+        return round((fraction or 0.0) * clients)
     checks.count("num_byzantine", number, 0, clients)
     if fraction:
         raise ValueError(f"num_byzantine={number}, byzantine_fraction={fraction}: must be one of the two")
     return number
+
+
+def malicious_per_cohort(num_clients: int, cohort_size: int, number: int, of: str = "federation") -> tuple[int, int]:
+    """How many malicious clients a cohort has on the average, rounded up, and how many it can have.
+
+    Args:
+      num_clients: M.
+      cohort_size: S.
+      number: of malicious clients, from :func:`count_malicious`.
+      of: ``"federation"`` or ``"cohort"``.
+    """
+    if of == "cohort":
+        return number, number
+    return -(-number * cohort_size // num_clients), min(number, cohort_size)
 
 
 def choose_malicious(num_clients: int, number: int, seed: int) -> np.ndarray:

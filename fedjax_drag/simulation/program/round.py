@@ -17,9 +17,6 @@ from fedjax_drag.simulation.program.streaming import make_stream
 from fedjax_drag.simulation.program.work import ClientInput, Cohort, LocalResult, Outcome, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Downlink, Params
 
-KNOWLEDGE = ("last_update", "root_delta", "aggregate")
-"""What an attack may need."""
-
 
 @runtime_checkable
 class Round(Protocol):

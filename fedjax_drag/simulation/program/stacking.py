@@ -58,7 +58,7 @@ def _aggregate(
     **changes: Any,
 ) -> tuple[Params, State]:
     """The algorithm's server side on the messages ``uplink``; ``changes`` replace extras of the cohort."""
-    extras = cohort.extras | {"reject_nonfinite": work.reject_nonfinite} | changes
+    extras = {**cohort.extras, **work.constants, **changes}
     if dissimilarity is not None:  # of what is uploaded, and before devices exchange it
         shared, clients = cohort.shared, cohort.clients
         extras["dissimilarity"] = dissimilarity(

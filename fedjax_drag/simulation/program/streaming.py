@@ -1,7 +1,7 @@
 """The server side one chunk of clients after another, of which only sums and a few numbers per client are kept."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -101,11 +101,11 @@ def make_stream(algorithm: Algorithm, attack: Attack | None, work: Work, client_
     assert sums is not None
     assert over_clients is not None
     run_client = functools.partial(_run_client, client_pass, algorithm.client)
-    accumulate = functools.partial(_accumulate, sums, attack is not None, work.reject_nonfinite)
+    accumulate = functools.partial(_accumulate, sums, attack is not None, work.constants)
 
     def stream(state: RunState, cohort: Cohort, scratch: Any = None) -> tuple[Outcome, tuple[()]]:
         del scratch
-        rows, extras = _rows_only(cohort.state), cohort.extras | {"reject_nonfinite": work.reject_nonfinite}
+        rows, extras = _rows_only(cohort.state), {**cohort.extras, **work.constants}
         per_entry = {name: value for name, value in cohort.extras.items() if name in PER_CLIENT_EXTRAS}
         of_all = {name: value for name, value in cohort.extras.items() if name not in PER_CLIENT_EXTRAS}
         shared = Shared(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
@@ -124,10 +124,10 @@ def _run_client(client_pass: ClientPass, client: ClientRule, shared: Shared, ent
 
 
 def _accumulate(
-    sums: Sums, sums_benign: bool, reject_nonfinite: bool, shared: Shared, chunk: Entry, results: LocalResult
+    sums: Sums, sums_benign: bool, constants: Mapping[str, Any], shared: Shared, chunk: Entry, results: LocalResult
 ) -> tuple[Totals, Kept]:
     """What a chunk of clients adds to the sums, and what is kept of each of them."""
-    extras = shared.extras | chunk.extras | {"reject_nonfinite": reject_nonfinite}
+    extras = {**shared.extras, **chunk.extras, **constants}
     if sums.needs_first_pass is not None:
         extras["first_pass"] = shared.first_pass
     state = _with_rows(shared.state, chunk.rows)

@@ -5,7 +5,7 @@ examples (``examples``), U local steps (``steps``), B examples in a mini-batch (
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
@@ -15,6 +15,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from fedjax_drag import checks
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.program.clients_axis import Accumulator, Mapper, Walk
@@ -102,6 +103,8 @@ class Work:
       cohort_size: S.
       root_client: what the server runs on its root data.
       reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
+      num_byzantine: expected number of malicious clients in a cohort, rounded up; None where it is not the same for all
+        runs of the program.
     """
 
     model: Model
@@ -110,6 +113,13 @@ class Work:
     cohort_size: int
     root_client: ClientRule
     reject_nonfinite: bool = True
+    num_byzantine: int | None = None
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """Extras of the server side that are Python values; they are part of the program."""
+        told = {} if self.num_byzantine is None else {"num_byzantine": self.num_byzantine}
+        return {"reject_nonfinite": self.reject_nonfinite, **told}
 
 
 class RunState(NamedTuple):
@@ -240,14 +250,18 @@ def model_functions(
       compute_dtype: of the forward and backward pass; parameters and logits stay in float32.
 
     Raises:
-      ValueError: in ``init``, if the module has another collection, such as running statistics.
+      ValueError: in ``init``, if the module fails, or has another collection, such as running statistics.
     """
 
     def narrow(leaf: jax.Array) -> jax.Array:
         return leaf.astype(compute_dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
     def init(key: PRNGKeyArray) -> Params:
-        variables = module.init(key, example)
+        try:
+            variables = module.init(key, example)
+        except Exception as error:  # a user's module may raise anything
+            what = f"fails for inputs {example.dtype}{list(example.shape)}"
+            raise ValueError(f"model={type(module).__name__}: {what}: {checks.first_line(error)}") from error
         if set(variables) != {"params"}:
             extra = ", ".join(sorted(set(variables) - {"params"}))
             raise ValueError(

@@ -263,9 +263,12 @@ def test_what_the_experiment_knows_reaches_rules_inside_rules(wrap):
 
 
 def test_a_reducer_is_not_told_about_malicious_clients():
-    """It works on examples: its own default counts, written out."""
+    """It works on examples: their number must be given."""
     config = load({"root_client": {"name": "robust_sgd", "reducer": "krum"}, "byzantine_fraction": 0.3})
-    assert resolve(config).root_client.arguments == {"reducer": Component("krum", {"num_byzantine": 0})}
+    assert resolve(config).root_client.arguments == {"reducer": Component("krum", {"num_byzantine": None})}
+    with pytest.raises(ValueError, match=r"^root_client\.reducer: num_byzantine=None: must be given how many examples"):
+        build.part(resolve(config), "root_client")
+    config = load(config, ["root_client.reducer.num_byzantine=2"])
     assert build.part(resolve(config), "root_client").direction.__module__ == "fedjax_drag.clients._robust_sgd"
 
 
@@ -455,6 +458,8 @@ def test_lists_are_checked_and_become_tuples(monkeypatch):
 
     monkeypatch.setitem(registry.TABLES, "aggregator", {"rule": rule})
     monkeypatch.setitem(registry.TABLES, "algorithm", {"from_aggregator": lambda aggregator: aggregator})
+    monkeypatch.delitem(registry.PARTS, "aggregator")
+    monkeypatch.delitem(registry.PARTS, "algorithm")
     assert resolve(load({"aggregator": "rule"})).aggregator.arguments == {"sizes": [1, 2]}
     assert build.method(resolve(load({}, ["aggregator={name: rule, sizes: [3]}"])), num_clients=40) == (3,)
     with pytest.raises(ValueError, match=r"aggregator.sizes=\['a'\]: must be a list, each entry an integer"):

@@ -110,7 +110,7 @@ def test_overrides_that_say_the_same_in_two_ways_are_refused(tiny, overrides):
 def test_one_of_the_two_may_say_nothing(tiny):
     assert load(tiny, ["local_epochs=1", "local_steps=null"]).local_epochs == 1
     assert load(tiny, ["local_epochs=null", "local_steps=7"]).local_steps == 7
-    assert load(tiny, ["byzantine_fraction=0.0", "num_byzantine=2"]).num_byzantine == 2
+    assert load(tiny, ["byzantine_fraction=null", "num_byzantine=2"]).num_byzantine == 2
     assert load(load(tiny, ["local_epochs=1"]), ["local_steps=7"]).local_steps == 7
 
 
@@ -168,7 +168,6 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"attack": {"scale": 1}}, "attack.name=None: must be the name of one"),
         ({"root_client": None}, "root_client=None: must be a name, or a mapping with a name and arguments"),
         ({"compare": [1]}, "compare=[1]: must be null or a mapping"),
-        ({"compare": {1: {}}}, "compare.1: Key 1"),
         ({"name": "?!"}, "name='?!': must have at least one letter or digit"),
     ],
 )

@@ -201,6 +201,19 @@ def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_pat
     assert "\n" not in str(caught.value)
 
 
+def test_a_configuration_of_the_time_without_none_can_be_resumed(tiny, finished, tmp_path):
+    """It stored 0.0 where nobody said how many clients are malicious."""
+    stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config
+    assert stored["byzantine_fraction"] is None
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored | {"byzantine_fraction": 0.0}))
+    results.check_same(tmp_path, asked)
+    with pytest.raises(ValueError, match=r"byzantine_fraction=0\.25: the run to resume in"):
+        results.check_same(tmp_path, dataclasses.replace(asked, byzantine_fraction=0.25))
+    counted = stored | {"byzantine_fraction": 0.0, "num_byzantine": 2, "attack": "sign_flip"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(counted))
+    results.check_same(tmp_path, plan(tiny, ["num_byzantine=2", "attack=sign_flip"]).config)
+
+
 def test_nothing_to_resume(tiny, tmp_path):
     with pytest.raises(ValueError, match="holds no run to resume"):
         run(tiny, out=tmp_path / "out", resume=True)

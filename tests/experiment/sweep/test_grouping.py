@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedjax_drag import aggregators, algorithms
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.build.traced_numbers import numbers, with_numbers
 from fedjax_drag.experiment.config.components import Component
@@ -46,6 +47,15 @@ def test_numbers_are_replaced_and_nothing_else():
     assert changed.aggregator.arguments["aggregator"] == Component("trimmed_mean", {"trim_fraction": 0.3})
     assert changed.step_size == config.step_size, "which is no part of a component"
     assert config.aggregator.arguments["aggregator"].arguments["trim_fraction"] == 0.2
+
+
+def test_a_method_that_needs_the_number_of_malicious_clients_is_grouped_by_it(monkeypatch):
+    """Of a rule that its builder is not told, such as one of one's own."""
+    axes, keys = {"byzantine_fraction": [0.25, 0.5], "seed": [0, 1]}, {"attack": "sign_flip"}
+    assert [len(group.places) for group in grouped(axes, **keys)[1]] == [4]
+    needing = lambda *_: algorithms.from_aggregator(aggregators.krum())
+    monkeypatch.setattr(grouping.build, "method", needing)
+    assert [len(group.places) for group in grouped(axes, **keys)[1]] == [2, 2]
 
 
 @pytest.mark.parametrize(

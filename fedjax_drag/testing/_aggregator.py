@@ -1,4 +1,4 @@
-"""Checks the contract of aggregation rules on a rule of one's own."""
+"""The contract of aggregation rules."""
 
 import dataclasses
 import functools
@@ -11,13 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, tree
-from fedjax_drag.types import PER_CLIENT_EXTRAS, Aggregator, Deltas, Params, State
-
-RTOL, ATOL = 1e-4, 1e-5
-"""Tolerances for float32 sums in another order, some of them inside iterations with a tolerance of their own."""
-
-COMMON = {"weight", "cosine", "num_rejected"}
-"""Metrics that every rule has."""
+from fedjax_drag.testing._promises import (
+    ATOL,
+    COMMON,
+    RTOL,
+    assert_pure,
+    check,
+    parameters,
+    random_deltas,
+    random_extras,
+    rows_of,
+    tolerated,
+)
+from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,22 +49,12 @@ class _Bench:
 
     def deltas(self, seed: int) -> Params:
         """Normally distributed, like the parameters with a leading axis ``[S]``."""
-        rng = np.random.default_rng([1, seed])
-        return jax.tree.map(lambda p: rng.normal(size=(self.cohort, *p.shape)).astype(jnp.result_type(p)), self.params)
+        return random_deltas(self.params, self.cohort, seed)
 
     def extras(self, round: int) -> dict[str, Any]:
-        """All extras that a rule may use; every client takes part."""
-        rng = np.random.default_rng([2, round])
-        return {
-            "client_ids": rng.permutation(self.cohort).astype(np.int32),
-            "round": np.int32(round),
-            "key": jax.random.key(round),
-            "root_delta": jax.tree.map(lambda d: d[0], self.deltas(100 + round)),
-            "num_examples": rng.integers(1, 90, self.cohort).astype(np.int32),
-            "dissimilarity": rng.uniform(size=self.cohort).astype(np.float32),
-            "malicious": np.arange(self.cohort) < self.cohort // 3,
-            "valid": np.ones(self.cohort, bool),
-        }
+        """The extras that the rule receives; every client takes part."""
+        given = random_extras(self.params, self.cohort, round, self.rule.needs)
+        return given | {"valid": np.ones(self.cohort, bool)}
 
     def start(self, deltas: Params, extras: Mapping[str, Any]) -> State:
         """The state before the first round, in the shapes of this cohort."""
@@ -91,25 +87,9 @@ def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8
       ValueError: if ``cohort`` is not a count from 3.
     """
     checks.count("cohort", cohort, 3)
-    params = _some_params() if params is None else jax.tree.map(np.asarray, params)
-    bench = _Bench(rule, params, cohort, keyed)
-    broken: list[str] = []
-    for promise in _PROMISES:
-        try:
-            promise(bench)
-        except Exception as error:  # a user's rule may raise anything
-            message = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            broken.append(f"- {(promise.__doc__ or '').rstrip('.')}: {message}")
-            if promise is _PROMISES[0]:  # the others would fail in the same way
-                break
-    if broken:
-        raise AssertionError("\n".join([f"{len(broken)} of {len(_PROMISES)} promises are not kept:", *broken]))
-
-
-def _some_params() -> Params:
-    rng = np.random.default_rng(0)
-    shapes = {"kernel": (3, 2), "bias": (2,), "scale": ()}
-    return {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in shapes.items()}
+    if "num_byzantine" in rule.needs:  # a Python integer, which no transformation sees
+        rule = rule._replace(apply=functools.partial(rule.apply, num_byzantine=tolerated(cohort)))
+    check(_Bench(rule, parameters(params), cohort, keyed), _PROMISES)
 
 
 def _keeps_shapes(bench: _Bench) -> None:
@@ -135,8 +115,10 @@ def _reports_metrics(bench: _Bench) -> None:
 
 def _repeats(bench: _Bench) -> None:
     """The same input gives the same bits."""
-    inputs = [(bench.deltas(0), bench.extras(0))]
-    chex.assert_trees_all_equal(bench.rounds(inputs), bench.rounds(inputs))
+    deltas, extras = bench.deltas(0), bench.extras(0)
+    assert_pure(
+        lambda *args: bench.rule.apply(*args[:3], **args[3]), bench.params, deltas, bench.start(deltas, extras), extras
+    )
 
 
 def _ignores_unknown_extras(bench: _Bench) -> None:
@@ -237,8 +219,7 @@ def _compare_without_one(bench: _Bench, exclude: Callable[..., tuple[Params, dic
 
 def _rows(deltas: Params, extras: dict[str, Any], rows: np.ndarray) -> tuple[Params, dict[str, Any]]:
     """Deltas and extras of some of the clients, in the order given."""
-    few = {name: value[rows] if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}
-    return jax.tree.map(lambda d: d[rows], deltas), few
+    return jax.tree.map(lambda d: d[rows], deltas), rows_of(extras, rows)
 
 
 _PROMISES = (

@@ -1,0 +1,48 @@
+"""How many of the cohort a rule takes to be malicious: a number that it was given, or the simulation's."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from fedjax_drag import checks
+
+EXTRA = "num_byzantine"
+"""The extra by which a simulation tells the number."""
+
+
+def check_byzantine(given: int | None) -> None:
+    """Raises ValueError unless a rule's argument ``num_byzantine`` is a count or None."""
+    if given is not None:
+        checks.count(EXTRA, given)
+
+
+def byzantine_needs(given: int | None) -> frozenset[str]:
+    """What a rule needs for its number of malicious clients: the extra, unless it was given a number."""
+    return frozenset({EXTRA} if given is None else ())
+
+
+def byzantine_count(rule: str, given: int | None, extras: Mapping[str, Any]) -> int:
+    """The number of malicious clients that a rule assumes in a cohort.
+
+    Args:
+      rule: its name, for messages.
+      given: its argument ``num_byzantine``; None for the number of the extra.
+      extras: of ``apply``. The extra ``num_byzantine`` is a Python integer, as it decides what is compiled.
+
+    Raises:
+      ValueError: nobody says how many, or the extra is no count, such as a traced number.
+    """
+    told = extras.get(EXTRA)
+    if given is None and told is None:
+        raise ValueError(f"num_byzantine=None: {rule} must be given how many of the cohort may be malicious, as f >= 0")
+    if told is not None:
+        checks.count(EXTRA, told)
+    if given is None:
+        return int(told)
+    if told is not None and given < told:
+        warnings.warn(
+            f"{rule}: num_byzantine={given}: the simulation has {told} malicious clients in a cohort; leave it out to "
+            "take that number",
+            stacklevel=2,
+        )
+    return given

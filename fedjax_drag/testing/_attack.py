@@ -1,0 +1,203 @@
+"""The contract of attacks."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.attacks._forgery import KNOWLEDGE, changed, forged, names_of, random_like, unlike
+from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
+from fedjax_drag.types import Attack, Batch, Params, Uplink
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bench:
+    """An attack and its test input.
+
+    Attributes:
+      attack: under test.
+      params: the global parameters.
+      cohort: S.
+      batch: a mini-batch of a malicious client.
+      num_classes: C.
+    """
+
+    attack: Attack
+    params: Params
+    cohort: int
+    batch: Batch
+    num_classes: int
+
+    @property
+    def like(self) -> Uplink:
+        """Shapes of the messages; aux is like the delta, as in SCAFFOLD."""
+        delta = jax.tree.map(lambda p: jax.ShapeDtypeStruct((self.cohort, *p.shape), p.dtype), self.params)
+        return Uplink(delta, delta)
+
+    @functools.cached_property
+    def uplink(self) -> Uplink:
+        """What the clients honestly send."""
+        return random_like(jax.random.key(1), self.like)
+
+    @functools.cached_property
+    def forge(self) -> Callable[..., Any]:
+        """``(key, uplink, malicious, round) -> uplink``, compiled once."""
+        return jax.jit(functools.partial(forged, self.attack))
+
+    def some(self, every: int = 3) -> np.ndarray:
+        """Which clients are malicious."""
+        return np.arange(self.cohort) % every == 0
+
+    def poison(self, key: Any, batch: Batch) -> Batch:
+        """A mini-batch of a malicious client after the attack."""
+        assert self.attack.poison is not None
+        positions, size = jnp.arange(len(batch.y)), jnp.int32(len(batch.y))
+        return self.attack.poison(key, batch, positions=positions, num_examples=size, num_classes=self.num_classes)
+
+
+def check_attack(
+    attack: Attack, *, params: Params = None, cohort: int = 8, batch: Batch | None = None, num_classes: int = 3
+) -> None:
+    """Checks the behaviour of an attack that simulations rely on.
+
+    The attack is called with random messages and a random mini-batch. Its strength is not checked, but that it changes
+    nothing of benign clients, keeps shapes, is pure, works under ``jit``, ``scan`` and ``vmap``, and in a cohort of
+    which nobody or everybody is malicious.
+
+    Args:
+      attack: the attack to check.
+      params: parameters to use; default a small pytree of float32 arrays.
+      cohort: clients in a round, >= 3.
+      batch: a mini-batch for ``poison`` and ``goal``; default 6 images ``[8, 8, 1]``.
+      num_classes: C, of its labels.
+
+    Raises:
+      AssertionError: names every broken promise, one per line.
+      ValueError: if ``cohort`` is not a count from 3.
+    """
+    checks.count("cohort", cohort, 3)
+    if batch is None:
+        rng = np.random.default_rng(4)
+        images = rng.normal(size=(6, 8, 8, 1)).astype(np.float32)
+        batch = Batch(jnp.asarray(images), jnp.asarray(rng.integers(0, num_classes, 6), jnp.int32))
+    check(_Bench(attack, parameters(params), cohort, batch, num_classes), _PROMISES)
+
+
+def _keeps_shapes(bench: _Bench) -> None:
+    """Messages and mini-batches keep structure, shapes and dtypes; what it needs is known."""
+    attack = bench.attack
+    assert attack.forge is not None or attack.poison is not None, "it has neither forge nor poison"
+    assert attack.needs <= set(KNOWLEDGE), f"needs={sorted(attack.needs)}: must be among {', '.join(KNOWLEDGE)}"
+    key = jax.random.key(0)
+    if attack.forge is not None:
+        _assert_like("forge", jax.eval_shape(bench.forge, key, bench.uplink, bench.some()), bench.like)
+    if attack.poison is not None:
+        _assert_like("poison", jax.eval_shape(bench.poison, key, bench.batch), bench.batch)
+
+
+def _assert_like(name: str, found: Any, like: Any) -> None:
+    difference = unlike(found, like)
+    assert not difference, f"{name} returns {difference}"
+
+
+def _leaves_the_benign_alone(bench: _Bench) -> None:
+    """What benign clients send comes back bit for bit."""
+    if bench.attack.forge is None:
+        return
+    for malicious in (bench.some(), ~bench.some()):
+        after = bench.forge(jax.random.key(0), bench.uplink, malicious)
+        wrong = changed(bench.uplink, after, ~malicious)
+        names = [name for name, differs in zip(names_of(after), wrong, strict=True) if differs]
+        assert not names, f"forge changes {', '.join(names)}"
+
+
+def _does_nothing_without_malicious(bench: _Bench) -> None:
+    """A cohort without malicious clients is left as it is."""
+    if bench.attack.forge is None:
+        return
+    after = bench.forge(jax.random.key(0), bench.uplink, np.zeros(bench.cohort, bool))
+    assert not any(changed(bench.uplink, after, np.ones(bench.cohort, bool))), "forge changes its messages"
+
+
+def _survives_without_benign(bench: _Bench) -> None:
+    """If all clients are malicious, what they send is as finite as otherwise."""
+    if bench.attack.forge is None:
+        return
+    some, all_of_them = (
+        bench.forge(jax.random.key(0), bench.uplink, mask) for mask in (bench.some(), np.ones(bench.cohort, bool))
+    )
+    if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(some)):
+        for name, leaf in zip(names_of(all_of_them), jax.tree.leaves(all_of_them), strict=True):
+            assert np.isfinite(leaf).all(), f"{name} is not finite"
+
+
+def _repeats(bench: _Bench) -> None:
+    """The same key and input give the same bits."""
+    key = jax.random.key(5)
+    if bench.attack.forge is not None:
+        assert_pure(functools.partial(forged, bench.attack), key, bench.uplink, bench.some())
+    if bench.attack.poison is not None:
+        assert_pure(bench.poison, key, bench.batch)
+
+
+def _scans(bench: _Bench) -> None:
+    """A scan over rounds equals a loop."""
+    if bench.attack.forge is None:
+        return
+    keys, malicious = jax.random.split(jax.random.key(6), 3), np.stack([bench.some(every) for every in (2, 3, 4)])
+
+    def body(uplink: Uplink, xs: Any) -> tuple[Uplink, None]:
+        return forged(bench.attack, xs[0], uplink, *xs[1:]), None
+
+    scanned, _ = jax.lax.scan(body, bench.uplink, (keys, malicious, np.arange(3)))
+    looped = bench.uplink
+    for round in range(3):
+        looped = bench.forge(keys[round], looped, malicious[round], round)
+    _assert_close(scanned, looped)
+
+
+def _poisons_many(bench: _Bench) -> None:
+    """Vmap of poison over clients equals a loop; labels stay in range."""
+    if bench.attack.poison is None:
+        return
+    keys = jax.random.split(jax.random.key(7), 2)
+    both = jax.vmap(bench.poison, (0, None))(keys, bench.batch)
+    alone = [bench.poison(key, bench.batch) for key in keys]
+    _assert_close(both, jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone))
+    _assert_labels("poison", both.y, bench)
+
+
+def _has_a_goal_in_range(bench: _Bench) -> None:
+    """Goal gives inputs like those of the batch, and labels in range."""
+    if bench.attack.goal is None:
+        return
+    x, wanted = jax.jit(bench.attack.goal, static_argnums=2)(bench.batch.x, bench.batch.y, bench.num_classes)
+    _assert_like("goal", (x, wanted), (bench.batch.x, bench.batch.y))
+    _assert_labels("goal", wanted, bench)
+
+
+def _assert_labels(name: str, labels: Any, bench: _Bench) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    assert 0 <= low <= high < bench.num_classes, f"{name} gives labels from {low} to {high}"
+
+
+def _assert_close(found: Any, expected: Any) -> None:
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=RTOL, atol=ATOL)
+
+
+_PROMISES = (
+    _keeps_shapes,
+    _leaves_the_benign_alone,
+    _does_nothing_without_malicious,
+    _survives_without_benign,
+    _repeats,
+    _scans,
+    _poisons_many,
+    _has_a_goal_in_range,
+)

@@ -1,0 +1,101 @@
+"""The contract of client rules."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_drag.testing._local import batches, cohort_pass, local_pass
+from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bench:
+    """A client rule and its test input.
+
+    Attributes:
+      rule: under test.
+      downlink: what a client receives.
+    """
+
+    rule: ClientRule
+    downlink: Downlink
+
+    @functools.cached_property
+    def send(self) -> Callable[[Downlink, Batch], Uplink]:
+        """A local pass, compiled once."""
+        return jax.jit(functools.partial(local_pass, self.rule))
+
+    def data(self, client: int) -> Batch:
+        """The mini-batches of a client, ``[U, B]``."""
+        return jax.tree.map(lambda x: x[0], batches([client]))
+
+
+def check_client_rule(rule: ClientRule, *, params: Params = None, shared: Any = (), own: Any = ()) -> None:
+    """Checks the behaviour of a client rule that simulations and methods rely on.
+
+    Clients with quadratic losses take a few local steps. The rule's formula is not checked, but that ``direction``
+    returns a pair ``(direction, carry)`` in the structures, shapes and dtypes of the parameters and of the carry that
+    ``begin`` made, that it is pure, works under ``jit``, ``scan`` and ``vmap``, and sends finite messages.
+
+    Args:
+      rule: the rule to check.
+      params: parameters to use; default a small pytree of float32 arrays.
+      shared: ``Downlink.shared``, for a rule that reads it.
+      own: ``Downlink.own`` of one client, for a rule that reads it.
+
+    Raises:
+      AssertionError: names every broken promise, one per line.
+    """
+    start, shared, own = (jax.tree.map(jnp.asarray, part) for part in (parameters(params), shared, own))
+    check(_Bench(rule, Downlink(start, shared, own)), _PROMISES)
+
+
+def _keeps_shapes(bench: _Bench) -> None:
+    """Direction returns a pair like the parameters and the carry."""
+    jax.eval_shape(functools.partial(local_pass, bench.rule, loop=True), bench.downlink, bench.data(0))
+
+
+def _scans(bench: _Bench) -> None:
+    """A scan over local steps equals a loop."""
+    looped = jax.jit(functools.partial(local_pass, bench.rule, loop=True))(bench.downlink, bench.data(0))
+    chex.assert_trees_all_close(bench.send(bench.downlink, bench.data(0)), looped, rtol=RTOL, atol=ATOL)
+
+
+def _repeats(bench: _Bench) -> None:
+    """The same input gives the same bits."""
+    assert_pure(functools.partial(local_pass, bench.rule), bench.downlink, bench.data(0))
+
+
+def _is_finite(bench: _Bench) -> None:
+    """What the client sends is finite."""
+    for path, leaf in jax.tree.leaves_with_path(bench.send(bench.downlink, bench.data(0))):
+        assert np.isfinite(leaf).all(), f"{jax.tree_util.keystr(path).lstrip('.')} is not"
+
+
+def _runs_for_many_clients(bench: _Bench) -> None:
+    """Vmap over clients equals one after another."""
+    clients = range(3)
+    alone = [bench.send(bench.downlink, bench.data(client)) for client in clients]
+    own = jax.tree.map(lambda x: jnp.stack([x] * len(clients)), bench.downlink.own)
+    together = jax.jit(functools.partial(cohort_pass, bench.rule))(bench.downlink._replace(own=own), batches(clients))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
+    chex.assert_trees_all_close(together, stacked, rtol=RTOL, atol=ATOL)
+
+
+def _ignores_padding(bench: _Bench) -> None:
+    """Examples of a mini-batch that are padding do not count."""
+    data = bench.data(0)
+    real = jnp.ones(data.y.shape, bool).at[:, -1].set(False)
+    shorter = jax.tree.map(lambda x: x[:, :-1], data)
+    padded, short = (bench.send(bench.downlink, part) for part in (data._replace(real=real), shorter))
+    chex.assert_trees_all_close(padded, short, rtol=RTOL, atol=ATOL)
+
+
+_PROMISES = (_keeps_shapes, _scans, _repeats, _is_finite, _runs_for_many_clients, _ignores_padding)

@@ -1,0 +1,73 @@
+"""Local passes of clients with quadratic losses, for checks without a model."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_drag import tree
+from fedjax_drag.attacks._forgery import unlike
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+
+STEPS, STEP_SIZE, BATCH = 2, 0.1, 4
+
+
+def batches(clients: Sequence[int] | np.ndarray) -> Batch:
+    """The mini-batches of clients, leading axes ``[S, U, B]``; those of a client do not depend on the others."""
+    draws = [np.random.default_rng([3, int(client)]).normal(1, 1, (STEPS, BATCH, 2)) for client in clients]
+    x = np.stack(draws).astype(np.float32)
+    return Batch(jnp.asarray(x), jnp.zeros(x.shape[:3], jnp.int32))
+
+
+def gradient(w: Params, batch: Batch, /) -> Params:
+    """The gradient of a loss that is quadratic in ``w``, with its minimum at a multiple of the batch's mean input."""
+    real = jnp.ones(batch.y.shape) if batch.real is None else batch.real.astype(jnp.float32)
+    centre = (batch.x * real[..., None]).sum() / (jnp.maximum(real.sum(), 1) * batch.x.shape[-1])
+
+    def leaf(p: Any) -> jax.Array:
+        pattern = jnp.linspace(-1.0, 1.0, p.size).reshape(p.shape)
+        return (p - centre * pattern).astype(p.dtype)
+
+    return jax.tree.map(leaf, w)
+
+
+def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    """Parameters and carry after a local step.
+
+    Raises:
+      AssertionError: what ``direction`` returns is no pair, or not like the parameters and the carry.
+    """
+    returned: Any = rule.direction(gradient, w, carry, downlink, batch)
+    pair = isinstance(returned, tuple) and len(returned) == 2
+    assert pair, f"direction returns {type(returned).__name__}: must be a pair (direction, carry)"
+    difference = unlike(returned[0], w)
+    assert not difference, f"direction returns a direction {difference}, like the parameters"
+    difference = unlike(returned[1], carry)
+    assert not difference, f"direction returns a carry {difference}, like the one before"
+    return jax.tree.map(lambda p, d: (p - STEP_SIZE * d).astype(p.dtype), w, returned[0]), returned[1]
+
+
+def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = False) -> Uplink:
+    """What a client sends after a step on each mini-batch ``[U, B]``; by a Python loop or by a scan."""
+    w, carry = downlink.start, rule.begin(downlink)
+    steps = jax.tree.leaves(data)[0].shape[0]
+    if loop:
+        for index in range(steps):
+            w, carry = step(rule, w, carry, downlink, jax.tree.map(lambda x, i=index: x[i], data))
+    else:
+
+        def turn(position: tuple[Params, Any], batch: Batch) -> tuple[tuple[Params, Any], None]:
+            return step(rule, *position, downlink, batch), None
+
+        (w, carry), _ = jax.lax.scan(turn, (w, carry), data)
+    aux = rule.report(downlink, w, carry, jnp.float32(steps * STEP_SIZE))
+    return Uplink(tree.subtract(w, downlink.start), aux)
+
+
+def cohort_pass(rule: ClientRule, downlink: Downlink, data: Batch) -> Uplink:
+    """What a cohort sends, leading axis ``[S]``."""
+    axes: Any = downlink._replace(start=None, shared=None, own=0)
+    return jax.vmap(functools.partial(local_pass, rule), in_axes=(axes, 0))(downlink, data)

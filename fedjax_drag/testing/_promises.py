@@ -1,0 +1,89 @@
+"""Promises, and the random input on which they are checked."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_drag.types import DISSIMILARITIES, PER_CLIENT_EXTRAS, Params
+
+RTOL, ATOL = 1e-4, 1e-5
+"""Tolerances for float32 sums in another order, some of them inside iterations with a tolerance of their own."""
+
+COMMON = {"weight", "cosine", "num_rejected"}
+"""Metrics that every rule and every method has."""
+
+ON_REQUEST = {"root_delta", "malicious", "num_byzantine", *DISSIMILARITIES}
+"""Extras that a rule or a method receives only if it needs them."""
+
+Subject = TypeVar("Subject")
+
+
+def check(subject: Subject, promises: Sequence[Callable[[Subject], None]]) -> None:
+    """Checks promises; of one that is not kept, the docstring is the line that says so.
+
+    Raises:
+      AssertionError: names every broken promise, one per line. If the first is broken, the others are not tried, since
+        they would fail in the same way.
+    """
+    broken: list[str] = []
+    for promise in promises:
+        try:
+            promise(subject)
+        except Exception as error:  # a user's part may raise anything
+            message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            broken.append(f"- {(promise.__doc__ or '').rstrip('.')}: {message}")
+            if promise is promises[0]:
+                break
+    if broken:
+        raise AssertionError("\n".join([f"{len(broken)} of {len(promises)} promises are not kept:", *broken]))
+
+
+def parameters(given: Params = None) -> Params:
+    """The parameters to check with; by default a small pytree of float32 arrays."""
+    if given is not None:
+        return jax.tree.map(np.asarray, given)
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (3, 2), "bias": (2,), "scale": ()}
+    return {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in shapes.items()}
+
+
+def random_deltas(params: Params, cohort: int, seed: int) -> Params:
+    """Normally distributed, like the parameters with a leading axis ``[S]``."""
+    rng = np.random.default_rng([1, seed])
+    return jax.tree.map(lambda p: rng.normal(size=(cohort, *p.shape)).astype(jnp.result_type(p)), params)
+
+
+def random_extras(params: Params, cohort: int, round: int, needs: Collection[str]) -> dict[str, Any]:
+    """The extras of a round that every rule receives, and those that it needs; all but ``num_byzantine``."""
+    rng = np.random.default_rng([2, round])
+    extras = {
+        "client_ids": rng.permutation(cohort).astype(np.int32),
+        "round": np.int32(round),
+        "key": jax.random.key(round),
+        "num_examples": rng.integers(1, 90, cohort).astype(np.int32),
+        "root_delta": jax.tree.map(lambda d: d[0], random_deltas(params, 1, 100 + round)),
+        "dissimilarity": rng.uniform(size=cohort).astype(np.float32),
+        "malicious": np.arange(cohort) < cohort // 3,
+    }
+    asked = {"dissimilarity" if name in DISSIMILARITIES else name for name in needs}
+    return {name: value for name, value in extras.items() if name in asked or name not in ON_REQUEST}
+
+
+def tolerated(cohort: int) -> int:
+    """A number of malicious clients that every rule accepts in cohorts of S and S - 1."""
+    return max(0, cohort // 4 - 1)
+
+
+def assert_pure(function: Callable[..., Any], *inputs: Any) -> None:
+    """Raises AssertionError if a function, traced twice, gives different programs; nothing is compiled."""
+    # New functions, since JAX remembers what it has traced.
+    first, second = (jax.jit(lambda *args: function(*args)).lower(*inputs).as_text() for _ in range(2))
+    assert first == second, "it gives other numbers when it is traced again; random ones must come from key"
+
+
+def rows_of(extras: dict[str, Any], rows: Any) -> dict[str, Any]:
+    """The extras of some of the clients, in the order given."""
+    return {name: value[rows] if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}

@@ -1,0 +1,87 @@
+"""Models that would train otherwise than they were written are refused in one line."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+import fedjax_drag as fd
+
+
+class WithDropout(nn.Module):
+    """Off by default, as models are called outside of training."""
+
+    rate: float = 0.5
+    on: bool = False
+
+    @nn.compact
+    def __call__(self, x, train=False):
+        x = nn.Dense(4)(x.reshape(len(x), -1))
+        return nn.Dense(10)(nn.Dropout(self.rate, deterministic=not (train or self.on))(x))
+
+
+class OwnNoise(nn.Module):
+    """Draws random numbers itself, in training only."""
+
+    @nn.compact
+    def __call__(self, x, training: bool = False):
+        x = nn.Dense(10)(x.reshape(len(x), -1))
+        return x + jax.random.normal(self.make_rng("noise"), x.shape) if training else x
+
+
+class Attention(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.MultiHeadDotProductAttention(2, dropout_rate=0.1, deterministic=True)(x[..., 0], x[..., 0])
+        return nn.Dense(10)(x.reshape(len(x), -1))
+
+
+class NeedsTrain(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        return nn.Dense(10)(x.reshape(len(x), -1))
+
+
+class Embedded(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(nn.Embed(3, 4)(x).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (WithDropout(), r"model=WithDropout: has dropout \(Dropout of rate 0.5\): not supported"),
+        (WithDropout(on=True), r"model=WithDropout: has dropout \(Dropout of rate 0.5\)"),
+        (nn.Sequential([nn.Dense(10), nn.Dropout(0.2, deterministic=True)]), "model=Sequential: has dropout"),
+        (Attention(), r"has dropout \(MultiHeadDotProductAttention of rate 0.1\)"),
+        (OwnNoise(), "model=OwnNoise: draws random numbers with training=True: not supported"),
+        (NeedsTrain(), "model=NeedsTrain: __call__ needs train; must need the inputs only"),
+    ],
+    ids=["off", "on", "sequential", "attention", "own", "argument"],
+)
+def test_random_layers_are_refused(settings, fedavg, model, message):
+    with pytest.raises(ValueError, match=message) as error:
+        fd.simulation.prepare(fedavg, **settings(model=model))
+    assert "\n" not in str(error.value)
+
+
+def test_dropout_of_rate_0_is_none(settings, fedavg):
+    fd.simulation.prepare(fedavg, **settings(model=WithDropout(rate=0.0)))
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    x, y = np.random.default_rng(0).integers(0, 3, (60, 6)).astype(np.int32), np.arange(60) % 3
+    return fd.data.partition.iid(fd.data.from_arrays(x, y, x, y), num_clients=6)
+
+
+@pytest.mark.parametrize("model", [fd.models.mlp(3), fd.models.cnn(3), fd.models.lenet(3), nn.Dense(3)])
+def test_tokens_are_no_quantities(settings, fedavg, tokens, model):
+    with pytest.raises(ValueError, match=r"takes tokens \(int32 of shape .*\) as quantities; .*lstm"):
+        fd.simulation.prepare(fedavg, **settings(model=model, data=tokens))
+
+
+@pytest.mark.parametrize("model", [fd.models.lstm(3, hidden=4, layers=1), Embedded()])
+def test_tokens_are_embedded(settings, fedavg, tokens, model):
+    fd.simulation.prepare(fedavg, **settings(model=model, data=tokens))

@@ -1,0 +1,146 @@
+"""Attack, number of malicious clients and rules go together; attacks leave benign clients alone."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag import aggregators, tree
+from fedjax_drag.simulation.planning import arguments
+from fedjax_drag.types import Attack
+
+UNDER_ATTACK = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.25, "num_rounds": 2}
+"""Three of 12 clients, so 1.25 of a cohort of five: two, rounded up."""
+
+
+def run(algorithm, settings, **changes):
+    return fd.simulate(algorithm, **settings(**UNDER_ATTACK | changes))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda *f: fd.algorithms.from_aggregator(aggregators.multi_krum(*f)),
+        pytest.param(
+            lambda *f: fd.algorithms.scaffold(12, aggregator=aggregators.nnm(aggregators.multi_krum(*f), *f)),
+            marks=pytest.mark.thorough,
+        ),
+    ],
+    ids=["multi_krum", "scaffold"],
+)
+def test_rules_are_told_the_number_of_malicious_clients(build, settings):
+    chex.assert_trees_all_equal(run(build(), settings).params, run(build(2), settings).params)
+
+
+def test_an_honest_federation_has_none(settings):
+    """Multi-Krum is then the mean."""
+    rule = fd.algorithms.from_aggregator(aggregators.multi_krum())
+    history = fd.simulate(rule, **settings(num_rounds=1)).history
+    assert history["weight"] == pytest.approx(0.2)
+
+
+@pytest.mark.thorough
+def test_a_streamed_rule_of_ones_own_is_told(settings):
+    """The number stays a Python integer, also where messages come in chunks."""
+    seen = []
+
+    def weigh(clients, state, *, num_byzantine, **_):
+        seen.append(num_byzantine)
+        return aggregators.Weights(own=jnp.ones_like(clients.norm))
+
+    rule = aggregators.weighted_rule(weigh)._replace(needs=frozenset({"num_byzantine"}))
+    attack = fd.attacks.label_flip()
+    prepared = fd.simulation.prepare(
+        fd.algorithms.from_aggregator(rule), **settings(attack=attack, num_byzantine=3, aggregation="stream")
+    )
+    assert set(seen) == {2}
+    assert prepared.cohort_size == 5
+
+
+def test_a_number_that_is_too_small_for_the_attack_is_warned_of(settings):
+    rule = fd.algorithms.from_aggregator(aggregators.multi_krum(1))
+    with pytest.warns(UserWarning, match="num_byzantine=1: the simulation has 2"):
+        fd.simulation.prepare(rule, **settings(**UNDER_ATTACK))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attack": fd.attacks.sign_flip()}, "byzantine_fraction=None: must be given with an attack"),
+        ({"byzantine_fraction": 0.3}, "byzantine_fraction=0.3: must be 0 or left out without an attack"),
+        ({"num_byzantine": 2}, "num_byzantine=2: must be 0 or left out without an attack"),
+    ],
+)
+def test_an_attack_and_a_number_go_together(settings, fedavg, changes, message):
+    for call in (fd.simulate, fd.simulation.prepare):
+        with pytest.raises(ValueError, match=message) as error:
+            call(fedavg, **settings(**changes))
+        assert "\n" not in str(error.value)
+
+
+def test_an_explicit_zero_is_the_honest_baseline(settings, fedavg):
+    honest = fd.simulate(fedavg, **settings())
+    for zero in ({"byzantine_fraction": 0.0}, {"num_byzantine": 0}):
+        attacked = fd.simulate(fedavg, **settings(attack=fd.attacks.sign_flip(), **zero))
+        chex.assert_trees_all_equal(attacked.params, honest.params)
+
+
+def sign_flip_of_ones_own(key, uplink, malicious, **_):
+    return jax.tree.map(lambda x: jnp.where(tree.expand(malicious, x), -x, x), uplink)
+
+
+def everybody_flips(key, uplink, malicious, **_):
+    return jax.tree.map(lambda x: -x, uplink)
+
+
+def drops_a_client(key, uplink, malicious, **_):
+    return jax.tree.map(lambda x: x[1:], uplink)
+
+
+def test_an_attack_of_ones_own_is_verified_once(settings, fedavg, monkeypatch):
+    compared = []
+    changed = fd.attacks._forgery.changed
+    monkeypatch.setattr(fd.attacks._forgery, "changed", lambda *args: compared.append(1) or changed(*args))
+    attack = Attack(forge=sign_flip_of_ones_own)
+    own, again = (run(fedavg, settings, attack=attack).params for _ in range(2))
+    assert len(compared) == 1
+    chex.assert_trees_all_equal(own, again)
+    chex.assert_trees_all_equal(own, run(fedavg, settings).params)
+
+
+@pytest.mark.parametrize(
+    ("forge", "message"),
+    [
+        (
+            everybody_flips,
+            r"attack: forge changes delta\['Dense_0'\]\['bias'\] of benign clients; must return it bit for",
+        ),
+        (
+            drops_a_client,
+            r"attack: forge returns delta\['Dense_0'\]\['bias'\] with \(4, 10\) float32: must be \(5, 10\)",
+        ),
+    ],
+)
+def test_an_attack_that_changes_benign_messages_is_refused(settings, fedavg, forge, message):
+    rounds = []
+    with pytest.raises(ValueError, match=message) as error:
+        run(fedavg, settings, attack=Attack(forge=forge), callbacks=[lambda event: rounds.append(event.round)])
+    assert "\n" not in str(error.value)
+    assert rounds == []
+
+
+def test_attacks_of_the_package_are_not_verified_again(settings, fedavg, monkeypatch):
+    monkeypatch.setattr(arguments, "check_forgery", lambda *_: pytest.fail("it was"))
+    fd.simulation.prepare(fedavg, **settings(**UNDER_ATTACK))
+
+
+def test_an_attack_of_ones_own_may_know_what_others_know(settings):
+    def forge(key, uplink, malicious, *, last_update, root_delta, aggregate, **_):
+        push = tree.add(tree.add(last_update, root_delta), aggregate(uplink))
+        delta = jax.tree.map(lambda x, p: jnp.where(tree.expand(malicious, x), -p, x), uplink.delta, push)
+        return uplink._replace(delta=delta)
+
+    attack = Attack(forge=forge, needs=frozenset({"last_update", "root_delta", "aggregate"}))
+    algorithm = fd.algorithms.from_aggregator(aggregators.fltrust())
+    fd.simulation.prepare(algorithm, **settings(**UNDER_ATTACK | {"attack": attack}))
