@@ -294,7 +294,8 @@ def trace(asked: Settings) -> Simulation:
     on_host = federate(asked)
     name = _name(asked, mesh, on_host)
     shared = None if name is None else program_cache.runs.get(name)
-    built = programs_of(asked, mesh, asked.num_byzantine_in_cohort) if shared is None else None
+    build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
+    built = build() if shared is None else None
     everyone = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, asked.data.test, asked.seed))
@@ -306,8 +307,7 @@ def trace(asked: Settings) -> Simulation:
 
     @functools.cache
     def traced() -> Traced:
-        programs, work = built or programs_of(asked, mesh, asked.num_byzantine_in_cohort)
-        return trace_programs(asked, programs, work, federation, test, key)
+        return trace_programs(asked, *(built or build()), federation, test, key)
 
     return Simulation(
         federation=federation,

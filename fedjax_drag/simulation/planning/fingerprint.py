@@ -34,8 +34,7 @@ def fingerprint(settings: Settings, mesh: Mesh | None, federation: Federation) -
     """
     data, names = settings.data, [field.name for field in dataclasses.fields(settings)]
     model_inputs = type(data), {name: value for name, value in vars(data).items() if name not in ONLY_DATA}
-    told = settings.num_byzantine_in_cohort if "num_byzantine" in settings.algorithm.needs else None
-    chosen = settings.num_malicious > 0, told, _walk_inputs(settings)
+    chosen = settings.num_malicious > 0, settings.num_byzantine_in_cohort, _walk_inputs(settings)
     options = {name: getattr(settings, name) for name in names if name not in ONLY_INPUTS}
     parts = read((options, model_inputs, chosen))
     return None if parts is None else (parts, mesh, _shapes((federation, data.test)))

@@ -104,6 +104,9 @@ def trace_programs(
       federation: on the devices.
       test: on the devices.
       key: on the devices.
+
+    Raises:
+      ValueError: if the attack changes what benign clients send.
     """
     mesh = work.execution.mesh
     shared = everywhere(mesh)

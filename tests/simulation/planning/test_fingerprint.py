@@ -34,7 +34,8 @@ def test_data_seeds_and_lengths_are_inputs_of_the_same_programs(base, digits, se
     assert of(base()) is not None
     assert of(base(**changes)) == of(base())
     attacked = {"attack": fd.attacks.sign_flip(), "num_byzantine": 2}
-    assert of(base(**attacked)) == of(base(**attacked | {"num_byzantine": 3}))
+    assert of(base(**attacked)) == of(base(**attacked | {"num_byzantine": 1}))
+    assert of(base(**attacked)) != of(base(**attacked | {"num_byzantine": 3})), "rules are told another number"
 
 
 @pytest.mark.parametrize(
