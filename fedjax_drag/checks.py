@@ -5,11 +5,43 @@ tracer and passes through.
 """
 
 import numbers
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+
+_MOST_SHOWN = 140  # characters of a value in a message
+
+
+class _Short(reprlib.Repr):
+    """Short texts for values of any kind, also inside lists and mappings."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        if isinstance(x, type):
+            return f"class {x.__qualname__}"
+        if not isinstance(x, np.generic) and hasattr(x, "dtype") and hasattr(x, "shape"):
+            return f"array {x.dtype}{list(x.shape)}"
+        if callable(x) and hasattr(x, "__qualname__"):
+            return f"function {x.__qualname__}"
+        text = super().repr1(x, level)
+        return f"{type(x).__name__}(...)" if "\n" in text or " at 0x" in text else text
+
+
+_SHORT = _Short()
+_SHORT.maxstring, _SHORT.maxother = 60, _MOST_SHOWN
+
+
+def shown(value: Any) -> str:
+    """One line for a value of any kind and size in an error message."""
+    text = " ".join(_SHORT.repr(value).split())
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def first_line(error: BaseException) -> str:
+    """The type and the first line of an error that a part of the user's has raised."""
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
 
 
 def is_concrete(value: Any) -> bool:
@@ -28,10 +60,10 @@ def in_range(
 ) -> None:
     """Raises ValueError unless a concrete number lies between ``low`` and ``high``.
 
-    Infinite bounds and bounds declared open are excluded; NaN is never allowed.
+    Infinite bounds and bounds declared open are excluded; NaN is never allowed. An array without axes passes.
     """
-    if isinstance(value, str | bool) or value is None:
-        raise ValueError(f"{name}={value!r}: must be a number")
+    if not is_concrete(value) and getattr(value, "shape", None) != ():
+        raise ValueError(f"{name}={shown(value)}: must be a number")
     if not is_concrete(value):
         return
     open_low, open_high = open_low or np.isinf(low), open_high or np.isinf(high)
@@ -52,7 +84,7 @@ def count(name: str, value: Any, low: int = 0, high: int | None = None) -> None:
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not integral or value < low or (high is not None and value > high):
-        raise ValueError(f"{name}={value!r}: must be {allowed}")
+        raise ValueError(f"{name}={shown(value)}: must be {allowed}")
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
@@ -61,4 +93,4 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     if value not in allowed:
         near = get_close_matches(str(value), [str(a) for a in allowed], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(str, allowed))}{hint}")
+        raise ValueError(f"{name}={shown(value)}: must be one of {', '.join(map(str, allowed))}{hint}")

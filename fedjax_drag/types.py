@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
+from fedjax_drag.naming import name_of
+
 Params = Any
 """A pytree of floating point arrays."""
 
@@ -206,6 +208,14 @@ class Aggregator(NamedTuple):
     split: Literal["clients", "coordinates"] = "coordinates"
     sums: Sums | None = None
 
+    def __repr__(self) -> str:
+        return f"Aggregator({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``drag``."""
+        return name_of(self.apply)
+
     @property
     def streamed(self) -> Sums | None:
         """``sums`` if they are those of ``apply``."""
@@ -330,6 +340,14 @@ class ClientRule(NamedTuple):
     direction: DirectionFn
     report: ReportFn
 
+    def __repr__(self) -> str:
+        return f"ClientRule({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``fedprox``."""
+        return name_of(self.direction)
+
 
 @runtime_checkable
 class BroadcastFn(Protocol):
@@ -415,6 +433,17 @@ class Algorithm(NamedTuple):
     eligible: EligibleFn | None = None
     output: OutputFn | None = None
     sums: Sums | None = None
+
+    def __repr__(self) -> str:
+        client = "" if self.client.name.startswith("_") else f", client={self.client.name}"
+        return f"Algorithm({self.name}{client})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, or of its aggregation rule, such as ``scaffold``."""
+        # The server side may come from a helper, init does not; from_aggregator gives the server side the rule's name.
+        made_by_helper = "<locals>" in getattr(self.aggregate, "__qualname__", "")
+        return name_of(self.init if made_by_helper else self.aggregate)
 
     @property
     def streamed(self) -> Sums | None:
@@ -506,3 +535,11 @@ class Attack(NamedTuple):
     forge: ForgeFn | None = None
     needs: frozenset[str] = frozenset()
     goal: GoalFn | None = None
+
+    def __repr__(self) -> str:
+        return f"Attack({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``alie``."""
+        return name_of(self.forge or self.poison)

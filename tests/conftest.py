@@ -59,6 +59,9 @@ def pytest_runtest_setup(item):
     to give the same bits are compiled alike.
     """
     jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)
+    kept = sys.modules.get("fedjax_drag.simulation.devices.program_cache")
+    if kept is not None:  # a test may have changed what the programs were traced from
+        kept.clear_cache()
 
 
 def pytest_runtest_teardown(item, nextitem):

@@ -37,7 +37,7 @@ def write_sweep(folder, axes, accuracies, base=None):
     """A sweep whose cells, in order, have these curves; None for a cell that was not begun."""
     folder.mkdir()
     written = BASE | (base or {}) | {"name": "matrix", "axes": axes}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(written))
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(written, sort_keys=False))
     grid = load_grid(written)
     for point, curve in zip(grid.points, accuracies, strict=True):
         if curve is not None:

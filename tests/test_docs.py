@@ -77,11 +77,12 @@ def test_the_index_of_results_agrees_with_the_recorded_claims():
 
 
 @pytest.mark.thorough
-def test_the_recipes_run(capsys):
-    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "recipes.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 8
-    namespace = {"__name__": "recipes"}
-    for block in blocks:
-        exec(compile(block, "recipes.md", "exec"), namespace)
-    assert "'power': 1.0" in capsys.readouterr().out
-    assert all(result.history["test_accuracy"][-1] > 0.5 for result in namespace["results"])
+@pytest.mark.parametrize(("page", "blocks"), [("recipes.md", 8), ("own_parts.md", 9)])
+def test_the_blocks_of_a_page_run(page, blocks, capsys):
+    found = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) >= blocks
+    namespace = {"__name__": page.removesuffix(".md")}
+    for block in found:
+        exec(compile(block, page, "exec"), namespace)
+    assert capsys.readouterr().out
+    assert all(cell.status == "done" for cell in namespace["found"].cells)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, kinds, tree
 from fedjax_drag.aggregators._nnm import passed_on
 from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -52,6 +52,7 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
       Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, Algorithm 1.
       Reading: n clients that count are put into buckets and the others are ignored.
     """
+    kinds.AGGREGATOR.check("aggregator", aggregator)
     checks.count("bucket_size", bucket_size, 1)
     for name in sorted(aggregator.needs & {"client_ids", "malicious"}):
         raise ValueError(

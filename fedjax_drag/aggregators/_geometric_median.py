@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
+from fedjax_drag.naming import named
 from fedjax_drag.ops.geometric_median import Median, geometric_median_of
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -44,7 +45,7 @@ def geometric_median(smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iteration
       2009; Pillutla et al., Robust aggregation for federated learning, 2022, for the smoothing. Other libraries take a
       fixed three steps from zero; this runs to convergence.
     """
-    return median_rule("uniform", smoothing, tolerance, max_iterations, geometric_median_of)
+    return named("geometric_median", median_rule("uniform", smoothing, tolerance, max_iterations, geometric_median_of))
 
 
 def median_metrics(median: Median, deltas: Deltas) -> dict[str, jax.Array]:

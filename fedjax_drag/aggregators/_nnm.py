@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import tree
+from fedjax_drag import kinds, tree
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.screening import empty_metrics, screened
@@ -52,6 +52,7 @@ def nnm(aggregator: Aggregator, num_byzantine: int | None = None) -> Aggregator:
       Allouah et al., Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity, 2023, Algorithm 2.
       Reading: n counts the valid clients.
     """
+    kinds.AGGREGATOR.check("aggregator", aggregator)
     check_byzantine(num_byzantine)
 
     def init(params: Params) -> NNMState:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fedjax_drag.aggregators._geometric_median import median_rule
+from fedjax_drag.naming import named
 from fedjax_drag.ops.geometric_median import geometric_median_of
 from fedjax_drag.types import Aggregator
 
@@ -37,4 +38,4 @@ def raga(
     References:
       Zuo et al., Byzantine-resilient federated learning with adaptivity to data heterogeneity, 2024.
     """
-    return median_rule(weighting, smoothing, tolerance, max_iterations, geometric_median_of)
+    return named("raga", median_rule(weighting, smoothing, tolerance, max_iterations, geometric_median_of))

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_drag import tree
+from fedjax_drag import kinds, tree
 from fedjax_drag.aggregators._nnm import passed_on
 from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -45,6 +45,7 @@ def rescaled_mean(aggregator: Aggregator) -> Aggregator:
     References:
       none; a control experiment for rules such as :func:`drag`
     """
+    kinds.AGGREGATOR.check("aggregator", aggregator)
 
     def init(params: Params) -> RescaledMeanState:
         inner = aggregator.init(params)

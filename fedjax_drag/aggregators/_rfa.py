@@ -3,6 +3,7 @@
 from typing import Any
 
 from fedjax_drag.aggregators._geometric_median import median_rule
+from fedjax_drag.naming import named
 from fedjax_drag.ops.geometric_median import weiszfeld
 from fedjax_drag.types import Aggregator
 
@@ -39,4 +40,4 @@ def rfa(smoothing: Any = 1e-6, tolerance: Any = 0.0, max_iterations: int = 3, we
       Pillutla et al., Robust aggregation for federated learning, 2022, Algorithm 2, with its nu = 1e-6 and
       three steps.
     """
-    return median_rule(weighting, smoothing, tolerance, max_iterations, weiszfeld)
+    return named("rfa", median_rule(weighting, smoothing, tolerance, max_iterations, weiszfeld))

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, server_side
+from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, rule_or_mean, server_side
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
@@ -72,7 +71,7 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     checks.count("num_clients", num_clients, 1)
     checks.in_range("mu", mu, 0.0)
     checks.in_range("beta", beta, 0.0, 1.0)
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> AdaBestState:
         inner, metrics = apart(rule.init(params), correction_norm=jnp.zeros(()))

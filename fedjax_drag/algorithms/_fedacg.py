@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import Contribution, Outcome, apart, server_side
+from fedjax_drag.algorithms._inner import Contribution, Outcome, apart, rule_or_mean, server_side
 from fedjax_drag.clients import fedprox
 from fedjax_drag.types import Aggregator, Algorithm, Downlink, Params, State
 
@@ -63,7 +62,7 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
     """
     checks.in_range("lam", lam, 0.0, 1.0, open_high=True)
     checks.in_range("beta", beta, 0.0)
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> FedACGState:
         inner, metrics = apart(rule.init(params), momentum_norm=jnp.zeros(()))

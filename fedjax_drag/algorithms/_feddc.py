@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, server_side
+from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, rule_or_mean, server_side
 from fedjax_drag.algorithms._scaffold import control_change
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
@@ -74,7 +73,7 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
     checks.count("num_clients", num_clients, 1)
     checks.positive("a", a)
     checks.in_range("correction", correction, 0.0)
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> FedDCState:
         inner, metrics = apart(rule.init(params), drift_norm=jnp.zeros(()))

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, server_side
+from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, rule_or_mean, server_side
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
@@ -64,7 +63,7 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
     """
     checks.count("num_clients", num_clients, 1)
     checks.positive("a", a)
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> FedDynState:
         inner, metrics = apart(rule.init(params), correction_norm=jnp.zeros(()))

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import scaled, with_metrics
+from fedjax_drag.algorithms._inner import rule_or_mean, scaled, with_metrics
 from fedjax_drag.ops.screening import screen
 from fedjax_drag.types import (
     Aggregator,
@@ -65,7 +64,7 @@ def fednova(
     checks.in_range("rho", rho, 0.0, 1.0, open_high=True)
     checks.in_range("mu", mu, 0.0)
     checks.one_of("weighting", weighting, ("uniform", "examples"))
-    rule = aggregator or fedavg(weighting)
+    rule = rule_or_mean(aggregator, weighting)
 
     def init(params: Params) -> State:
         return with_metrics(rule.init(params), work=jnp.zeros(0), effective_work=jnp.zeros(()))

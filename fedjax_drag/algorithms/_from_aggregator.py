@@ -4,8 +4,20 @@ from typing import Any
 
 import jax
 
+from fedjax_drag import kinds, tree
 from fedjax_drag.clients import sgd
-from fedjax_drag.types import AggregateFn, Aggregator, Algorithm, ClientRule, Downlink, Params, State, Sums, Uplink
+from fedjax_drag.naming import named
+from fedjax_drag.types import (
+    AggregateFn,
+    Aggregator,
+    Algorithm,
+    ClientRule,
+    Downlink,
+    Params,
+    State,
+    Sums,
+    Uplink,
+)
 
 
 def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) -> Algorithm:
@@ -15,18 +27,24 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
       aggregator: the server's rule.
       client: the clients' rule; default :func:`~fedjax_drag.clients.sgd`.
 
+    Raises:
+      ValueError: if an argument is of another kind, such as a function that makes rules and was not called.
+
     Examples:
       >>> from_aggregator(drag(c=0.25, alpha=0.25), client=fedprox(mu=0.2))
     """
+    kinds.AGGREGATOR.check("aggregator", aggregator)
+    if client is not None:
+        kinds.CLIENT_RULE.check("client", client)
 
     def broadcast(params: Params, state: State, client_ids: jax.Array) -> Downlink:
         del state, client_ids
         return Downlink(start=params)
 
     def aggregate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
-        return aggregator.apply(params, uplink.delta, state, **extras)
+        return _checked(aggregator.apply(params, uplink.delta, state, **extras), params, state)
 
-    return Algorithm(
+    method = Algorithm(
         client or sgd(),
         aggregator.init,
         broadcast,
@@ -35,6 +53,17 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         aggregator.split,
         sums=aggregator.streamed and _of_uplinks(aggregator.streamed, aggregate),
     )
+    return named(aggregator.name, method)
+
+
+def _checked(returned: Any, params: Params, state: State) -> tuple[Params, State]:
+    """What a rule has returned, checked while it is traced."""
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise ValueError(f"apply of the rule: returns a {type(returned).__name__}; must return (params, state)")
+    moved, after = returned
+    tree.check_like("params that the rule returns", moved, "the params it was given", params)
+    tree.check_structure("state that the rule returns", after, "the state it was given", state)
+    return moved, after
 
 
 def _of_uplinks(sums: Sums, aggregate: AggregateFn) -> Sums:

@@ -4,9 +4,22 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
-from fedjax_drag import tree
+from fedjax_drag import kinds, tree
+from fedjax_drag.aggregators import fedavg
 from fedjax_drag.ops.screening import Screening, screen
 from fedjax_drag.types import AggregateFn, Aggregator, Deltas, Params, State, Sums, Uplink
+
+
+def rule_or_mean(aggregator: Aggregator | None, weighting: str = "uniform") -> Aggregator:
+    """The aggregation rule that a method was given, or FedAvg's mean.
+
+    Raises:
+      ValueError: if it is an object of another kind.
+    """
+    if aggregator is None:
+        return fedavg(weighting)
+    kinds.AGGREGATOR.check("aggregator", aggregator)
+    return aggregator
 
 
 def apply_screened(

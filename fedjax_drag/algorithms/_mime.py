@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import Contribution, Outcome, server_side, with_metrics
+from fedjax_drag.algorithms._inner import Contribution, Outcome, rule_or_mean, server_side, with_metrics
 from fedjax_drag.ops.sums import average
 from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
@@ -64,7 +63,7 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
     """
     checks.in_range("b", b, 0.0, 1.0, open_high=True)
     checks.one_of("gradient", gradient, ("average", "first"))
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> MimeState:
         return MimeState(with_metrics(rule.init(params), momentum_norm=jnp.zeros(())), tree.zeros_like(params))

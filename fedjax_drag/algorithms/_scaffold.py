@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
-from fedjax_drag.aggregators import fedavg
 from fedjax_drag.algorithms._inner import (
     CloseFn,
     ContributeFn,
     Contribution,
     Outcome,
+    rule_or_mean,
     server_side,
     step_between,
     with_metrics,
@@ -91,7 +91,7 @@ def scaffold(
     checks.count("num_clients", num_clients, 1)
     checks.in_range("a", a, 0.0)
     checks.positive("server_step_size", server_step_size)
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> ScaffoldState:
         controls = per_client.zeros(params, num_clients)

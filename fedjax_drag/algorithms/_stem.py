@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import apply_screened
+from fedjax_drag.algorithms._inner import apply_screened, rule_or_mean
 from fedjax_drag.types import (
     Aggregator,
     Algorithm,
@@ -104,7 +103,7 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
     """
     checks.in_range("a", a, 0.0, 1.0)
     checks.one_of("carry_momentum", carry_momentum, (False, True))
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> StemState:
         carried = CarriedMomentum(tree.zeros_like(params), params, jnp.zeros((), bool)) if carry_momentum else ()

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import scaled, step_between, with_metrics
+from fedjax_drag.algorithms._inner import rule_or_mean, scaled, step_between, with_metrics
 from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
 from fedjax_drag.ops.screening import screen
 from fedjax_drag.types import (
@@ -122,7 +121,7 @@ def taco(
     if max_strikes is not None:
         checks.in_range("max_strikes", max_strikes, 1.0)
     checks.positive("server_step_size", server_step_size)
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> TacoState:
         own = {"alpha": jnp.zeros(0), "strikes": jnp.zeros(0, jnp.int32), "num_expelled": jnp.zeros((), jnp.int32)}

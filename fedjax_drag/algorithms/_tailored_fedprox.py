@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks
-from fedjax_drag.aggregators import fedavg
-from fedjax_drag.algorithms._inner import apply_screened, with_metrics
+from fedjax_drag.algorithms._inner import apply_screened, rule_or_mean, with_metrics
 from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
 from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
@@ -61,7 +60,7 @@ def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | N
     """
     checks.count("num_clients", num_clients, 1)
     checks.in_range("mu", mu, 0.0)
-    rule = aggregator or fedavg()
+    rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> TailoredFedproxState:
         return TailoredFedproxState(with_metrics(rule.init(params), alpha=jnp.zeros(0)), initial_alpha(num_clients))

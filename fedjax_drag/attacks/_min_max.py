@@ -5,6 +5,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
+from fedjax_drag.naming import named
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.types import Attack, Deltas, Params
 
@@ -32,7 +33,7 @@ def min_max(perturbation: Perturbation = "std", knowledge: Knowledge = "full") -
       federated learning, 2021, the Min-Max attack. Deviation: the paper searches for gamma; here it is the smallest of
       the clients' roots of a quadratic equation, shortened by one part in 10,000 for rounding.
     """
-    return hidden_push(perturbation, knowledge, _reach)
+    return named("min_max", hidden_push(perturbation, knowledge, _reach))
 
 
 def _reach(centred: Deltas, observed: Bool[Array, " clients"], p: Params) -> Float[Array, ""]:

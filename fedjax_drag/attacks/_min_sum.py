@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
+from fedjax_drag.naming import named
 from fedjax_drag.types import Attack, Deltas, Params
 
 
@@ -49,4 +50,4 @@ def min_sum(
         furthest = from_mean.max()
         return furthest if bound == "max" else jnp.min(from_mean, where=observed, initial=furthest)
 
-    return hidden_push(perturbation, knowledge, reach)
+    return named("min_sum", hidden_push(perturbation, knowledge, reach))

@@ -28,6 +28,9 @@ OutFolder = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 DebugNans = Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")]
+AllowCode = Annotated[
+    bool, typer.Option("--allow-code", help="Run code that CONFIG refers to; what KEY=VALUE refers to runs anyhow.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 Command = TypeVar("Command", bound=Callable[..., Any])

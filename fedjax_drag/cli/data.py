@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
+from fedjax_drag.cli.common import AllowCode, Debug, Overrides, laid_out, misuse, reported
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -78,12 +78,11 @@ def prepare(
 @laid_out
 def skew(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of an experiment.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
-    ] = None,
+    overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Heat map: .png, .pdf or .svg.")
     ] = None,
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     r"""Show how the data of an experiment are spread over clients and classes, without running it.
@@ -96,10 +95,9 @@ def skew(
     with reported(debug):
         with misuse():
             from fedjax_drag.experiment.build import build
-            from fedjax_drag.experiment.build.resolve import resolve
-            from fedjax_drag.experiment.config.loading import load
+            from fedjax_drag.experiment.build.experiment import load_experiment
 
-            resolved = resolve(load(config, overrides or ()))
+            resolved = load_experiment(config, overrides or (), allow_code).config
             report = build.federation(resolved, build.dataset(resolved)).skew_report()
             if output is not None:
                 report.plot(output)

@@ -16,20 +16,29 @@ def plot(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Image: .png, .pdf or .svg.", show_default=False)
     ],
+    metric: Annotated[
+        str, typer.Option(metavar="COLUMN", help="What is drawn: one number for each evaluation.")
+    ] = "test_accuracy",
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL", help="Name of a line; once for each run in their order, or LABEL=DIR."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Headline.")] = None,
     debug: Debug = False,
 ) -> None:
-    r"""Draw test accuracy against rounds, one line per method.
+    r"""Draw test accuracy, or another metric, against rounds, one line per method.
 
     Runs that differ only by seed share a line, their mean, in a band from minimum to maximum. The folder
-    of a comparison stands for all its runs.
+    of a comparison stands for all its runs. Lines are named by what differs between the runs.
 
     \b
-    Example:
+    Examples:
       fedjax-drag plot runs/seed0 runs/seed1 runs/seed2 -o accuracy.svg
+      fedjax-drag plot runs/a runs/b --label ours=runs/a --metric test_loss -o loss.png
     """
     with reported(debug):
         with misuse():
             from fedjax_drag.experiment.figures import plotting
 
-            path = plotting.plot(runs, output)
+            path = plotting.plot(runs, output, metric=metric, labels=label or (), title=title)
         typer.echo(path)

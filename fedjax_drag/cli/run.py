@@ -8,6 +8,7 @@ import typer
 
 from fedjax_drag.cli.common import (
     FAILED,
+    AllowCode,
     Debug,
     DebugNans,
     OutFolder,
@@ -44,13 +45,15 @@ def run(
     coordinator: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the first process.")] = None,
     num_processes: Annotated[int | None, typer.Option(metavar="N", help="How many processes there are.")] = None,
     process_id: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
+    allow_code: AllowCode = False,
     debug_nans: DebugNans = False,
     debug: Debug = False,
 ) -> None:
     r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
 
     KEY=VALUE changes a key of the configuration; dots reach into a component, and into those inside it. Naming
-    another component replaces it, arguments included.
+    another component replaces it, arguments included. A component may be code of your own, FILE.py:NAME or
+    MODULE:NAME.
 
     Without --out the results go to runs/NAME, where NAME is the configuration's name and the changes, such as
     runs/quickstart,aggregator=krum,attack=sign_flip. With --resume, if there is no such folder, the one is taken whose
@@ -64,6 +67,7 @@ def run(
       fedjax-drag run configs/quickstart.yaml algorithm=scaffold 'model.hidden=[128,64]'
       fedjax-drag run CONFIG 'aggregator={name: fedavg, server_optimizer: {name: adam, learning_rate: 0.01}}'
       fedjax-drag run CONFIG aggregator=nnm aggregator.aggregator=krum
+      fedjax-drag run CONFIG aggregator=my_rules.py:my_rule aggregator.power=2.0
       fedjax-drag run configs/quickstart.yaml --resume rounds=400
       fedjax-drag run configs/quickstart.yaml --log tensorboard
       fedjax-drag run runs/quickstart/config.yaml --out runs/again
@@ -85,7 +89,7 @@ def run(
     processes = Processes(distributed, coordinator, num_processes, process_id)
     with reported(debug), watched(debug_nans):
         with misuse():
-            planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes)
+            planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes, allow_code)
         with planned:
             _execute(planned, quiet)
 
@@ -107,6 +111,7 @@ def _planned(
     overwrite: bool,
     log: Sequence[str],
     processes: Processes,
+    allow_code: bool,
 ) -> "Plan":
     """Loads the experiment, sets up the devices, which must come before their first use, and builds the runs."""
     from fedjax_drag.experiment.build.experiment import load_experiment
@@ -115,7 +120,7 @@ def _planned(
     from fedjax_drag.simulation.devices.processes import initialize, one_device_per_core
 
     keep_compiled()
-    experiment = load_experiment(config, overrides)
+    experiment = load_experiment(config, overrides, allow_code)
     folder = out or default_folder(experiment.config.name, overrides, resume)
     if processes.distributed:
         if experiment.config.mesh == "cores":
@@ -152,7 +157,7 @@ def _conclude(folder: Path, labels: Sequence[str], quiet: bool) -> None:
     """Draws the curve and prints the table of results."""
     from fedjax_drag.experiment.figures import plotting
     from fedjax_drag.experiment.run import results
-    from fedjax_drag.experiment.run.progress import table
+    from fedjax_drag.experiment.run.summary import table
 
     runs = results.read(folder)
     figure = plotting.plot([folder], folder / results.FIGURE)

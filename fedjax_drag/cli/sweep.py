@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fedjax_drag.cli.common import (
+    AllowCode,
     Debug,
     DebugNans,
     OutFolder,
@@ -43,6 +44,7 @@ def sweep(
     job_options: Annotated[
         list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="What each job asks for.")
     ] = None,
+    allow_code: AllowCode = False,
     debug_nans: DebugNans = False,
     debug: Debug = False,
 ) -> None:
@@ -66,6 +68,7 @@ def sweep(
       fedjax-drag sweep configs/sweeps/robustness_matrix.yaml
       fedjax-drag sweep configs/sweeps/robustness_matrix.yaml rounds=20 'axes.seed=[0]' --out runs/short
       fedjax-drag sweep configs/sweeps/robustness_matrix.yaml --resume
+      fedjax-drag sweep CONFIG 'axes.aggregator=[median, my_rules.py:my_rule]' 'axes.seed=[0,1]'
       fedjax-drag plot runs/robustness_matrix/cells/fedavg-* -o fedavg.png
 
     With --launcher N jobs share the cells; this command waits for them and puts the table together. They are
@@ -88,13 +91,14 @@ def sweep(
     """
     with reported(debug), watched(debug_nans):
         with misuse():
+            from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster
             from fedjax_drag.experiment.sweep import sweep as sweeping
             from fedjax_drag.experiment.sweep.grid import load_grid
             from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
             from fedjax_drag.simulation.devices.processes import one_device_per_core
 
-            grid = load_grid(config, overrides or ())
+            grid = load_grid(config, overrides or (), Code(allow_code))
             folder = out or default_folder(grid.base.name, overrides or (), resume)
             keep_compiled()
             one_device_per_core()

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import checks
+from fedjax_drag import checks, notebook
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.types import Batch
 
+_MOST_CLIENTS, _MOST_CLASSES = 60, 30  # shown in a notebook
 TOKENS = (np.int8, np.int32)
 """Types of inputs that are categories, such as numbered characters."""
 
@@ -77,6 +78,34 @@ class FederatedDataset:
         """Number of clients M; 0 before partitioning."""
         return 0 if self.rows is None else len(self.rows)
 
+    def __repr__(self) -> str:
+        examples = f"{len(self.train.y):,} + {len(self.test.y):,} examples {self.train.x.dtype}{list(self.input_shape)}"
+        clients = f"{self.num_clients:,} clients by {self.partition}" if self.num_clients else "not split among clients"
+        return f"FederatedDataset({self.name}: {examples}, {self.num_classes} classes, {clients})"
+
+    def _repr_html_(self) -> str:
+        shown = notebook.table(self.name, self._figures())
+        if self.rows is None:
+            return notebook.beside(shown)
+        counts = self.skew_report().counts[:_MOST_CLIENTS, :_MOST_CLASSES]
+        clients = f"{_some(len(counts), self.num_clients)} clients"
+        classes = f"{_some(counts.shape[1], self.num_classes)} classes"
+        return notebook.beside(shown, notebook.heat_map("examples per client and class", counts.T, clients, classes))
+
+    def _figures(self) -> dict[str, Any]:
+        """What the data set holds, as it is shown."""
+        figures: dict[str, Any] = {
+            "training examples": f"{len(self.train.y):,}",
+            "test examples": f"{len(self.test.y):,}",
+            "inputs": f"{self.train.x.dtype}{list(self.input_shape)}",
+            "classes": self.num_classes,
+        }
+        if self.counts is None:
+            return figures | {"clients": "not split among clients"}
+        least, middle, most = int(self.counts.min()), np.median(self.counts), int(self.counts.max())
+        spread = f"{least:,} to {most:,}, median {middle:,g}"
+        return figures | {"clients": f"{self.num_clients:,}", "split": self.partition, "examples of a client": spread}
+
     def preprocess(self, x: jax.Array | np.ndarray) -> jax.Array:
         """Turns stored inputs into a model's inputs; may be called inside a compiled program.
 
@@ -107,6 +136,10 @@ class FederatedDataset:
         label = np.asarray(self.train.y)[self.rows[real]]
         counts = np.bincount(client * self.num_classes + label, minlength=self.num_clients * self.num_classes)
         return SkewReport(counts.reshape(self.num_clients, self.num_classes), f"{self.name}, {self.partition}")
+
+
+def _some(shown: int, number: int) -> str:
+    return f"{number:,}" if shown == number else f"{shown} of {number:,}"
 
 
 def from_arrays(

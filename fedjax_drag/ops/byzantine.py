@@ -33,15 +33,15 @@ def byzantine_count(rule: str, given: int | None, extras: Mapping[str, Any]) -> 
       ValueError: nobody says how many, or the extra is no count, such as a traced number.
     """
     told = extras.get(EXTRA)
-    if told is not None:
-        checks.count(EXTRA, told)
+    if told is None:
+        if given is None:
+            allowed = "must be given how many of the cohort may be malicious, as f >= 0"
+            raise ValueError(f"num_byzantine=None: {rule} {allowed}")
+        return given
+    checks.count(EXTRA, told)
     if given is None:
-        if told is None:
-            raise ValueError(
-                f"num_byzantine=None: {rule} must be given how many of the cohort may be malicious, f >= 0"
-            )
         return int(told)
-    if told is not None and given < told:
+    if given < told:
         warnings.warn(
             f"{rule}: num_byzantine={given}: the simulation has {told} malicious clients in a cohort; leave it out to "
             "take that number",

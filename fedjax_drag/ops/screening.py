@@ -1,6 +1,9 @@
 """Which clients count in a round: not those that are absent or expelled, or whose message is unusable."""
 
+import contextlib
 import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -69,11 +72,59 @@ def screened(apply: ApplyFn) -> ApplyFn:
         params: Params, deltas: Deltas, state: State, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
     ) -> tuple[Params, State]:
         tree.check_cohort(params, deltas)
+        check_extras(extras, required)
         who = screen(deltas, valid, reject_nonfinite)
-        after = apply(params, deltas, state, valid=who.counted, **extras)
-        return _concluded((params, state), after, who, reject_nonfinite)
+        with own(state):
+            after = apply(params, deltas, state, valid=who.counted, **extras)
+            return _concluded((params, state), after, who, reject_nonfinite)
 
+    required = extras_of(apply)
     return screened_apply
+
+
+MEANING = {
+    "client_ids": "integers [S]",
+    "num_examples": "how many examples each client has, [S]",
+    "round": "the index of the round, from 0",
+    "key": "a random key, such as jax.random.key(0)",
+    "root_delta": "the delta of a local pass over the server's own data, like params",
+    "dissimilarity": "how far the clients' data are from the common distribution, [S]",
+    "malicious": "who is malicious, bool [S], which only a simulation knows",
+}
+"""What the extras of a rule are."""
+
+
+def extras_of(apply: Callable[..., Any]) -> frozenset[str]:
+    """The extras that a function must be given: keyword-only arguments without a default."""
+    parameters = inspect.signature(apply).parameters.values()
+    required = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty}
+    return frozenset(required - {"valid"})
+
+
+def check_extras(extras: Iterable[str], required: Iterable[str]) -> None:
+    """Raises TypeError that names the extras which a rule must be given and was not."""
+    missing = sorted(set(required) - set(extras))
+    if missing:
+        meanings = [MEANING.get(name, "an extra of this rule") for name in missing]
+        pairs = zip(missing, meanings, strict=True)
+        raise TypeError("; ".join(f"{name}: must be given to apply by keyword, {meaning}" for name, meaning in pairs))
+
+
+@contextlib.contextmanager
+def own(state: State) -> Iterator[None]:
+    """Says so where a rule is given, or fails on, a state that is not its own."""
+    if not hasattr(state, "_replace"):
+        raise _not_own(state)
+    try:
+        yield
+    except AttributeError as error:
+        if error.obj is not state:
+            raise
+        raise _not_own(state) from None
+
+
+def _not_own(state: State) -> ValueError:
+    return ValueError(f"state of type {type(state).__name__}: must be rule.init(params), or what apply has returned")
 
 
 class ScreenedKept(NamedTuple):
@@ -130,6 +181,8 @@ def _concluded(
 ) -> tuple[Params, State]:
     """Parameters and state after a round: the rule's, or those before it if no client counts."""
     (params, state), (moved, state_after) = before, after
+    if type(state) is not type(state_after):
+        raise _not_own(state)
     if not reject_nonfinite:
         invalid = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), moved)
         moved = tree.where(who.broken.any(), invalid, moved)

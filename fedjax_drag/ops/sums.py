@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import ScreenedKept, screened_sums
-from fedjax_drag.types import Aggregator, Deltas, InitFn, Params, State, Sums
+from fedjax_drag.ops.screening import ScreenedKept, check_extras, extras_of, own, screened_sums
+from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, InitFn, Params, State, Sums
 
 
 def summed_rule(
@@ -45,13 +45,17 @@ def summed_rule(
             total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
             return sums.absorb_first_pass(total, state, kept, **extras)
 
-        if sums.needs_first_pass is not None:
-            state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)
-        total, kept = sums.accumulate(params, deltas, state, **extras)
-        moved, after = sums.finish(params, total, state, kept, **extras)
+        check_extras(extras, required)
+        with own(state):
+            if sums.needs_first_pass is not None:
+                state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)
+            total, kept = sums.accumulate(params, deltas, state, **extras)
+            moved, after = sums.finish(params, total, state, kept, **extras)
         known = {name: figure(deltas, total, kept.who.counted) for name, figure in hindsight.items()}
         return moved, after._replace(metrics=after.metrics | known)
 
+    required = {"dissimilarity" if name in DISSIMILARITIES else name for name in needs} | extras_of(rule.accumulate)
+    apply.__qualname__ = getattr(rule.accumulate, "__qualname__", apply.__qualname__)  # the rule's name, for its repr
     return Aggregator(init, apply, needs, split, sums._replace(finish=finish, whole=apply))
 
 

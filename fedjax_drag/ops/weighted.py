@@ -199,6 +199,7 @@ def weighted_rule(
         return tree.move(params, step.update), state._replace(metrics=step.metrics)
 
     passes = (before.needed, absorb) if before else (None, None)
+    accumulate.__qualname__ = getattr(weigh, "__qualname__", accumulate.__qualname__)  # the rule's name, for its repr
     # Without a reference the cosine is that to the update, which is known when all clients have been added up.
     hindsight = {} if reference else {"cosine": cosine_to_sum}
     return summed_rule(init or stateless(), Sums(accumulate, finish, *passes), needs, hindsight=hindsight)

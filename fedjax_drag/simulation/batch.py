@@ -189,7 +189,8 @@ class BatchSimulation:
         """
         started = time.perf_counter()
         init, advance, evaluate = (program.compile() for program in self.lowered)
-        memory.check([(advance, self.train), (evaluate, self.test)], 0, [f"width below {self.width}"])
+        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), self.test)]
+        memory.check(whole, 0, [f"width below {self.width}"])
         return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)
 
     def compile(self) -> "BatchSimulation":

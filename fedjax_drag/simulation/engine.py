@@ -3,28 +3,33 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedjax_drag import per_client
-from fedjax_drag.simulation.devices import host_state, nans, processes
-from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, placement, resolve_mesh
+from fedjax_drag.simulation.calls import takes
+from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
+from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.options import check_options
+from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import memory
-from fedjax_drag.simulation.planning.arguments import check_benign
+from fedjax_drag.simulation.planning.fingerprint import fingerprint
 from fedjax_drag.simulation.planning.setup import federate, programs_of
+from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, trace_programs
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, cost_of, no_totals
-from fedjax_drag.simulation.program.round import choose_cohort
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals
 from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
-from fedjax_drag.simulation.settings import Settings, check_adversary
-from fedjax_drag.types import Algorithm, Batch
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, check_adversary
+from fedjax_drag.types import Aggregator, Algorithm, Batch
 
 
 class Evaluation(NamedTuple):
@@ -45,21 +50,6 @@ class Evaluation(NamedTuple):
     diverged_at: int | None = None
 
 
-class Lowered(NamedTuple):
-    """The programs of a run, traced for its shapes.
-
-    Attributes:
-      advance: of :class:`Programs`.
-      evaluate: of :class:`Programs`.
-      draw: ``(federation, key, state) -> client_ids``, the next round's cohort; only if the clients' state is on the
-        host.
-    """
-
-    advance: Any
-    evaluate: Any
-    draw: Any = None
-
-
 @dataclasses.dataclass(frozen=True)
 class Simulation:
     """A checked and traced run, ready to be compiled and started by :meth:`run`.
@@ -72,12 +62,11 @@ class Simulation:
       num_rounds: rounds of the run.
       eval_every: rounds between evaluations.
       rounds_per_compile: most rounds between two visits to the host.
-      programs: the run as pure functions.
-      lowered: the same, traced.
-      shardings: devices of the state that a round's program receives; None without a mesh.
-      cost: what the method asks of one client.
+      mesh: devices that share the clients; None for one device.
+      traced: the run's programs; where an identical run has been compiled before, they are traced when first asked for.
+      shared: what identical runs share.
+      name: by which later runs find ``shared``; None if they cannot.
       time_clients: whether :meth:`run` measures how long a local step takes.
-      walk: how a device goes through its clients of a round.
       stop_on_divergence: whether a run whose parameters are not finite ends.
     """
 
@@ -88,18 +77,42 @@ class Simulation:
     num_rounds: int
     eval_every: int
     rounds_per_compile: int
-    programs: Programs
-    lowered: Lowered
-    shardings: Any
-    cost: ClientCost
+    mesh: Mesh | None
+    traced: Callable[[], Traced]
+    shared: Shared
+    name: tuple[Hashable, ...] | None
     time_clients: bool
-    walk: Walk
     stop_on_divergence: bool
+
+    @property
+    def programs(self) -> Programs:
+        """The run as pure functions."""
+        return self.traced().programs
+
+    @property
+    def lowered(self) -> Lowered:
+        """The same, traced."""
+        return self.traced().lowered
 
     @property
     def shapes(self) -> RunState:
         """Shapes and dtypes of a state."""
-        return jax.eval_shape(self.programs.init, self.key)
+        return self.shared.outline.shapes
+
+    @property
+    def shardings(self) -> Any:
+        """Devices of the state that a round's program receives; None without a mesh."""
+        return self.shared.outline.shardings
+
+    @property
+    def cost(self) -> ClientCost:
+        """What the method asks of one client."""
+        return self.shared.outline.cost
+
+    @property
+    def walk(self) -> Walk:
+        """How a device goes through its clients of a round."""
+        return self.shared.outline.walk
 
     @property
     def client_state_bytes(self) -> int:
@@ -108,6 +121,9 @@ class Simulation:
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
         """Compiles, then runs to the last round, or to the first evaluation after the parameters diverged.
+
+        Where an identical run has been compiled in this process, its programs are used
+        (:mod:`~fedjax_drag.simulation.devices.program_cache`).
 
         Args:
           callbacks: each is called on the host after every evaluation.
@@ -121,8 +137,8 @@ class Simulation:
           MemoryError: if the run needs more memory than the device has free.
         """
         started = time.perf_counter()
-        compiled = Lowered(*(program and program.compile() for program in self.lowered))
-        self._check_memory(compiled)
+        compiled = self._compiled()
+        self._check_memory()
         state = self.initial_state() if initial is None else self._checked(initial)
         seconds_per_step = self._seconds_per_step(state) if self.time_clients else None
         compile_seconds = time.perf_counter() - started
@@ -157,20 +173,39 @@ class Simulation:
             diverged_at=diverged_at,
         )
 
-    def _check_memory(self, compiled: Lowered) -> None:
-        rows, on_host = self.client_state_bytes, self.lowered.draw is not None
-        ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.shardings is not None)
-        programs = [(compiled.advance, (self.federation, self.key)), (compiled.evaluate, self.test)]
+    def _compiled(self) -> Lowered:
+        """The compiled programs, kept for identical runs."""
+        if self.shared.compiled is None:
+            compiled = self.lowered.compile(self.mesh)
+            self.shared.needed = memory.needed(compiled.advance), memory.needed(compiled.evaluate)
+            self.shared.compiled = compiled
+            if self.name is not None and self.lowered.is_self_contained and self._is_unchanged():
+                program_cache.runs.put(self.name, self.shared)
+        return self.shared.compiled
+
+    def _is_unchanged(self) -> bool:
+        """Whether JAX is configured as it was when the run was prepared."""
+        return self.name is not None and self.name[-1] == program_cache.context()
+
+    def _check_memory(self) -> None:
+        rows, on_host = self.client_state_bytes, self.shared.outline.rows_on_host
+        ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.mesh is not None)
+        programs = zip(self.shared.needed, ((self.federation, self.key), self.test), strict=True)
         memory.check(programs, rows if on_host else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
         """Seconds that one client needs for a local step, by itself on this device."""
+        if self.shared.seconds_per_step is not None:
+            return self.shared.seconds_per_step
         # On a copy of its own: of several processes, each repeats the pass as often as its own clock requires.
         federation, key, state = own_copy((self.federation, self.key, state))
-        if self.lowered.draw is not None:
+        if self.shared.outline.rows_on_host:
             state = host_state.take(state, np.arange(self.cohort_size), None)
-        program = jax.jit(self.programs.client).lower(federation, key, state).compile()
-        return measure_seconds(program, federation, key, state) / TIMED_STEPS
+        program = program_cache.compiled(jax.jit(self.programs.client).lower(federation, key, state), None)
+        seconds = measure_seconds(program, federation, key, state) / TIMED_STEPS
+        if self._is_unchanged():
+            self.shared.seconds_per_step = seconds
+        return seconds
 
     def _advance(self, compiled: Lowered, state: RunState, done: int, target: int) -> tuple[RunState, Any, Any]:
         """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
@@ -189,16 +224,31 @@ class Simulation:
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
-        if self.lowered.draw is None:
-            return jax.jit(self.programs.init, out_shardings=self.shardings)(self.key)
+        program = self.shared.init
+        if program is None:
+            lowered = self._jitted_init().lower(self.key)
+            program = program_cache.compiled(lowered, self.mesh)
+            if self._is_unchanged() and program_cache.is_self_contained(lowered):
+                self.shared.init = program
+        if not self.shared.outline.rows_on_host:
+            return program(self.key)
+        return host_state.repeat(program(self.key), self.federation.rows.shape[0])
+
+    def _jitted_init(self) -> Any:
+        init = self.programs.init
+        if not self.shared.outline.rows_on_host:
+            return jax.jit(init, out_shardings=self.shardings)
         # Every client starts from the same row: one on the device is enough.
-        first = jax.jit(lambda key: host_state.first_row(self.programs.init(key)), out_shardings=self.key.sharding)
-        return host_state.repeat(first(self.key), self.federation.rows.shape[0])
+        return jax.jit(lambda key: host_state.first_row(init(key)), out_shardings=self.key.sharding)
 
     def _checked(self, initial: RunState) -> RunState:
+        STATE.check("initial", initial)
         like = self.shapes
         if jax.tree.structure(initial) != jax.tree.structure(like):
-            raise ValueError("initial: is the state of another algorithm or model")
+            raise ValueError(
+                "initial: is the state of another algorithm or model; must be one of this run's, as is "
+                "prepare(...).initial_state()"
+            )
         for (path, leaf), expected in zip(jax.tree.leaves_with_path(initial), jax.tree.leaves(like), strict=True):
             if np.shape(leaf) != expected.shape:
                 name = jax.tree_util.keystr(path)
@@ -208,27 +258,28 @@ class Simulation:
         def copied(state: Any, like: Any) -> Any:
             return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), state, like)
 
-        if self.lowered.draw is None:
+        if not self.shared.outline.rows_on_host:
             return place(copied(initial, like), self.shardings or self.key.sharding)
         on_device = copied(per_client.without_rows(initial), per_client.without_rows(like))
         return host_state.with_rows_of(initial, place(on_device, self.key.sharding))
 
 
-def prepare(algorithm: Algorithm, **settings: Any) -> Simulation:
+@takes(Arguments)
+def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     """Checks every argument, places the data and traces the run.
 
     It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps (see
-    :class:`~fedjax_drag.simulation.settings.Settings`), and that an attack of your own is called once with made-up
+    :class:`~fedjax_drag.simulation.settings.Execution`), and that an attack of your own is called once with made-up
     messages, to verify that those of benign clients come back bit for bit.
 
     Args:
-      algorithm: the method.
-      **settings: as for :class:`~fedjax_drag.simulation.settings.Settings`.
+      algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
+      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`.
 
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.
     """
-    asked = Settings(algorithm=algorithm, **settings)
+    asked = Settings(algorithm=as_algorithm("algorithm", algorithm), **settings)
     check_adversary(asked.attack, asked.byzantine_fraction, asked.num_byzantine)
     return trace(asked)
 
@@ -241,28 +292,23 @@ def trace(asked: Settings) -> Simulation:
     """
     mesh = resolve_mesh(asked.mesh, asked.cohort_size)
     on_host = federate(asked)
-    programs, work = programs_of(asked, mesh, asked.num_byzantine_in_cohort)
-    shared = everywhere(mesh)
+    name = _name(asked, mesh, on_host)
+    shared = None if name is None else program_cache.runs.get(name)
+    built = programs_of(asked, mesh, asked.num_byzantine_in_cohort) if shared is None else None
+    everyone = everywhere(mesh)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, asked.data.test, asked.seed))
     if asked.shard_data and mesh is None:
         raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
-    train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, shared)
-    federation, test, key = place((on_host._replace(train=()), asked.data.test, jax.random.key(asked.seed)), shared)
+    train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, everyone)
+    federation, test, key = place((on_host._replace(train=()), asked.data.test, jax.random.key(asked.seed)), everyone)
     federation = federation._replace(train=train)
 
-    state = jax.eval_shape(programs.init, key)
-    without_rows = _shapes(per_client.without_rows(state), shared)
-    draw = None
-    if asked.client_state == "host" and per_client.found_in(state):
-        cohort = functools.partial(choose_cohort, asked.algorithm, asked.cohort_size)
-        draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, without_rows)
-        state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
-    shardings = placement(state, mesh)
-    state = _shapes(state, shardings)
-    check_benign(asked, programs, federation, key, state)
-    advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
-    evaluate = jax.jit(programs.evaluate, out_shardings=shared)
+    @functools.cache
+    def traced() -> Traced:
+        programs, work = built or programs_of(asked, mesh, asked.num_byzantine_in_cohort)
+        return trace_programs(asked, programs, work, federation, test, key)
+
     return Simulation(
         federation=federation,
         test=test,
@@ -271,50 +317,60 @@ def trace(asked: Settings) -> Simulation:
         num_rounds=asked.num_rounds,
         eval_every=asked.eval_every,
         rounds_per_compile=asked.rounds_per_compile or asked.eval_every,
-        programs=programs,
-        lowered=Lowered(
-            advance.lower(federation, key, state, no_totals(), np.int32(1)), evaluate.lower(without_rows, test), draw
-        ),
-        shardings=shardings,
-        cost=cost_of(asked.algorithm, work, programs, federation, key, state),
+        mesh=mesh,
+        traced=traced,
+        shared=Shared(traced().outline) if shared is None else shared,
+        name=name,
         time_clients=asked.time_clients,
-        walk=work.execution.walk,
         stop_on_divergence=asked.stop_on_divergence,
     )
 
 
-def _shapes(state: Any, shardings: Any) -> Any:
-    """Shapes, dtypes and shardings of a state; ``shardings`` is one for all, one for each, or None."""
-
-    def leaf(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    if isinstance(shardings, RunState):
-        return jax.tree.map(leaf, state, shardings)
-    return jax.tree.map(lambda x: leaf(x, shardings), state)
+def _name(asked: Settings, mesh: Mesh | None, federation: Federation) -> tuple[Hashable, ...] | None:
+    """By which identical runs find each other; None if a part cannot be read, or several processes take part."""
+    if mesh is not None and mesh.is_multi_process:  # all of them must compile, or none
+        return None
+    read = fingerprint(asked, mesh, federation)
+    return None if read is None else (read, program_cache.context())
 
 
+@takes(SimulateArguments)
 def simulate(
-    algorithm: Algorithm,
+    algorithm: Algorithm | Aggregator,
     *,
     callbacks: Sequence[Callable[[Evaluation], Any]] = (),
     initial: RunState | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Result:
     """Runs a federation and returns its parameters and history.
 
+    An identical call in the same process is not compiled again; :func:`~fedjax_drag.simulation.clear_cache` drops what
+    is kept for it.
+
     Args:
-      algorithm: the method, e.g. ``from_aggregator(drag(c=0.25, alpha=0.25))``.
-      callbacks: called with an :class:`Evaluation` after each evaluation.
-      initial: state to continue from, e.g. ``result.state``.
-      **settings: the attributes of :class:`~fedjax_drag.simulation.settings.Settings`; ``model``, ``data``,
-        ``num_rounds``, ``cohort_size``, ``batch_size`` and ``step_size`` must be given, and one of ``local_steps`` and
-        ``local_epochs``.
+      algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
+      callbacks: functions that are called with an :class:`Evaluation` after each evaluation.
+      initial: state to continue from, such as ``result.state``; default a fresh start.
+      progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on
+        standard error; False for neither; default None: the bar where there can be one, and no lines.
+      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`. Those without a default must be
+        given, and one of ``local_steps`` and ``local_epochs``.
 
     Returns:
       A :class:`~fedjax_drag.simulation.result.Result`.
 
     Raises:
       ValueError: for any setting that is wrong, before anything is computed.
+
+    Examples:
+      >>> rule = fd.aggregators.drag(c=0.25, alpha=0.25)  # or an algorithm, such as fd.algorithms.scaffold(40)
+      >>> fd.simulate(rule, model=model, data=data, num_rounds=200, cohort_size=10, local_steps=5, batch_size=10,
+      ...             step_size=0.01)
     """
-    return prepare(algorithm, **settings).run(callbacks, initial)
+    check_options(Watching(callbacks=callbacks, initial=initial, progress=progress))
+    simulation = prepare(algorithm, **settings)
+    start = 0 if initial is None else int(initial.round)
+    progress = progress if processes.is_first() else False
+    with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
+        return simulation.run([show, *callbacks], initial)

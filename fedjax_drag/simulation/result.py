@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from fedjax_drag import notebook
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.programs import ACCUMULATED, Kind, Totals
 from fedjax_drag.types import Params
@@ -43,6 +45,38 @@ class Result(NamedTuple):
     cost: ClientCost
     seconds_per_step: float | None
     diverged_at: int | None = None
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name}: {value}" for name, value in self._figures().items())
+        return f"Result({figures})"
+
+    def _repr_html_(self) -> str:
+        accuracy = self.history.get("test_accuracy", np.zeros(0))
+        shown = notebook.curve("test accuracy", self.history.get("round", accuracy), accuracy)
+        return notebook.beside(shown, notebook.table("Result", self._figures()))
+
+    def _figures(self) -> dict[str, Any]:
+        """The final figures as they are shown."""
+        history, figures = self.history, {}
+        if "round" in history:
+            figures["rounds"] = int(history["round"][-1])
+        if "test_accuracy" in history:
+            accuracy = history["test_accuracy"]
+            figures["test accuracy"] = f"{accuracy[-1]:.1%}"
+            if np.isfinite(accuracy).any():
+                best = int(np.nanargmax(accuracy))
+                figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}"
+        for name in ("output_accuracy", "attack_success_rate"):
+            if name in history:
+                figures[name.replace("_", " ")] = f"{history[name][-1]:.1%}"
+        for name in ("test_loss", "train_loss"):
+            if name in history:
+                figures[name.replace("_", " ")] = f"{history[name][-1]:.4g}"
+        figures["parameters"] = f"{sum(np.size(leaf) for leaf in jax.tree.leaves(self.params)):,}"
+        figures["seconds"] = f"{self.seconds:.1f} and {self.compile_seconds:.1f} of compilation"
+        if self.diverged_at is not None:
+            figures["diverged at round"] = self.diverged_at
+        return figures
 
     def rounds_to(self, accuracy: float) -> int | None:
         """First evaluated round whose test accuracy reaches ``accuracy`` (in [0, 1]), or None."""

@@ -1,94 +1,59 @@
 """Every option of a run, declared once: its type, its default, its check and what it means.
 
-The options are grouped: :class:`LocalWork`, :class:`Adversary`, :class:`Execution`, :class:`Measurement`.
-:class:`Settings` adds the objects that a run is made of. A configuration takes the same groups
-(:class:`~fedjax_drag.experiment.config.config.Config`).
+The options are grouped: :class:`LocalWork`, :class:`Adversary`, :class:`Execution`, :class:`Measurement`. A
+configuration takes the same groups (:class:`~fedjax_drag.experiment.config.config.Config`). :class:`Parts` are the
+objects that a run is made of. All together are the :class:`Arguments` of a run, and :class:`Settings` once checked.
 """
 
-import dataclasses
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 import optax
-from jax.core import Tracer
 from jax.sharding import Mesh
 
-from fedjax_drag import checks
+from fedjax_drag import checks, kinds
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.devices.placement import MESHES
+from fedjax_drag.simulation.options import (
+    check_options,
+    count,
+    documented,
+    flag,
+    one_of,
+    option,
+    optional,
+    options,
+    positive_number,
+)
+from fedjax_drag.simulation.parts import (
+    ALGORITHM,
+    METHOD,
+    MODEL,
+    OPTIMIZER,
+    STATE,
+    check_augmentation,
+    check_callbacks,
+    check_data,
+    check_loss,
+    check_schedule,
+    check_step_size,
+)
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious, malicious_per_cohort
-from fedjax_drag.simulation.program.work import FULL
-from fedjax_drag.types import Algorithm, Attack, ClientRule
-
-LARGEST = 2**31 - 1
-"""Largest count: those on the device are int32."""
-
-Check = Callable[[str, Any], None]
-"""``(name, value) -> None``; raises ValueError naming both and what is allowed."""
-
-Options = TypeVar("Options")
-
-
-def option(check: Check, default: Any = dataclasses.MISSING) -> Any:
-    """A dataclass field with a check, which :func:`check_options` calls; without a default it must be given."""
-    return dataclasses.field(default=default, metadata={"check": check})
-
-
-def with_default(group: type, name: str, default: Any) -> Any:
-    """The option ``name`` of a group with another default and the same check."""
-    return dataclasses.field(default=default, metadata=group.__dataclass_fields__[name].metadata)
-
-
-def check_options(options: Any) -> None:
-    """Checks every option of a dataclass by itself; the ValueError names the option, its value and what is allowed."""
-    for field in dataclasses.fields(options):
-        if "check" in field.metadata:
-            field.metadata["check"](field.name, getattr(options, field.name))
-
-
-def documented(cls: type[Options]) -> type[Options]:
-    """Appends the attributes of a class's groups to its docstring, which ends with its own attributes."""
-    groups = [base for base in reversed(cls.__mro__[1:]) if base.__doc__ and dataclasses.is_dataclass(base)]
-    entries = [(inspect.getdoc(group) or "").partition("\nAttributes:\n")[2] for group in groups]
-    cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), *entries])
-    return cls
-
-
-count: Check = partial(checks.count, low=1, high=LARGEST)
-
-
-def optional(check: Check) -> Check:
-    """The check of an option that may also be None."""
-
-    def checked(name: str, value: Any) -> None:
-        if value is not None:
-            check(name, value)
-
-    return checked
-
-
-def one_of(*allowed: str) -> Check:
-    """The check of an option that is one of some names."""
-    return partial(checks.one_of, allowed=allowed)
-
-
-def positive_number(name: str, value: Any) -> None:
-    """Refuses anything but a plain number above 0: a traced one could not decide how long a pass is."""
-    if not checks.is_concrete(value):
-        raise ValueError(f"{name}={value!r}: must be a number > 0")
-    checks.positive(name, value)
+from fedjax_drag.simulation.program.work import FULL, RunState
+from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
 
 
 def check_mesh(name: str, value: Any) -> None:
-    """Refuses a name that is none of a mesh."""
+    """Refuses what is neither a mesh nor the name of one."""
     if isinstance(value, str):
         checks.one_of(name, value, MESHES)
+    elif value is not None and not isinstance(value, Mesh):
+        allowed = f"one of {', '.join(MESHES)}, or a jax.sharding.Mesh of one axis"
+        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
 
 
 def check_batch_size(name: str, value: Any) -> None:
@@ -128,7 +93,7 @@ def check_adversary(attack: Any, byzantine_fraction: float | None, num_byzantine
         raise ValueError(f"{name}={given}: must be 0 or left out without an attack; set attack, such as sign_flip")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@options
 class LocalWork:
     """What a client does in a round.
 
@@ -147,11 +112,11 @@ class LocalWork:
     """
 
     batch_size: int | str = option(check_batch_size)
-    local_steps: int | None = option(optional(count), None)
-    local_epochs: float | None = option(optional(positive_number), None)
+    local_steps: int | None = option(optional(count), default=None)
+    local_epochs: float | None = option(optional(positive_number), default=None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@options
 class Adversary:
     """Who is malicious, and what the server holds against it.
 
@@ -172,16 +137,16 @@ class Adversary:
         2.0e31, see docs/numerics.md), or ``"propagate"``: one such message makes the parameters NaN.
     """
 
-    byzantine_fraction: float | None = option(optional(partial(checks.in_range, low=0.0, high=1.0)), None)
-    num_byzantine: int | None = option(optional(checks.count), None)
-    byzantine_of: str = option(one_of("federation", "cohort"), "federation")
-    root_size: int | None = option(optional(count), None)
-    root_bias: float = option(partial(checks.in_range, low=0.0, high=1.0), 0.0)
-    root_source: str = option(one_of(*ROOT_SOURCES), "benign")
-    nonfinite: str = option(one_of("reject", "propagate"), "reject")
+    byzantine_fraction: float | None = option(optional(partial(checks.in_range, low=0.0, high=1.0)), default=None)
+    num_byzantine: int | None = option(optional(checks.count), default=None)
+    byzantine_of: str = option(one_of("federation", "cohort"), default="federation")
+    root_size: int | None = option(optional(count), default=None)
+    root_bias: float = option(partial(checks.in_range, low=0.0, high=1.0), default=0.0)
+    root_source: str = option(one_of(*ROOT_SOURCES), default="benign")
+    nonfinite: str = option(one_of("reject", "propagate"), default="reject")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@options
 class Execution:
     """How the run is computed.
 
@@ -215,17 +180,17 @@ class Execution:
         :attr:`Simulation.client_state_bytes` says what they need.
     """
 
-    clients_axis: str = option(one_of("auto", "vmap", "map"), "auto")
-    clients_per_chunk: int | None = option(optional(count), None)
-    mesh: Mesh | str | None = option(check_mesh, None)
-    shard_data: bool = False
-    aggregation: str = option(one_of("auto", "stack", "stream"), "auto")
-    compute_dtype: str = option(one_of("float32", "bfloat16"), "float32")
-    rounds_per_compile: int | None = option(optional(count), None)
-    client_state: str = option(one_of("device", "host"), "device")
+    clients_axis: str = option(one_of("auto", "vmap", "map"), default="auto")
+    clients_per_chunk: int | None = option(optional(count), default=None)
+    mesh: Mesh | str | None = option(check_mesh, default=None)
+    shard_data: bool = option(flag, default=False)
+    aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
+    compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
+    rounds_per_compile: int | None = option(optional(count), default=None)
+    client_state: str = option(one_of("device", "host"), default="device")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@options
 class Measurement:
     """What is measured of a run, how often, and when it ends early.
 
@@ -238,26 +203,23 @@ class Measurement:
         :attr:`Result.diverged_at` then says; default True.
     """
 
-    eval_every: int = option(count, 10)
-    diagnostics: bool = True
-    time_clients: bool = True
-    stop_on_divergence: bool = True
+    eval_every: int = option(count, default=10)
+    diagnostics: bool = option(flag, default=True)
+    time_clients: bool = option(flag, default=True)
+    stop_on_divergence: bool = option(flag, default=True)
 
 
 GROUPS = (LocalWork, Adversary, Execution, Measurement)
 """All groups of options."""
 
 
-@documented
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Settings(Measurement, Execution, Adversary, LocalWork):
-    """The settings of a run, checked when it is made.
-
-    Raises:
-      ValueError: one line naming the setting, its value and what is allowed.
+@options
+class Parts:
+    """What a run is made of.
 
     Attributes:
-      algorithm: the method, e.g. ``from_aggregator(drag(c=0.25, alpha=0.25))``.
+      algorithm: the method: an :class:`~fedjax_drag.types.Algorithm`, or an aggregation rule such as
+        ``fd.aggregators.drag(c=0.25, alpha=0.25)``, which stands for ``fd.algorithms.from_aggregator(rule)``.
       model: a Flax module with only a ``params`` collection, inputs to logits ``[B, C]``.
       data: a partitioned :class:`~fedjax_drag.data.FederatedDataset`.
       num_rounds: rounds T, >= 1.
@@ -281,28 +243,69 @@ class Settings(Measurement, Execution, Adversary, LocalWork):
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
     """
 
-    algorithm: Algorithm
-    model: nn.Module
-    data: FederatedDataset
+    algorithm: Algorithm | Aggregator = option(METHOD.check, kw_only=False)
+    model: nn.Module = option(MODEL.check)
+    data: FederatedDataset = option(check_data)
     num_rounds: int = option(count)
     cohort_size: int
-    step_size: Any
-    seed: int = option(partial(checks.count, low=0, high=2**63 - 1), 0)
-    local_optimizer: optax.GradientTransformation | None = None
-    loss: Loss | None = None
-    augmentation: Augmentation | None = None
-    attack: Attack | None = None
-    root_client: ClientRule | None = None
+    step_size: Any = option(check_step_size)
+    seed: int = option(partial(checks.count, low=0, high=2**63 - 1), default=0)
+    local_optimizer: optax.GradientTransformation | None = option(optional(OPTIMIZER.check), default=None)
+    loss: Loss | None = option(optional(check_loss), default=None)
+    augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
+    attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
+    root_client: ClientRule | None = option(optional(kinds.CLIENT_RULE.check), default=None)
+
+
+@documented
+@options
+class Arguments(Measurement, Execution, Adversary, LocalWork, Parts):
+    """The arguments of a run: :class:`Parts`, :class:`LocalWork`, :class:`Adversary`, :class:`Execution` and
+    :class:`Measurement` together.
+    """
+
+
+@options
+class Watching:
+    """How a run begins, and who hears of it.
+
+    Attributes:
+      callbacks: functions that are called with an :class:`~fedjax_drag.simulation.engine.Evaluation` after each
+        evaluation.
+      initial: state to continue from, such as ``result.state``; default a fresh start.
+      progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on
+        standard error; False for neither; default None: the bar where there can be one, and no lines.
+    """
+
+    callbacks: Sequence[Callable[..., Any]] = option(check_callbacks, default=())
+    initial: RunState | None = option(optional(STATE.check), default=None)
+    progress: bool | None = option(optional(flag), default=None)
+
+
+@documented
+@options
+class SimulateArguments(Watching, Arguments):
+    """The arguments of :func:`~fedjax_drag.simulation.engine.simulate`."""
+
+
+@documented
+@options
+class Settings(Arguments):
+    """The :class:`Arguments` of a run, checked when they are made; ``algorithm`` is no rule any more.
+
+    Raises:
+      ValueError: one line naming the setting, its value and what is allowed.
+    """
+
+    algorithm: Algorithm = option(ALGORITHM.check, kw_only=False)
 
     def __post_init__(self) -> None:
-        if self.data.rows is None or self.data.counts is None:
-            raise ValueError(
-                f"data={self.data.name!r}: not yet split among clients; apply fd.data.partition.dirichlet or another"
-            )
+        check_options(self)
         checks.count("cohort_size", self.cohort_size, 1, self.data.num_clients)
         check_pass(self.local_steps, self.local_epochs)
-        check_options(self)
-        _check_step_size(self.step_size, self.num_rounds)
+        if callable(self.step_size):
+            check_schedule(self.step_size, self.num_rounds)
+        assert self.data.counts is not None
         most = int(self.data.counts.max())
         if self.batch_size != FULL and int(self.batch_size) > most:
             allowed = f"at most {most}, what the largest client has, or {FULL!r} for all data of each client"
@@ -324,15 +327,3 @@ class Settings(Measurement, Execution, Adversary, LocalWork):
     def uses_root(self) -> bool:
         """Whether the server trains on root data of its own."""
         return "root_delta" in self.algorithm.needs
-
-
-def _check_step_size(step_size: Any, num_rounds: int) -> None:
-    """Checks a number, or a schedule at its first and at its last round."""
-    if not callable(step_size):
-        checks.positive("step_size", step_size)
-        return
-    for index in (0, num_rounds - 1):
-        value: Any = step_size(jnp.int32(index))
-        if jnp.shape(value):
-            raise ValueError(f"step_size({index}) with shape {jnp.shape(value)}: must be a single number")
-        checks.positive(f"step_size({index})", value if isinstance(value, Tracer) else float(value))

@@ -1,5 +1,6 @@
 """Wrong settings: one line naming the setting, its value and what is allowed, before anything is computed."""
 
+import jax
 import pytest
 from flax import linen as nn
 
@@ -67,6 +68,43 @@ def test_root_data_need_benign_examples(settings):
         fd.simulation.prepare(algorithm, **settings(attack=fd.attacks.sign_flip(), byzantine_fraction=1.0))
     with pytest.raises(ValueError, match="root_source='bening': must be one of benign, all"):
         fd.simulation.prepare(algorithm, **settings(root_source="bening"))
+
+
+@pytest.mark.parametrize(
+    ("direction", "message"),
+    [
+        (
+            lambda g, w, c, d, b: (0.0, c),
+            "direction: is of type float; must have the structure of the parameters",
+        ),
+        (
+            lambda g, w, c, d, b: (jax.tree.map(lambda leaf: leaf[:1], g(w, b)), c),
+            r"direction\['Dense_0'\]\['bias'\] with shape \(1,\): must be \(10,\), as in the parameters",
+        ),
+        (
+            lambda g, w, c, d, b: (g(w, b), {"m": 1.0}),
+            "carry after a step: is of type dict; must have",
+        ),
+        (lambda g, w, c, d, b: g(w, b), "direction: returns a dict; must return"),
+    ],
+)
+def test_a_client_rule_that_breaks_its_contract(settings, direction, message):
+    client = fd.clients.sgd()._replace(direction=direction)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.median(), client), **settings())
+
+
+@pytest.mark.parametrize(
+    ("apply", "message"),
+    [
+        (lambda p, d, s, **_: (d, s), "params that the rule returns.* with shape"),
+        (lambda p, d, s, **_: (p, None), "state that the rule returns: is of type NoneType"),
+    ],
+)
+def test_a_rule_that_breaks_its_contract(settings, apply, message):
+    rule = fd.types.Aggregator(fd.aggregators.median().init, apply)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        fd.simulation.prepare(rule, **settings())
 
 
 @pytest.mark.thorough

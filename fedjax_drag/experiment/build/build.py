@@ -12,10 +12,11 @@ from typing import Any
 import optax
 
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.experiment.build.registry import ALGORITHMS, SUPPLIED, TABLES
+from fedjax_drag.experiment.build.registry import PARTS, SUPPLIED
 from fedjax_drag.experiment.build.traced_numbers import with_numbers
-from fedjax_drag.experiment.config.components import Component
+from fedjax_drag.experiment.config.components import COMPONENTS, Component
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import GROUPS, Settings
@@ -57,7 +58,7 @@ def method(config: Config, num_clients: int) -> Any:
       ValueError: a builder refuses its arguments, or the algorithm brings a part of its own that
         the configuration also asks for.
     """
-    builder = ALGORITHMS[config.algorithm.name]
+    builder = builder_of("algorithm", config.algorithm)
     fewest, most = malicious_in_cohort(config, num_clients)
     if config.attack is not None and most:
         _check_num_byzantine("aggregator", config.aggregator, fewest, most)
@@ -170,22 +171,51 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
       component: resolved.
       known: arguments that the experiment supplies to this component and to those inside it.
     """
-    builder = TABLES[component.table][component.name]
+    builder = builder_of(where, component)
     parameters = inspect.signature(builder).parameters
     supplied = {name: known[name] for name in SUPPLIED[component.table] if name in known}
     given: dict[str, Any] = {}
     for name, value in component.arguments.items():
         if isinstance(value, Component):
             given[name] = _call(f"{where}.{name}", value, supplied)
+        elif isinstance(value, OwnName):
+            given[name] = value.part
         else:
             given[name] = tuple(value) if isinstance(value, list) else value
     try:
-        return builder(**{name: value for name, value in supplied.items() if name in parameters} | given)
+        part = builder(**{name: value for name, value in supplied.items() if name in parameters} | given)
     except FileNotFoundError:
         raise
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
         prefix = f"{where}." if _names_argument(error, parameters) else f"{where} {component.name}: "
         raise ValueError(f"{prefix}{error}") from error
+    if component.table in PARTS and not isinstance(part, PARTS[component.table]):
+        raise ValueError(_of_another_kind(where, component, part))
+    return part
+
+
+def _of_another_kind(where: str, component: Component, part: Any) -> str:
+    """What is wrong with a part that is not what its key asks for."""
+    names = [type(part).__name__, PARTS[component.table].__name__]
+    is_a, must_be = (f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}" for name in names)
+    keys = [key for key in COMPONENTS if key in PARTS and isinstance(part, PARTS[key])]
+    hint = f"; it belongs under {keys[0]!r}" if keys else ""
+    return f"{where}: {component.label} is {is_a}; must be {must_be}{hint}"
+
+
+def builder_of(where: str, component: Component) -> Callable[..., Any]:
+    """What a resolved component is built by.
+
+    Args:
+      where: its dotted key.
+      component: resolved.
+
+    Raises:
+      ValueError: it is the user's own and was resolved without its code.
+    """
+    if component.builder is None:
+        raise ValueError(f"{where}.name={component.name!r}: is the user's own, which is not loaded to read results")
+    return component.builder
 
 
 def _names_argument(error: Exception, parameters: Iterable[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedjax_drag import checks, data
 from fedjax_drag.experiment.build import registry
+from fedjax_drag.experiment.build.own_parts import Installed
 from fedjax_drag.experiment.build.resolve import arguments as arguments_of
 
 KINDS: Mapping[str, str] = {
@@ -45,7 +46,7 @@ def describe(kind: str) -> str:
     """
     checks.one_of("kind", kind, KINDS)
     key = KINDS[kind]
-    entries = [_entry(key, name, builder) for name, builder in registry.TABLES[key].items()]
+    entries = [_entry(key, name, builder) for name, builder in _builders(key).items()]
     if any("=auto" in entry for entry in entries):
         entries.append("auto: taken from the experiment when it is left out")
     return "\n\n".join(entries)
@@ -73,9 +74,15 @@ def table(kind: str) -> str:
     return "\n".join(f"| {' | '.join(line[column] for column in kept)} |" for line in lines)
 
 
+def _builders(key: str) -> dict[str, Callable[..., Any]]:
+    """The builders of the registry, then those of installed packages."""
+    return {**registry.TABLES[key], **Installed(key, taken=registry.TABLES[key])}
+
+
 def _entry(key: str, name: str, builder: Callable[..., Any]) -> str:
     lines = [f"{name}({_arguments(key, builder)})"]
-    about = dict(data.DATASETS)[name] if key == "data" else _first_sentence(builder)
+    datasets = dict(data.DATASETS) if key == "data" else {}
+    about = datasets.get(name) or _first_sentence(builder)
     facts = [f"{title}: {fact}" for title, fact in _facts(builder).items() if fact]
     for text in (about, *facts, _references(key, builder)):
         lines += textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ")

@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
 from fedjax_drag.experiment.config.loading import Source, load, read, variants
+from fedjax_drag.experiment.config.own import references
 from fedjax_drag.experiment.config.yaml_text import parse
 from fedjax_drag.simulation.settings import check_adversary
 
@@ -35,24 +37,28 @@ class Experiment(NamedTuple):
         return Experiment(dataclasses.replace(self.config, mesh=mesh), runs)
 
 
-def load_experiment(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Experiment:
+def load_experiment(
+    source: Source, overrides: Iterable[str | Mapping[str, Any]] = (), allow_code: bool = False
+) -> Experiment:
     """Reads, merges, checks and resolves a configuration and all its variants.
 
     Args and exceptions are those of :func:`~fedjax_drag.experiment.config.loading.load`; of a single run, the attack
-    and the number of malicious clients must go together. Warns if the configuration gives no data or no partition.
+    and the number of malicious clients must go together. Code that ``source`` refers to is loaded if ``allow_code``
+    says so, code that ``overrides`` refer to in any case. Warns if the configuration gives no data or no partition.
     """
     mapping, changes = read(source), parse(overrides)
+    code = Code(allow_code, frozenset(references(changes)))
     config = load(mapping, changes)
     warn_of_fallbacks(mapping, *changes, stacklevel=5)
     if config.compare is None:
         check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
-        whole = resolve(config)
+        whole = resolve(config, code)
         return Experiment(whole, {whole.name: whole})
     compared = variants(config)
     if not compared:
         raise ValueError("compare={}: must have at least one label, or be null")
-    whole = resolve(config)
-    return Experiment(whole, {label: labelled(label, resolve, run) for label, run in compared.items()})
+    whole = resolve(config, code)
+    return Experiment(whole, {label: labelled(label, resolve, run, code) for label, run in compared.items()})
 
 
 def labelled(label: str, function: Callable[..., T], *args: Any) -> T:

@@ -5,6 +5,7 @@ alike. Nothing is built here.
 """
 
 import dataclasses
+import functools
 import inspect
 import math
 import types
@@ -15,31 +16,35 @@ from typing import Any, Literal, Union
 import numpy as np
 
 from fedjax_drag import checks
+from fedjax_drag.experiment.build.own_parts import Builder, Code, Installed, is_own, own_builder
 from fedjax_drag.experiment.build.registry import NESTED, SUPPLIED, TABLES
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split, unknown_key
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.simulation.settings import LARGEST
+from fedjax_drag.experiment.config.own import OwnName
+from fedjax_drag.simulation.options import LARGEST
 
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 
-def resolve(config: Config) -> Config:
+def resolve(config: Config, code: Code | None = None) -> Config:
     """Checks every component's name and arguments, and writes out the defaults it relies on.
 
     Args:
       config: a single-run configuration.
+      code: what code the configuration may refer to; None to read one that is not to be run: components that refer to
+        code stay as written, without a builder.
 
     Returns:
       The configuration with default arguments filled in, other than those that the experiment supplies; components
       inside components are of the class :class:`~fedjax_drag.experiment.config.components.Component` as well.
 
     Raises:
-      ValueError: an unknown name or argument, a wrong type, or a required argument left out.
+      ValueError: an unknown name or argument, a wrong type, a required argument left out, or code that may not be run.
     """
     tables = {key: key for key in COMPONENTS} | dict.fromkeys(SCHEDULED, "schedule")
     given = {key: getattr(config, key) for key in tables}
     resolved = {
-        key: _resolve(tables[key], key, part, SUPPLIED[tables[key]])
+        key: _resolve(tables[key], key, part, SUPPLIED[tables[key]], code)
         for key, part in given.items()
         if isinstance(part, Component)
     }
@@ -61,7 +66,9 @@ def arguments(table: str, builder: Callable[..., Any]) -> dict[str, tuple[inspec
     return {
         name: (parameter, types_of.get(name, Any))
         for name, parameter in inspect.signature(builder).parameters.items()
-        if name not in elsewhere and phrase(types_of.get(name, Any)) not in ("", "null")
+        if name not in elsewhere
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and phrase(types_of.get(name, Any)) not in ("", "null")
     }
 
 
@@ -116,7 +123,7 @@ def fits(value: Any, hint: Any) -> bool:
     return hint in (Any, inspect.Parameter.empty) and not isinstance(value, Mapping)
 
 
-def _resolve(table: str, where: str, component: Component, supplied: Sequence[str]) -> Component:
+def _resolve(table: str, where: str, component: Component, supplied: Sequence[str], code: Code | None) -> Component:
     """Checks a component and those inside it, and writes out their defaults.
 
     Args:
@@ -124,10 +131,11 @@ def _resolve(table: str, where: str, component: Component, supplied: Sequence[st
       where: its dotted key.
       component: what the configuration says.
       supplied: arguments that the experiment supplies here.
+      code: what code it may refer to.
     """
-    builders = TABLES[table]
-    _check_name(where, component.name, builders)
-    builder = builders[component.name]
+    builder = _builder(table, where, component, code)
+    if builder is None:
+        return dataclasses.replace(component, table=table)
     allowed = arguments(table, builder)
     filled: dict[str, Any] = {}
     for name in component.arguments:
@@ -135,15 +143,26 @@ def _resolve(table: str, where: str, component: Component, supplied: Sequence[st
             instead = f"set the top-level key {name!r}" if name in COMPONENTS else "it can only be given from Python"
             raise ValueError(f"{where}.{name}: not an argument that a configuration can express; {instead}")
         if name not in allowed:
-            raise unknown_key(name, allowed, f"{where} {component.name}")
+            raise unknown_key(name, allowed, f"{where} {component.label}")
     for name, (parameter, hint) in allowed.items():
         if name in component.arguments:
-            filled[name] = _resolve_argument(f"{where}.{name}", component.arguments[name], hint, supplied)
+            filled[name] = _resolve_argument(f"{where}.{name}", component.arguments[name], hint, supplied, code)
         elif name not in supplied:
             if parameter.default is parameter.empty:
-                raise ValueError(f"{where}.{name}: missing; {component.name} needs it ({phrase(hint)})")
+                raise ValueError(f"{where}.{name}: missing; {component.label} needs it ({phrase(hint)})")
             filled[name] = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-    return Component(component.name, filled, table)
+    return Component(component.name, filled, table, builder)
+
+
+def _builder(table: str, where: str, component: Component, code: Code | None) -> Builder | None:
+    """What a component is built by; None for code that is not to be run."""
+    name = component.name
+    if is_own(name):
+        return own_builder(where, name, code, table, bool(component.arguments))
+    if name not in TABLES[table] and name in (installed := Installed(table)):
+        return installed[name]
+    _check_name(where, name, TABLES[table])
+    return TABLES[table][name]
 
 
 def _check_name(where: str, name: str, builders: Mapping[str, Any]) -> None:
@@ -156,14 +175,18 @@ def _check_name(where: str, name: str, builders: Mapping[str, Any]) -> None:
     checks.one_of(f"{where}.name", name, builders)
 
 
-def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]) -> Any:
+def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str], code: Code | None) -> Any:
     table = table_of(hint)
     if table and isinstance(value, str | Mapping | Component):
         inherited = [name for name in SUPPLIED[table] if name in supplied]
-        return _resolve(table, where, value if isinstance(value, Component) else split(where, value), inherited)
+        return _resolve(table, where, value if isinstance(value, Component) else split(where, value), inherited, code)
+    if isinstance(value, Mapping) and isinstance(value.get("name"), OwnName) and len(value) == 1:
+        return value["name"]  # an object that is no component: the builder knows what it is
+    if isinstance(value, OwnName):
+        return value
     if not fits(value, hint):
         raise ValueError(f"{where}={value!r}: must be {phrase(hint)}")
-    return _within_range(where, value, hint) if checks.is_concrete(value) else value
+    return _within_range(where, value, hint) if isinstance(value, int | float) and checks.is_concrete(value) else value
 
 
 def _within_range(where: str, value: int | float, hint: Any) -> int | float:
@@ -178,8 +201,8 @@ def _within_range(where: str, value: int | float, hint: Any) -> int | float:
 def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
     """The types of a builder's arguments."""
     try:
-        return typing.get_type_hints(builder)
-    except NameError:  # a name that is imported for the type checker only: nothing to check against
+        return typing.get_type_hints(builder.func if isinstance(builder, functools.partial) else builder)
+    except (NameError, TypeError):  # imported for the type checker only, or no function: nothing to check against
         return {}
 
 

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from fedjax_drag.experiment.build import registry
+from fedjax_drag.experiment.build.own_parts import is_own
 from fedjax_drag.experiment.build.resolve import arguments
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component
 from fedjax_drag.experiment.config.config import Config
@@ -48,12 +48,15 @@ def with_numbers(config: Config, values: Mapping[str, Any]) -> Config:
 
 def _inside(where: str, component: Component) -> dict[str, float]:
     result: dict[str, Any] = {}
-    allowed = arguments(component.table, registry.TABLES[component.table][component.name])
+    if component.builder is None:
+        return {}
+    allowed = arguments(component.table, component.builder)
+    own = is_own(component.name)
     for name, value in component.arguments.items():
         dotted = f"{where}.{name}"
         if isinstance(value, Component):
             result |= _inside(dotted, value)
-        elif _is_number(value) and _may_be_traced(allowed[name][1]):
+        elif _is_number(value) and (_may_be_traced(allowed[name][1]) or (own and isinstance(value, float))):
             result[dotted] = value
     return result
 

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from fedjax_drag.experiment.config.own import short
+from fedjax_drag.simulation.calls import ALIASES
+
 COMPONENTS = (
     "data",
     "partition",
@@ -39,11 +42,18 @@ class Component:
       arguments: keyword arguments from the configuration. A component among them is a mapping or a bare name as it was
         written, and a :class:`Component` once it is resolved.
       table: the registry's table that a resolved component is chosen from; empty before.
+      builder: the function that a resolved component is built by; None before, and for code that is not to be run.
     """
 
     name: str
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     table: str = dataclasses.field(default="", compare=False, repr=False)
+    builder: Any = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables and figures."""
+        return short(self.name)
 
     def to_mapping(self) -> dict[str, Any]:
         """Its name and arguments as plain values, as :func:`split` reads them."""
@@ -79,6 +89,7 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> ValueError:
       where: what the key belongs to, such as ``"aggregator drag"``.
     """
     known = list(known)
-    near = get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
+    elsewhere = [name for name in [ALIASES.get(str(key))] if name in known]
+    near = elsewhere or get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
     return ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")

@@ -1,7 +1,8 @@
 """The configuration of an experiment: its keys, their defaults, and what is allowed in them.
 
 A *component* (data set, partition, model, algorithm, aggregator, client rule, attack) is written as
-a bare name or as a mapping with ``name`` and that builder's arguments. An argument may be a component in
+a bare name or as a mapping with ``name`` and that builder's arguments; the user's own as in
+:mod:`fedjax_drag.experiment.config.own`. An argument may be a component in
 its turn, to any depth. Which names and arguments exist is decided in
 :mod:`fedjax_drag.experiment.build.resolve`; everything else is checked here.
 """
@@ -19,20 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTIONAL, SCHEDULED, Component, split
 from fedjax_drag.experiment.config.names import check_name
+from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.config.yaml_text import one_line
-from fedjax_drag.simulation.settings import (
-    LARGEST,
-    Adversary,
-    Execution,
-    LocalWork,
-    Measurement,
-    check_options,
-    check_pass,
-    count,
-    documented,
-    option,
-    with_default,
-)
+from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, with_default
+from fedjax_drag.simulation.settings import Adversary, Execution, LocalWork, Measurement, check_pass
 
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
 
@@ -135,12 +126,15 @@ def check(mapping: Mapping[str, Any]) -> Config:
     chosen = [key for key in COMPONENTS if key not in OPTIONAL or mapping[key] is not None]
     chosen += [key for key in SCHEDULED if isinstance(mapping[key], Mapping)]
     components: dict[str, Any] = {key: split(key, mapping[key]) for key in chosen}
-    plain = {key: value for key, value in mapping.items() if key not in COMPONENTS and key not in chosen}
+    others: dict[str, Any] = {"compare": mapping["compare"]}  # its variants are checked one by one
+    plain = {key: value for key, value in mapping.items() if key not in (*COMPONENTS, *chosen, *others)}
+    for key in (key for key in plain if identities(plain[key])):
+        raise ValueError(f"{key}: must be a plain value, not a Python object")
     try:
         typed: Any = OmegaConf.to_container(OmegaConf.merge(_SCHEMA, plain), resolve=False, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, plain)) from None
-    config = Config(**{key: typed[key] for key in plain} | components)
+    config = Config(**{key: typed[key] for key in plain} | components | others)
     check_pass(config.local_steps, config.local_epochs)
     check_options(config)
     return config

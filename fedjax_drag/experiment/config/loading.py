@@ -7,6 +7,7 @@ from typing import Any
 from fedjax_drag.experiment.config.config import Config, check
 from fedjax_drag.experiment.config.merging import merged
 from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.own import OwnName, with_own_names
 from fedjax_drag.experiment.config.yaml_text import parse, read_file
 
 Source = str | Path | Mapping[str, Any] | Config
@@ -19,7 +20,9 @@ def load(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> C
     Names and arguments of components are checked by :func:`fedjax_drag.experiment.build.resolve.resolve`.
 
     Args:
-      source: path of a YAML file, a mapping, or a :class:`~fedjax_drag.experiment.config.config.Config`.
+      source: path of a YAML file, a mapping, or a :class:`~fedjax_drag.experiment.config.config.Config`. A mapping may
+        have Python objects in the place of names (:mod:`fedjax_drag.experiment.config.own`); data that are split among
+        clients already need no partition.
       overrides: ``key=value`` strings with dotted keys, applied in turn: ``rounds=50``,
         ``aggregator.c=0.5``, ``aggregator=krum``, ``aggregator.aggregator.name=krum``. One that
         names another component than the one it changes replaces it, arguments included. Or mappings of the keys to
@@ -45,7 +48,17 @@ def read(source: Source) -> dict[str, Any]:
     """
     if isinstance(source, Config):
         return source.to_mapping()
-    return dict(source) if isinstance(source, Mapping) else read_file(Path(source))
+    if not isinstance(source, Mapping):
+        return with_own_names(read_file(Path(source)))
+    data = source.get("data")
+    data = data.get("name") if isinstance(data, Mapping) else data
+    as_given = {} if getattr(data, "rows", None) is None else {"partition": OwnName("as_given", _as_given)}
+    return as_given | with_own_names(source)
+
+
+def _as_given(fed: Any) -> Any:
+    """The partition of data that were given split among clients."""
+    return fed
 
 
 def variants(config: Config) -> dict[str, Config]:

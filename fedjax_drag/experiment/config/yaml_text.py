@@ -10,6 +10,8 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fedjax_drag.experiment.config.own import as_text, with_own_names
+
 _MOST_BYTES = 1 << 20
 """Of a configuration's text; one with a page of comments has a few thousand."""
 
@@ -49,7 +51,12 @@ def parse(overrides: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     if isinstance(overrides, str):
         raise ValueError(f"overrides={overrides!r}: must be a list of key=value strings")
-    return [_parse(override) if isinstance(override, str) else dict(override) for override in overrides]
+    return [with_own_names(_parse(change) if isinstance(change, str) else change) for change in overrides]
+
+
+def written(mapping: Mapping[str, Any]) -> str:
+    """A configuration as YAML text; parts given as Python objects are their names."""
+    return OmegaConf.to_yaml(OmegaConf.create(as_text(mapping)))
 
 
 def one_line(error: Exception) -> str:

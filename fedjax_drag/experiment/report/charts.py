@@ -100,11 +100,12 @@ def curves(lines: Sequence[Line], axis: Scale, target: float | None = None) -> d
         data.append(_line(line, x, kept, axis))
         series.append(line.series)
     first = min((float(line.x[0]) for line in lines if line.x.size), default=0.0)
+    margin = 0.02 * (last if first <= 0.2 * last else last - first)
     layout: dict[str, Any] = {
         "xaxis": {
             "unifiedhovertitle": {"text": "round %{x}"},
             "title": {"text": "communication round"},
-            "range": [0 if first <= 0.2 * last else first, last * 1.02],
+            "range": [0.0 if first <= 0.2 * last else first - margin, last + margin],
         },
         "yaxis": {"title": {"text": text(axis.title, 80)}, "range": [axis.low, axis.high]},
         "hovermode": "x unified",
@@ -142,6 +143,7 @@ def _line(line: Line, x: list[float], kept: np.ndarray, axis: Scale) -> dict[str
         "y": numbers(line.y[kept]),
         "name": text(line.name),
         "mode": "lines+markers",
+        "cliponaxis": False,  # a marker on the edge of the chart is whole
         "line": {"width": 2, "dash": DASHES[line.series % len(DASHES)]},
         "marker": {"size": 7, "symbol": SYMBOLS[line.series % len(SYMBOLS)], "maxdisplayed": 6},
         "hovertemplate": f"%{{y:{form}}}",

@@ -25,6 +25,9 @@ EVALUATIONS = (200, 60)
 SIDES = ("benign", "malicious")
 """Names of series 0 and 1."""
 
+_PAIRED, _ALONE = 400, 300
+"""Height in pixels up to which a heat map has its curves beside it, and height of curves above a taller one."""
+
 _TICKS = 40  # most clients that are named at the axis
 _DIVERGING = [[0.0, "#b35806"], [0.25, "#f1a340"], [0.5, "#f7f7f7"], [0.75, "#67a9cf"], [1.0, "#2166ac"]]
 _MARK = "\N{MULTIPLICATION X} "  # of a malicious client
@@ -37,12 +40,14 @@ class Clients(NamedTuple):
       label: the run.
       sides: names of the curves.
       panels: for each quantity, curves of benign and of malicious clients and a heat map.
+      paired: whether curves and heat maps stand side by side; a tall heat map has the whole width.
       notes: who was expelled, and what the rows are.
     """
 
     label: str
     sides: tuple[str, ...]
     panels: list[Panel]
+    paired: bool
     notes: list[str]
 
 
@@ -93,15 +98,19 @@ def _clients(run: Run, most: int, drawing: list[dict[str, Any]]) -> Clients | No
         return None
     kept = charts.thinned(len(cohorts.rounds), most)
     fewer = _Cohorts(*(getattr(cohorts, field.name)[kept] for field in dataclasses.fields(_Cohorts)))
-    panels = []
+    panels, paired = [], True
     for name in names:
         title = metric_kinds.title(name)
         lines = _lines(cohorts, run.history[name])
-        drawing.append(charts.curves(lines, charts.scale(title, lines, False)))
-        panels.append(Panel(len(drawing) - 1, title, f"{title}: mean and range over the clients of a side, by round"))
-        drawing.append(_heat_map(fewer, run.history[name][kept], title, cohorts.sides))
+        curves = charts.curves(lines, charts.scale(title, lines, False))
+        heat_map = _heat_map(fewer, run.history[name][kept], title, cohorts.sides)
+        paired = heat_map["layout"]["height"] <= _PAIRED
+        curves["layout"]["height"] = heat_map["layout"]["height"] if paired else _ALONE
+        drawing.extend((curves, heat_map))
+        about = f"{title}: mean and range over the clients of a side, by round"
+        panels.append(Panel(len(drawing) - 2, title, about))
         panels.append(Panel(len(drawing) - 1, f"{title}, by client", f"{title} of each client, by round"))
-    return Clients(run.label, SIDES[: 1 + bool(cohorts.malicious.any())], panels, _notes(cohorts))
+    return Clients(run.label, SIDES[: 1 + bool(cohorts.malicious.any())], panels, paired, _notes(cohorts))
 
 
 def _cohorts(run: Run) -> _Cohorts | None:
@@ -178,8 +187,8 @@ def _heat_map(
         data.append(place | over | {"hovertemplate": f"{told}expelled<extra></extra>"})
         series.append(charts.MUTED)
     if found.lying.any():
-        border = {"x": place["x"], "y": (found.lying - 0.5).tolist(), "mode": "lines", "hoverinfo": "skip"}
-        data.append(border | {"line": {"width": 2.5, "shape": "hvh"}})
+        border = {"x": _edges(cohorts.rounds), "y": np.pad(found.lying - 0.5, 1, "edge").tolist()}
+        data.append(border | {"mode": "lines", "hoverinfo": "skip", "line": {"width": 2.5, "shape": "hvh"}})
         series.append(charts.INK)
     axis: dict[str, Any] = {"title": {"text": "cohort, malicious first"}, "showticklabels": False}
     if found.labels is not None:
@@ -191,6 +200,12 @@ def _heat_map(
         "height": int(np.clip(130 + 15 * len(shown), 240, 760)),
     }
     return {"data": data, "layout": layout, "series": series}
+
+
+def _edges(rounds: np.ndarray) -> list[float]:
+    """The rounds of a heat map's columns between its left and its right edge."""
+    first, last = (np.diff(rounds)[[0, -1]] / 2).tolist() if len(rounds) > 1 else (0.5, 0.5)
+    return [rounds[0] - first, *rounds.tolist(), rounds[-1] + last]
 
 
 def _colors(shown: np.ndarray) -> dict[str, Any]:

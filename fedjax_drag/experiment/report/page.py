@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.experiment.figures.labels import clean, method, shared
+from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.figures.labels import clean, header, method
 from fedjax_drag.experiment.report import clients, curves, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
 from fedjax_drag.experiment.run import results
 
 _SOURCES = Path(__file__).parent / "page"
+_LIBRARY = (
+    "plotly-cartesian.min.js"  # the npm package plotly.js-cartesian-dist-min, 4.1.1: lines and heat maps, no more
+)
 _WRONG = 20  # most messages of what went wrong
 _ENVIRONMENTS = 3
 
@@ -59,13 +63,13 @@ def write(
     if place.is_dir():
         raise ValueError(f"out={str(place)!r}: must be a file, and this is a folder")
     with np.errstate(all="ignore"):  # figures may come from anywhere; what is not finite is left out where it is shown
-        page = _render(_content(read(Path(folder)), target, with_skew))
+        page = _render(_content(read(Path(folder)), Path(folder), target, with_skew))
     place.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(place, page)
     return place
 
 
-def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, Any]:
+def _content(found: Found, folder: Path, target: float | None, with_skew: bool) -> dict[str, Any]:
     """All that the template asks for."""
     groups = curves.groups(found.runs)
     aim = tables.target_for(groups) if target is None else target
@@ -74,8 +78,9 @@ def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, A
     splits, about_splits = skew.splits(found.runs, drawing) if with_skew else ([], "Not asked for.")
     return {
         "title": clean(found.name, 80),
+        "variant": clean(_variant(found.name, folder.resolve().name), 160),
         "kind": found.kind,
-        "about": shared(configs),
+        "header": header(configs),
         "facts": _facts(found, groups, aim),
         "wrong": _wrong(found.runs),
         "robustness": tables.robustness(found),
@@ -92,6 +97,14 @@ def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, A
         "environments": _environments(found.runs),
         "charts": drawing,
     }
+
+
+def _variant(name: str, folder: str) -> str:
+    """What tells this run from others of its configuration: the overrides that its folder is named by, or that name."""
+    own = slug(name)
+    if folder.startswith(f"{own},"):
+        return folder.removeprefix(f"{own},").replace("=name-", "=").replace(",", ", ")
+    return "" if folder == own else folder
 
 
 def _facts(found: Found, groups: Sequence[Group], target: float | None) -> list[Fact]:
@@ -173,7 +186,6 @@ def _render(content: dict[str, Any]) -> str:
     """The page, its scripts allowed by their hashes alone and all other sources forbidden."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # here: only a report needs them
     from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
 
     templates = Environment(
         loader=FileSystemLoader(_SOURCES),
@@ -184,8 +196,8 @@ def _render(content: dict[str, Any]) -> str:
     )
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     templates.globals["clean"] = clean
-    library = get_plotlyjs().replace("\r\n", "\n")
-    script, style = (_SOURCES.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    files = (_LIBRARY, "page.js", "page.css")
+    library, script, style = (_SOURCES.joinpath(name).read_text(encoding="utf-8") for name in files)
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
     page = templates.get_template("page.html").render(
         content, library=Markup(library), script=Markup(script), style=Markup(style), hashes=Markup(hashes)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.loading import load, variants
 from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import outcome_table, sweep
@@ -88,7 +88,7 @@ def read(folder: Path) -> Found:
             f"{str(folder)!r}: not a results folder; must be that of a run, a comparison or a sweep"
         )
     config = load(_no_interpolation(folder / results.CONFIG))
-    yaml = OmegaConf.to_yaml(OmegaConf.create(config.to_mapping()))
+    yaml = written(config.to_mapping())
     compared = variants(config)
     if compared:
         runs = tuple(_run(folder / slug(label), (label, "", label), variant) for label, variant in compared.items())
@@ -125,7 +125,7 @@ def _sweep(folder: Path) -> Found:
         names = (*outcome_table.place(grid, point.values), point.label)
         failure = failures.get(_key(point.values))
         runs.append(_run(folder / sweep.CELLS / point.folder, names, point.config, failure))
-    yaml = OmegaConf.to_yaml(OmegaConf.create(grid.to_mapping()))
+    yaml = written(grid.to_mapping())
     return Found("sweep", grid.base.name, tuple(runs), grid, yaml)
 
 

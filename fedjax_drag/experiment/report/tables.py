@@ -87,7 +87,7 @@ def results(found: Sequence[Group], target: float | None) -> Table:
             (f"client seconds {to}", lambda group: _to(group, target, _client_seconds, ".3g")),
             (f"MB sent {to}", lambda group: _to(group, target, _megabytes, ",.0f")),
         ]
-    wanted.append(("wall clock, s", lambda group: _over(group, lambda run: finite(run.figures.get("seconds")))))
+    wanted.append(("wall clock, s", lambda group: _over(group, lambda run: finite(run.figures.get("seconds")), False)))
     texts = [[tell(group) for _, tell in wanted] for group in found]
     kept = [any(line[i] != DASH for line in texts) for i in range(len(wanted))]
     rows = [
@@ -160,8 +160,10 @@ def _megabytes(run: Run) -> np.ndarray | None:
     return None if down is None or up is None else np.cumsum(down + up) / 1e6
 
 
-def _over(group: Group, figure: Callable[[Run], float | None]) -> str:
-    return _told([value for run in group.drawn if (value := figure(run)) is not None and np.isfinite(value)], ".1f")
+def _over(group: Group, figure: Callable[[Run], float | None], spread: bool = True) -> str:
+    known = [value for run in group.drawn if (value := figure(run)) is not None and np.isfinite(value)]
+    # Seeds that ran as one program share its wall clock, so that their spread is none of the measurement.
+    return _told(known if spread or not known else [float(np.mean(known))], ".1f")
 
 
 def _to(group: Group, target: float, measured: Callable[[Run], np.ndarray | None], form: str) -> str:

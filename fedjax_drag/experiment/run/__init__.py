@@ -1,1 +1,1 @@
-"""One run and its results folder: execution, checkpoints, metrics file, lock, progress, loggers."""
+"""One run and its results folder: execution, checkpoints, metrics file, lock, summary, loggers."""

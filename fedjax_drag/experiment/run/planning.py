@@ -9,9 +9,11 @@ from typing import Any
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import Experiment, labelled, load_experiment
+from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.loading import Source
 from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
 from fedjax_drag.simulation import Simulation, trace
@@ -71,7 +73,8 @@ class Federations:
         return self._once(lambda: build.federation(config, data), config.data, config.partition, config.seed)
 
     def _once(self, make: Callable[[], FederatedDataset], *source: Any) -> FederatedDataset:
-        key = repr(source)
+        parts = [part.to_mapping() if isinstance(part, Component) else part for part in source]
+        key = repr([parts, identities(parts)])
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -85,6 +88,7 @@ def plan(
     overwrite: bool = False,
     federations: Federations | None = None,
     log: Iterable[str] = (),
+    allow_code: bool = False,
 ) -> Plan:
     """Checks and builds all runs of a configuration; locks ``out``, and clears it to overwrite it.
 
@@ -92,7 +96,7 @@ def plan(
     :class:`~fedjax_drag.experiment.build.experiment.Experiment` is taken as it is, without ``overrides``.
     ``federations`` are those that earlier plans have loaded.
     """
-    experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides)
+    experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides, allow_code)
     folder = None if out is None else Path(out)
     if folder is None and (resume or overwrite):
         raise ValueError("out=None: resume and overwrite need the results folder")

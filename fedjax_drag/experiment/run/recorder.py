@@ -18,7 +18,7 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
-from fedjax_drag.experiment.run.progress import summary
+from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.devices.processes import from_first, is_first

@@ -12,16 +12,18 @@ import json
 import platform
 import shutil
 import subprocess
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from fedjax_drag.experiment.build.own_parts import checksums
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.own import references
+from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
@@ -121,6 +123,18 @@ def check_same(folder: Path, config: Config) -> None:
             raise ValueError(
                 f"{key}={new!r}: the run to resume in {str(folder)!r} has {key}={old!r}; must be that{hint}"
             )
+    _warn_of_changed_code(folder, config)
+
+
+def _warn_of_changed_code(folder: Path, config: Config) -> None:
+    """Warns if a file of code that a configuration refers to is not what it was when the run began."""
+    try:
+        then = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))["code"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # without such code, or damaged
+        return
+    for path, checksum in checksums(references(config.to_mapping())).items():
+        if isinstance(then, dict) and then.get(path, checksum) != checksum:
+            warnings.warn(f"{path} has changed since the run in {str(folder)!r} began", stacklevel=2)
 
 
 def clear(folder: Path) -> None:
@@ -153,8 +167,10 @@ def _clear_inner(folder: Path) -> None:
 def begin(folder: Path, config: Config, walk: Walk | None = None) -> None:
     """Makes the folder with its ``config.yaml`` and ``environment.json``, with ``walk`` in the latter."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config.to_mapping())))
-    write_json(folder / ENVIRONMENT, environment(config.seed) | (walk._asdict() if walk else {}))
+    write_text(folder / CONFIG, written(config.to_mapping()))
+    code = checksums(references(config.to_mapping()))
+    stored = environment(config.seed) | ({"code": code} if code else {}) | (walk._asdict() if walk else {})
+    write_json(folder / ENVIRONMENT, stored)
 
 
 def read_walk(folder: Path) -> Walk | None:

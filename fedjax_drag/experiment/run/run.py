@@ -10,10 +10,10 @@ from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.experiment.run.planning import Job, Plan, plan
-from fedjax_drag.experiment.run.progress import Progress
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.simulation import Result
 from fedjax_drag.simulation.devices.processes import from_first, is_first
+from fedjax_drag.simulation.progress import unless_quiet
 
 
 def run(
@@ -24,20 +24,26 @@ def run(
     overwrite: bool = False,
     quiet: bool | None = None,
     log: Iterable[str] = (),
+    allow_code: bool = False,
 ) -> Any:
     """Runs the experiment that a configuration describes.
 
     Args:
       config: path of a YAML file, a mapping of its keys, or a
-        :class:`~fedjax_drag.experiment.config.config.Config`.
+        :class:`~fedjax_drag.experiment.config.config.Config`. In a mapping a Python object may stand wherever a name
+        may: the part itself (``"aggregator": my_rule(2.0)``), or, with arguments, what builds it (``"aggregator":
+        {"name": my_rule, "power": 2.0}``). It is called after its builder; ``{"name": part, "label": "mine"}`` gives it
+        another label. ``data`` that are split among clients need no ``partition``.
       overrides: ``key=value`` strings such as ``"rounds=50"`` or ``"aggregator.c=0.5"``.
       out: results folder; None writes nothing.
       resume: continue the run in ``out`` from its newest checkpoint, to the same end as if it had
         not been interrupted.
       overwrite: replace the run in ``out``.
-      quiet: True for no progress, None for a bar where standard error is a terminal, else a line every half minute.
+      quiet: True for no progress, None for a bar in a terminal or a notebook, else a line every half minute.
       log: tools that receive the metrics as well as ``out``: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``
         (:mod:`fedjax_drag.callbacks`).
+      allow_code: whether to run code that ``config`` refers to, as ``my_rules.py:my_rule`` or ``my_package:my_rule``.
+        What ``overrides`` refer to is run in any case, what a results folder refers to never.
 
     Returns:
       A :class:`~fedjax_drag.simulation.Result`; if the configuration has ``compare``, a dict of them
@@ -49,7 +55,7 @@ def run(
       FileNotFoundError: there is no such configuration, or the data are not on this machine.
       KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved in ``out``.
     """
-    with plan(config, overrides, out, resume, overwrite, log=log) as planned:
+    with plan(config, overrides, out, resume, overwrite, log=log, allow_code=allow_code) as planned:
         finished = execute(planned, quiet)
     return finished if planned.config.compare is not None else next(iter(finished.values()))
 
@@ -96,7 +102,7 @@ def divergences(planned: Plan, finished: Mapping[str, Result]) -> list[str]:
 def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> Result:
     recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume)
     start = 0 if recorder is None else recorder.start
-    bar = Progress(job.label, job.config.rounds, start, quiet if is_first() else True)
+    bar = unless_quiet(job.label, job.config.rounds, start, quiet if is_first() else True)
     if job.simulation.client_state_bytes:
         size = job.simulation.client_state_bytes / 2**20
         bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")

@@ -16,6 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fedjax_drag import checks
+from fedjax_drag.experiment.build.own_parts import modules_of_files
 from fedjax_drag.experiment.config.yaml_text import parse
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import sweep
@@ -98,6 +99,10 @@ def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | No
     """
     assert planned.folder is not None
     checks.count("jobs", num_jobs, 1)
+    import cloudpickle  # submitit's own way to send a job
+
+    for module in modules_of_files():
+        cloudpickle.register_pickle_by_value(module)
     sweep.begin(planned)
     shares = _shares(planned, num_jobs)
     with submit_to.batch():

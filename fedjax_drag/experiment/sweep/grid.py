@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
 from fedjax_drag.experiment.config.config import Config, check, flatten
@@ -16,6 +17,7 @@ from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
 from fedjax_drag.experiment.config.loading import read, variants
 from fedjax_drag.experiment.config.merging import EITHER, merged
 from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.own import references, short
 from fedjax_drag.experiment.config.yaml_text import parse
 
 AXES = "axes"
@@ -69,13 +71,18 @@ class Grid:
         return self.base.to_mapping() | {AXES: {axis: self.axes[axis] for axis in self.axes if axis != METHOD}}
 
 
-def load_grid(source: str | Path | Mapping[str, Any] | Grid, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Grid:
+def load_grid(
+    source: str | Path | Mapping[str, Any] | Grid,
+    overrides: Iterable[str | Mapping[str, Any]] = (),
+    code: Code | None = None,
+) -> Grid:
     """Reads a sweep's configuration and checks all its cells.
 
     Args:
       source: path of a YAML file, a mapping, or a :class:`Grid`, which is read again only to apply overrides. The
         variants under ``compare``, if there are any, are one more axis, ``method``.
       overrides: as for a run; ``axes.seed=[0,1]`` gives an axis other values, or adds one.
+      code: what code may be referred to beside that in ``overrides``; None to read a sweep that is not to be run.
 
     Returns:
       The sweep.
@@ -89,6 +96,8 @@ def load_grid(source: str | Path | Mapping[str, Any] | Grid, overrides: Iterable
             return source
         source = source.to_mapping()
     mapping, changes = read(source), parse(overrides)
+    if code is not None:
+        code = code._replace(trusted={*code.trusted, *references(changes)})
     axes: dict[str, list[Any]] = {}
     for part in (mapping, *changes):
         if AXES in part:
@@ -100,7 +109,7 @@ def load_grid(source: str | Path | Mapping[str, Any] | Grid, overrides: Iterable
     if compared:
         axes = {METHOD: list(compared), **axes}
     labels = {axis: _labels(axis, values) for axis, values in axes.items()}
-    return Grid(base, axes, labels, _points(base, compared, axes, labels))
+    return Grid(base, axes, labels, _points(base, compared, axes, labels, code))
 
 
 def describe(values: Mapping[str, Any]) -> str:
@@ -162,13 +171,17 @@ def _labels(axis: str, values: Sequence[Any]) -> list[Any]:
 def _parts(value: Any) -> tuple[str, dict[str, Any]]:
     """A name and dotted arguments; of anything but a component, its text alone."""
     if not isinstance(value, Mapping):
-        return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value), {}
+        return "none" if value is None else str(value).lower() if isinstance(value, bool) else short(str(value)), {}
     flat = {key.removesuffix(".name"): argument for key, argument in flatten(value).items()}
-    return str(flat.pop("name", "")), flat
+    return short(str(flat.pop("name", ""))), flat
 
 
 def _points(
-    base: Config, compared: Mapping[str, Config], axes: Mapping[str, list[Any]], labels: Mapping[str, list[Any]]
+    base: Config,
+    compared: Mapping[str, Config],
+    axes: Mapping[str, list[Any]],
+    labels: Mapping[str, list[Any]],
+    code: Code | None,
 ) -> tuple[Point, ...]:
     """The cells, each merged, checked and resolved by itself."""
     starts = {label: variant.to_mapping() for label, variant in compared.items()} or {"": base.to_mapping()}
@@ -179,7 +192,7 @@ def _points(
         label = describe(values)
         name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base.name
         start = starts[values.get(METHOD, "")]
-        points.append(Point(values, label, slug(label), _cell(start, label, name, changes)))
+        points.append(Point(values, label, slug(label), _cell(start, label, name, changes, code)))
     shared = Counter(point.folder for point in points)
     return tuple(
         dataclasses.replace(point, folder=f"{point.folder[:_MOST_LETTERS]}-{zlib.crc32(point.label.encode()):08x}")
@@ -189,11 +202,11 @@ def _points(
     )
 
 
-def _cell(start: Mapping[str, Any], label: str, name: str, changes: Mapping[str, Any]) -> Config:
+def _cell(start: Mapping[str, Any], label: str, name: str, changes: Mapping[str, Any], code: Code | None) -> Config:
     """The resolved configuration of a cell; whole components are set before the arguments inside them."""
     ordered = [_nested(axis, changes[axis]) for axis in sorted(changes, key=lambda axis: axis.count("."))]
     try:
-        return resolve(check(merged(start, [*ordered, {"name": name}])))
+        return resolve(check(merged(start, [*ordered, {"name": name}])), code)
     except ValueError as error:
         raise ValueError(f"axes: {label}: {error}") from None
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.experiment.build import build, registry
+from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.traced_numbers import numbers
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.own import identities
 
 _DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias", "root_source")
 """Keys that change the inputs of a program and not the program."""
@@ -55,7 +56,8 @@ def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDatase
     malicious, _ = build.malicious_in_cohort(config, fed.num_clients)
     counted = any(map(_counts_malicious, (config.algorithm, config.aggregator)))
     counted = counted or "num_byzantine" in build.method(config, fed.num_clients).needs
-    return json.dumps([program, fed.num_clients, malicious > 0, malicious if counted else None, start], sort_keys=True)
+    around = [fed.num_clients, malicious > 0, malicious if counted else None, start]
+    return json.dumps([program, identities(mapping), *around], sort_keys=True)
 
 
 def _without(key: str, value: Any, traced: Mapping[str, float]) -> Any:
@@ -66,7 +68,7 @@ def _without(key: str, value: Any, traced: Mapping[str, float]) -> Any:
 
 def _counts_malicious(component: Component) -> bool:
     """Whether the program is built for a number of malicious clients, which rules take as a constant."""
-    builder = registry.TABLES[component.table][component.name]
+    assert component.builder is not None
     inner = [value for value in component.arguments.values() if isinstance(value, Component)]
-    own = "num_byzantine" in inspect.signature(builder).parameters
+    own = "num_byzantine" in inspect.signature(component.builder).parameters
     return own or any(_counts_malicious(part) for part in inner if part.table == "aggregator")

@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.run.lock import FolderLock
-from fedjax_drag.experiment.run.progress import Progress
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.sweep.grid import Point, describe
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
+from fedjax_drag.simulation.progress import unless_quiet
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.settings import Settings
 
@@ -115,7 +115,7 @@ class _Chunk:
         recorders = self._recorders
         start = max((recorder.start for recorder in recorders.values()), default=0)
         initial = [recorder.state for recorder in recorders.values()] if start else None
-        bar = Progress(_common(self._members), self._members[0].point.config.rounds, start, quiet)
+        bar = unless_quiet(_common(self._members), self._members[0].point.config.rounds, start, quiet)
 
         def show(event: BatchEvaluation) -> None:
             bar.update(event.round, {"test_accuracy": np.mean([row["test_accuracy"] for row in event.rows.values()])})

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import Experiment
+from fedjax_drag.experiment.build.own_parts import Code
+from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import metrics_file, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
@@ -81,6 +82,7 @@ def sweep(
     overwrite: bool = False,
     quiet: bool | None = None,
     cells_per_program: int | None = None,
+    allow_code: bool = False,
 ) -> Sweep:
     """Runs every combination of the values that a configuration gives under ``axes``.
 
@@ -92,13 +94,16 @@ def sweep(
 
     Args:
       config: path of a YAML file, or a mapping of the keys of a run's configuration and of ``axes``: a mapping from a
-        key (dotted, to reach into a component) to the list of its values.
+        key (dotted, to reach into a component) to the list of its values. Python objects may stand in it as in that of
+        :func:`~fedjax_drag.experiment.run.run.run`; numbers of a builder of one's own share a program where they are
+        floating.
       overrides: ``key=value`` strings such as ``"rounds=50"`` or ``"axes.seed=[0,1]"``.
       out: results folder; None writes nothing. Every cell has a run's folder in ``out/cells``.
       resume: skip the cells that have finished in ``out`` and continue one that has not.
       overwrite: replace the sweep in ``out``.
-      quiet: True for no progress, None for bars where standard error is a terminal, else a line every half minute.
+      quiet: True for no progress, None for bars in a terminal or a notebook, else a line every half minute.
       cells_per_program: most cells in one program; 1 for separate runs; default as many as fit the memory.
+      allow_code: whether to run code that ``config`` refers to; as for a run.
 
     Returns:
       A :class:`Sweep`.
@@ -116,7 +121,7 @@ def sweep(
     """
     if cells_per_program is not None:
         checks.count("cells_per_program", cells_per_program, 1)
-    with plan(config, overrides, out, resume, overwrite) as planned:
+    with plan(config, overrides, out, resume, overwrite, allow_code) as planned:
         return execute(planned, quiet, cells_per_program)
 
 
@@ -126,12 +131,13 @@ def plan(
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    allow_code: bool = False,
 ) -> Plan:
     """Checks all cells of a sweep; locks ``out``, and clears it to overwrite it.
 
     Args and exceptions are those of :func:`sweep`.
     """
-    grid = load_grid(config, overrides)
+    grid = load_grid(config, overrides, Code(allow_code))
     folder = None if out is None else Path(out)
     if folder is None and (resume or overwrite):
         raise ValueError("out=None: resume and overwrite need the results folder")
@@ -153,7 +159,7 @@ def begin(planned: Plan) -> None:
     """Makes the folder of a planned sweep, if it is to have one, with its configuration."""
     if planned.folder is not None:
         planned.folder.mkdir(parents=True, exist_ok=True)
-        text = OmegaConf.to_yaml(OmegaConf.create(planned.grid.to_mapping()))
+        text = written(planned.grid.to_mapping())
         results.write_text(planned.folder / CONFIG, text)
 
 

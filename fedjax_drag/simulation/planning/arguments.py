@@ -91,6 +91,11 @@ def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack |
 def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
     """Refuses a loss that is not one number for each example."""
     logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
-    shape = jax.eval_shape(loss, logits, labels)
+    try:
+        shape = jax.eval_shape(loss, logits, labels)
+    except Exception as error:  # a user's loss may raise anything
+        allowed = f"logits [B, {num_classes}] and integer labels [B], and return one number for each"
+        raise ValueError(f"loss: must take {allowed}; it fails with {checks.first_line(error)}") from error
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
-        raise ValueError(f"loss: returns {shape} for two examples; must be floating, [2], one number for each")
+        returned = f"{shape.dtype}{list(shape.shape)}" if hasattr(shape, "dtype") else type(shape).__name__
+        raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")

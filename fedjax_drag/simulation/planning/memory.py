@@ -62,11 +62,11 @@ def _left_in(group: Path) -> float:
         return math.inf
 
 
-def check(programs: Iterable[tuple[Any, Any]], on_host: int, ways_out: Iterable[str]) -> None:
+def check(programs: Iterable[tuple[int, Any]], on_host: int, ways_out: Iterable[str]) -> None:
     """Refuses a run that does not fit the memory, and logs how much it needs.
 
     Args:
-      programs: compiled programs, each with those of its arguments that are on their devices already.
+      programs: what each needs (:func:`needed`), with those of its arguments that are on their devices already.
       on_host: bytes that the run keeps on the host.
       ways_out: settings that need less memory.
 
@@ -74,11 +74,11 @@ def check(programs: Iterable[tuple[Any, Any]], on_host: int, ways_out: Iterable[
       MemoryError: one line with the bytes needed, the bytes free and the ways out.
     """
     device, sharing, further = None, 1, 0
-    for program, present in programs:
+    for whole, present in programs:
         shards = [shard for leaf in jax.tree.leaves(present) for shard in leaf.addressable_shards]
         device = shards[0].device
         placed = sum(shard.data.nbytes for shard in shards if shard.device == device)
-        further = max(further, needed(program) - placed)
+        further = max(further, whole - placed)
         if device.platform == "cpu":
             sharing = len({shard.device for shard in shards})
     assert device is not None

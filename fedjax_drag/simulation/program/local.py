@@ -148,7 +148,7 @@ def local_pass(
             batch = batch._replace(real=counts)
         loss, gradient = jax.value_and_grad(loss_fn)(w, batch)
         grad_fn = functools.partial(_gradient, loss_fn, w, batch, gradient)
-        direction, carry = client.direction(grad_fn, w, carry, downlink, batch)
+        direction, carry = _stepped(client.direction(grad_fn, w, carry, downlink, batch), w, carry)
         if optimizer is not None:
             direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
             direction, trail = optimizer.update(direction, trail, w)
@@ -172,6 +172,22 @@ def local_pass(
         loss = total / num_steps
     aux = client.report(downlink, end.params, end.carry, num_steps * jnp.asarray(step_size))
     return LocalResult(Uplink(tree.subtract(end.params, downlink.start), aux), loss, jnp.asarray(num_steps, jnp.int32))
+
+
+def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:
+    """What ``direction`` has returned, checked while it is traced.
+
+    Raises:
+      ValueError: one line that says what it must return instead.
+    """
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise ValueError(
+            f"direction: returns a {type(returned).__name__}; must return (direction, carry), () for no carry"
+        )
+    direction, after = returned
+    tree.check_like("direction", direction, "the parameters", w)
+    tree.check_like("carry after a step", after, "the carry before", carry)
+    return direction, after
 
 
 def _gradient(loss_fn: LossFn, w: Params, batch: Batch, gradient: Params, at: Params, on: Batch) -> Params:

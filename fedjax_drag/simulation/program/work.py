@@ -15,6 +15,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from fedjax_drag import checks
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.program.clients_axis import Accumulator, Mapper, Walk
@@ -249,14 +250,18 @@ def model_functions(
       compute_dtype: of the forward and backward pass; parameters and logits stay in float32.
 
     Raises:
-      ValueError: in ``init``, if the module has another collection, such as running statistics.
+      ValueError: in ``init``, if the module fails, or has another collection, such as running statistics.
     """
 
     def narrow(leaf: jax.Array) -> jax.Array:
         return leaf.astype(compute_dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
     def init(key: PRNGKeyArray) -> Params:
-        variables = module.init(key, example)
+        try:
+            variables = module.init(key, example)
+        except Exception as error:  # a user's module may raise anything
+            what = f"fails for inputs {example.dtype}{list(example.shape)}"
+            raise ValueError(f"model={type(module).__name__}: {what}: {checks.first_line(error)}") from error
         if set(variables) != {"params"}:
             extra = ", ".join(sorted(set(variables) - {"params"}))
             raise ValueError(

@@ -458,6 +458,8 @@ def test_lists_are_checked_and_become_tuples(monkeypatch):
 
     monkeypatch.setitem(registry.TABLES, "aggregator", {"rule": rule})
     monkeypatch.setitem(registry.TABLES, "algorithm", {"from_aggregator": lambda aggregator: aggregator})
+    monkeypatch.delitem(registry.PARTS, "aggregator")
+    monkeypatch.delitem(registry.PARTS, "algorithm")
     assert resolve(load({"aggregator": "rule"})).aggregator.arguments == {"sizes": [1, 2]}
     assert build.method(resolve(load({}, ["aggregator={name: rule, sizes: [3]}"])), num_clients=40) == (3,)
     with pytest.raises(ValueError, match=r"aggregator.sizes=\['a'\]: must be a list, each entry an integer"):

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from fedjax_drag.experiment.config.loading import load, variants
 from fedjax_drag.experiment.figures import plotting
 from fedjax_drag.experiment.figures.labels import shared
+from fedjax_drag.experiment.figures.series import given_labels
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS
 
@@ -34,8 +35,8 @@ def labels(figure):
     return [text.get_text().split("  ")[0] for text in axes.texts]
 
 
-def draw(*folders):
-    return plotting.draw([run for folder in folders for run in results.read(folder)])
+def draw(*folders, **options):
+    return plotting.draw([run for folder in folders for run in results.read(folder)], **options)
 
 
 def test_image_is_readable_and_not_blank(write, tmp_path):
@@ -65,10 +66,7 @@ def test_runs_that_differ_by_seed_share_a_line_and_a_band(write):
 
 def test_runs_of_one_name_are_told_apart_by_what_differs(write):
     figure = draw(write("a"), write("b", "aggregator.c=0.5"), write("c", "aggregator=fedavg"))
-    first, second, third = labels(figure)
-    assert "aggregator.c=0.25" in first
-    assert "aggregator.c=0.5" in second
-    assert "aggregator=fedavg" in third
+    assert labels(figure) == ["drag, c=0.25", "drag, c=0.5", "fedavg"]
 
 
 def test_title_says_what_all_runs_share(write):
@@ -103,6 +101,66 @@ def test_labels_do_not_overlap(write):
     boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
     assert all(low.y1 <= high.y0 + 1 for low, high in itertools.pairwise(boxes))
     assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_eight_runs_have_their_names_below_and_the_axes_their_room(write):
+    rules = ("fedavg", "drag", "geometric_median", "median")
+    runs = [(rule, attack) for rule in rules for attack in ("sign_flip", "alie")]
+    adversary = "byzantine_fraction=0.25"
+    figure = draw(*[write(f"r{i}", f"aggregator={r}", f"attack={a}", adversary) for i, (r, a) in enumerate(runs)])
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert [text.get_text().split("  ")[0] for text in legend.get_texts()] == [f"{r}, {a}" for r, a in runs]
+    assert not axes.texts
+    assert len(axes.lines) == 8
+    assert axes.get_position().width > 0.8
+    box, below = legend.get_window_extent(), axes.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert 0 <= box.y0 < box.y1 < below.y0
+    assert below.height > 0.6 * 4.8 * figure.dpi
+
+
+def test_metric_is_any_column_with_one_number_for_each_evaluation(write, tmp_path, capsys):
+    a, b = write("a"), write("b", "aggregator=fedavg")
+    losses = [{"round": 10 * i, "test_accuracy": 0.5, "test_loss": 10.0**-i, "weight": [0.5, 0.5]} for i in (1, 2, 4)]
+    (a / METRICS).write_bytes(b"".join(map(metrics_file.line_of, losses)))
+    plotting.plot([a, b], tmp_path / "a.png", metric="test_loss")
+    assert f"{str(b)!r}: has no test_loss" in capsys.readouterr().err
+    (axes,) = draw(a, metric="test_loss").axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.1, 0.01, 0.0001])
+    assert (axes.get_ylabel(), axes.get_yscale()) == ("Test loss", "log")
+    for wrong in ("weight", "round", "loss"):
+        with pytest.raises(ValueError, match=f"metric='{wrong}': must be one of test_accuracy, test_loss$"):
+            plotting.plot([a, b], tmp_path / "wrong.png", metric=wrong)
+    assert not (tmp_path / "wrong.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["A", "B", "c=1"], ["A", "B", "c=1"]),
+        (["{folder}/one=A"], None),
+        (["A={folder}/one/", "B", "C"], ["A", "B", "C"]),
+        (["B={folder}/two"], ["drag", "B", "median"]),
+    ],
+)
+def test_labels_are_given_in_order_or_for_a_folder(write, tmp_path, given, told):
+    folders = [write("one"), write("two", "aggregator=fedavg"), write("three", "aggregator=median")]
+    names = [label.format(folder=tmp_path) for label in given]
+    if told is None:
+        with pytest.raises(ValueError, match=r"must be LABEL=DIR, or one for each of the 3 runs"):
+            given_labels(names, folders)
+    else:
+        assert labels(draw(*folders, given=given_labels(names, folders))) == told
+
+
+def test_a_label_of_one_seed_is_that_of_the_line(write):
+    folders = [write(f"s{seed}", f"seed={seed}") for seed in range(3)]
+    assert labels(draw(*folders, given=["ours", None, None], title="Mine")) == ["ours"]
+    assert labels(draw(*folders, given=["ours", "theirs", "ours"])) == ["ours", "theirs"]
+
+
+def test_title_is_what_was_asked_for(write):
+    assert draw(write("a"), title="Mine").texts[0].get_text() == "Mine"
 
 
 def test_strange_labels_and_values_are_drawn(write, tmp_path):

@@ -56,7 +56,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     """Writes a page, with next to nothing for plotly.js since that is long, and reads it."""
-    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "var Plotly;")
+    monkeypatch.setattr("fedjax_drag.experiment.report.page._LIBRARY", "page.js")
 
     def make(folder, **options):
         return Page(write(folder, tmp_path / "page.html", **({"with_skew": False} | options)))
@@ -78,6 +78,66 @@ def test_run_tells_figures_costs_setup_and_nothing_from_outside(page, tmp_path):
     for _, attributes in found.tags:
         assert not {"src", "srcset", "action"} & attributes.keys()
         assert attributes.get("href", "data:,") == "data:,"
+
+
+def test_header_tells_data_model_method_attack_and_what_was_overridden(page, tmp_path):
+    attacked = {"name": "study", "attack": "sign_flip", "byzantine_fraction": 0.3, "aggregator": "krum"}
+    for folder, title in (
+        ("study,aggregator=name-krum-m-2,attack=sign_flip", "study aggregator=krum-m-2, attack=sign_flip"),
+        ("elsewhere", "study elsewhere"),
+        ("study", "study"),
+    ):
+        found = page(write_run(tmp_path / folder, [0.2], config=attacked))
+        (heading,) = re.findall("<h1>(.*?)</h1>", found.source)
+        assert re.sub("<.*?>", "", heading) == title
+    facts = dict(re.findall("<div><dt>(.*?)</dt><dd>(.*?)</dd></div>", found.source))
+    assert facts["data"] == "handwritten digits (8x8)"
+    assert facts["partition"] == "IID split, 8 clients"
+    assert (facts["model"], facts["method"]) == ("mlp 8", "krum")
+    assert (facts["attack"], facts["malicious clients"]) == ("sign flip", "30%")
+
+
+def test_header_of_a_sweep_lists_attacks_and_their_share(page, tmp_path):
+    axes = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"]}
+    folder, _ = write_sweep(tmp_path / "matrix", axes, [[0.5]] * 4, {"byzantine_fraction": 0.25})
+    facts = dict(re.findall("<div><dt>(.*?)</dt><dd>(.*?)</dd></div>", page(folder).source))
+    assert facts["method"] == "fedavg; krum"
+    assert (facts["attack"], facts["malicious clients"]) == ("none; sign flip", "25%")
+
+
+def test_page_with_its_library_is_small(tmp_path):
+    rng = np.random.default_rng(0)
+    clients = {
+        "client_ids": [list(range(10))] * 200,
+        "malicious": [[1] * 3 + [0] * 7] * 200,
+        "cosine": rng.uniform(-1, 1, (200, 10)).tolist(),
+        "weight": rng.uniform(0, 1, (200, 10)).tolist(),
+    }
+    path = write(write_run(tmp_path / "run", [0.5] * 200, config={"rounds": 200}, **clients))
+    assert path.stat().st_size < 2_000_000
+    assert "plotly.js (cartesian - minified)" in path.read_text()
+
+
+def test_wall_clock_of_seeds_in_one_program_has_no_spread(page, tmp_path):
+    folder, grid = write_sweep(tmp_path / "seeds", {"step_size": [0.1, 0.2], "seed": [0, 1]}, [[0.5] * 3] * 4)
+    for point in grid.points:
+        (folder / "cells" / point.folder / results.SUMMARY).write_text(json.dumps({"seconds": 12.34}))
+    assert [row[-1] for row in page(folder).rows() if "2 done" in row] == ["12.3", "12.3"]
+
+
+def test_first_markers_are_whole_and_curves_stand_beside_small_maps_only(page, tmp_path):
+    def drawn(number):
+        columns = {"client_ids": [list(range(number))] * 3, "weight": np.arange(3 * number).reshape(3, number).tolist()}
+        return page(write_run(tmp_path / f"c{number}", [0.2, 0.3, 0.4], **columns))
+
+    small, large = drawn(4), drawn(60)
+    for found, paired in ((small, True), (large, False)):
+        curves, heat_map = (found.chart(f"weight in the aggregate{text}") for text in (":", " of each"))
+        assert (curves["layout"]["height"] == heat_map["layout"]["height"]) == paired
+        assert ('class="panels many pairs"' in found.source) == paired
+        line = curves["data"][-1]
+        assert line["cliponaxis"] is False
+        assert curves["layout"]["xaxis"]["range"][0] < line["x"][0]
 
 
 def test_target_is_chosen_from_what_half_of_the_lines_reach(page, tmp_path):
@@ -155,7 +215,7 @@ def test_clients_are_drawn_with_malicious_ones_first_and_expelled_ones_painted_o
     assert values["z"] == [[0.5, 0.5, None], [0.1] * 3, [0.3] * 3]
     assert chart["layout"]["yaxis"]["ticktext"] == ["\N{MULTIPLICATION X} 5", "1", "3"]
     assert gone["z"] == [[None, None, 1], [None] * 3, [None] * 3]
-    assert border["y"] == [0.5] * 3
+    assert (border["x"], border["y"]) == ([0.5, 1, 2, 3, 3.5], [0.5] * 5)  # from edge to edge
     benign = found.chart("correction coefficient alpha: mean")["data"][2]
     assert benign["y"] == pytest.approx([0.2] * 3)
     assert "marked \N{MULTIPLICATION X} and above the line: 5." in found.shown
@@ -173,7 +233,7 @@ def test_malicious_clients_that_change_are_marked_by_place_in_the_cohort(page, t
     values, border = found.chart("cosine with the reference of each client")["data"]
     assert values["z"] == [[-0.5, -0.1], [0.3, -0.3], [0.1, 0.5]]
     assert values["customdata"] == [[5, 1], [3, 3], [1, 5]]
-    assert border["y"] == [0.5, 1.5]
+    assert border["y"] == [0.5, 0.5, 1.5, 1.5]
 
 
 def test_skew_is_made_again_from_the_configuration_where_the_data_are(page, tmp_path):

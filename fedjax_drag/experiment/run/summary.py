@@ -1,63 +1,11 @@
-"""The progress of a run on standard error, and the table at its end."""
+"""The figures of a run for its summary, and the table at the end of runs."""
 
-import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
-
-SECONDS_BETWEEN_LINES = 30.0
-"""Least time between two lines where standard error is no terminal."""
 
 _TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-
-
-class Progress:
-    """A progress bar over a run's rounds on standard error; where that is no terminal, a line every half minute.
-
-    Args:
-      label: what is running.
-      num_rounds: rounds in the whole run.
-      start: rounds already done.
-      quiet: True for nothing at all, None for a bar only where standard error is a terminal.
-    """
-
-    def __init__(self, label: str, num_rounds: int, start: int = 0, quiet: bool | None = None):
-        timing = "[{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
-        layout = "{desc}{percentage:3.0f}%|{bar}| round {n_fmt}/{total_fmt} " + timing
-        disable = quiet or (quiet is None and not sys.stderr.isatty())
-        self._label = label
-        self._num_rounds = num_rounds
-        self._last_line = None if quiet or not disable else time.monotonic()  # None: no lines are written
-        self._compiled = False
-        style = {"unit": " rounds", "smoothing": 0, "dynamic_ncols": True, "bar_format": layout}
-        self._bar = tqdm(total=num_rounds, initial=start, desc=f"{label} (compiling)", disable=disable, **style)
-
-    def update(self, round_number: int, metrics: Mapping[str, Any]) -> None:
-        """Moves the bar to an evaluated round; without a bar, writes a line if the last one is half a minute old."""
-        accuracy = f"accuracy {float(metrics['test_accuracy']):.1%}"
-        if self._last_line is not None and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            print(f"{self._label}: round {round_number}/{self._num_rounds}, {accuracy}", file=sys.stderr, flush=True)
-        if not self._compiled:  # compilation says nothing about the speed of later rounds
-            self._compiled = True
-            self._bar.unpause()
-            self._bar.initial = round_number
-        self._bar.set_description(self._label, refresh=False)
-        self._bar.set_postfix_str(accuracy, refresh=False)
-        self._bar.update(round_number - self._bar.n)
-        self._bar.refresh()
-
-    def note(self, text: str) -> None:
-        """Shows a line above the bar, where there is one."""
-        if not self._bar.disable:
-            self._bar.write(f"{self._label}: {text}", file=sys.stderr)
-
-    def close(self) -> None:
-        """Closes the bar."""
-        self._bar.close()
 
 
 def summary(history: Mapping[str, np.ndarray], seconds: float, compile_seconds: float | None) -> dict[str, Any]:

@@ -1,0 +1,213 @@
+"""Builders that are not in the registry: of Python objects, of code that a configuration refers to, of other packages.
+
+Code that a configuration refers to is loaded by :class:`Code` and nowhere else.
+"""
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from fedjax_drag.experiment.config.own import PYTHON, OwnName, is_reference, place_and_name
+
+Builder = Callable[..., Any]
+
+ENTRY_POINTS: Mapping[str, str] = {
+    "data": "datasets",
+    "partition": "partitions",
+    "model": "models",
+    "algorithm": "algorithms",
+    "aggregator": "aggregators",
+    "client": "clients",
+    "root_client": "clients",
+    "local_optimizer": "local_optimizers",
+    "loss": "losses",
+    "augmentation": "augmentations",
+    "attack": "attacks",
+    "optimizer": "optimizers",
+    "schedule": "schedules",
+}
+"""By table of the registry, the last part of the entry points' group: ``fedjax_drag.aggregators`` and so on."""
+
+_OF_FILE = "own_code_"
+"""Beginning of the names of modules that are files which a configuration refers to."""
+
+_FUNCTIONS = ("loss", "augmentation", "schedule")
+"""Tables whose parts are themselves functions."""
+
+
+class Code(NamedTuple):
+    """What code a configuration may refer to.
+
+    Attributes:
+      everything: whether all that it refers to is loaded.
+      trusted: references that are loaded in any case: those that overrides have.
+    """
+
+    everything: bool = False
+    trusted: Collection[str] = ()
+
+
+def own_builder(where: str, name: str, code: Code | None, table: str, has_arguments: bool) -> Builder | None:
+    """The builder of a part of the user's own.
+
+    Args:
+      where: dotted key of the component, for errors.
+      name: of the component.
+      code: what may be loaded; None to load nothing.
+      table: the registry's table that the component belongs to.
+      has_arguments: whether the configuration gives arguments to it.
+
+    Returns:
+      Makes the part; None for code when nothing is to be loaded.
+
+    Raises:
+      ValueError: the code may not be loaded, or cannot be.
+    """
+    if isinstance(name, OwnName):
+        part = name.part
+    elif name.startswith(PYTHON):
+        if code is None:
+            return None
+        raise ValueError(
+            f"{where}.name={name!r}: was given as a Python object; must be given as one again, from Python"
+        )
+    elif code is None:
+        return None
+    elif code.everything or name in code.trusted:
+        part = _load(where, name)
+    else:
+        remedy = "--allow-code (in Python allow_code=True), or be named by an override"
+        raise ValueError(
+            f"{where}.name={name!r}: is code that this configuration would run; must be allowed by {remedy}"
+        )
+    is_part = table in _FUNCTIONS and callable(part) and not has_arguments and _needs_arguments(part)
+    return part if _makes_parts(part) and not is_part else functools.partial(_itself, part)
+
+
+def is_own(name: str) -> bool:
+    """Whether a component's name stands for a part of the user's own."""
+    return name.startswith(PYTHON) or is_reference(name)
+
+
+class Installed(Mapping[str, Builder]):
+    """Builders of one kind that installed packages offer by an entry point; each is imported when it is looked up."""
+
+    def __init__(self, table: str, taken: Collection[str] = ()) -> None:
+        found = installed_points(ENTRY_POINTS[table])
+        self._points = {name: point for name, point in found.items() if name not in taken}
+
+    def __getitem__(self, name: str) -> Builder:
+        point = self._points[name]
+        try:
+            return point.load()
+        except Exception as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ValueError(f"{name!r} of {point.value}: cannot be imported: {reason}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._points)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+
+def checksums(references: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the files that references name, by path; of modules none, since finding one may import others."""
+    paths = {place_and_name(reference)[0] for reference in references}
+    files = [path for path in sorted(paths) if path.endswith(".py") and Path(path).is_file()]
+    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files}
+
+
+def modules_of_files() -> list[ModuleType]:
+    """Modules that references to files have loaded; other processes cannot import them by name."""
+    return [module for name, module in sys.modules.items() if name.startswith(_OF_FILE)]
+
+
+@functools.cache
+def installed_points(kind: str) -> dict[str, EntryPoint]:
+    """Entry points of the group of a kind, by name."""
+    return {point.name: point for point in entry_points(group=f"fedjax_drag.{kind}")}
+
+
+def _load(where: str, reference: str) -> Any:
+    """What a reference names.
+
+    Raises:
+      ValueError: there is no such file, module or name, or it cannot be run.
+    """
+    place, name = place_and_name(reference)
+    module = _module_of_file(where, place) if place.endswith(".py") else _imported(where, place)
+    part = module
+    for attribute in name.split("."):
+        part = getattr(part, attribute, None)
+    if part is None:
+        there = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        raise ValueError(
+            f"{where}.name={name!r}: must be one of those in {place}: {', '.join(there) or 'there is none'}"
+        )
+    return part
+
+
+def _imported(where: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise ValueError(f"{where}: module {name!r} cannot be imported: {_reason(error)}") from error
+
+
+def _module_of_file(where: str, place: str) -> ModuleType:
+    path = Path(place).absolute()
+    if not path.is_file():
+        raise ValueError(f"{where}.path={place!r}: must be a Python file; there is none in {str(Path.cwd())!r}")
+    content = path.read_bytes()
+    try:
+        return _run_once(path, hashlib.sha256(content).hexdigest())
+    except Exception as error:
+        raise ValueError(f"{where}.path={place!r}: cannot be run: {_reason(error, str(path))}") from error
+
+
+@functools.lru_cache(maxsize=64)
+def _run_once(path: Path, checksum: str) -> ModuleType:
+    """The module of a file, run once for all cells of a sweep; a changed file is another module."""
+    spec = importlib.util.spec_from_file_location(f"{_OF_FILE}{path.stem}_{checksum[:8]}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses, and so Flax modules, look their types up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
+def _reason(error: Exception, path: str = "") -> str:
+    """An exception in one line, with the line of the user's file."""
+    text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"line {lines[-1]}: {text}" if lines else text
+
+
+def _makes_parts(value: Any) -> bool:
+    """Whether a value makes a part when it is called: a function or a class, and no part that can be called."""
+    return inspect.isroutine(value) or inspect.isclass(value) or isinstance(value, functools.partial)
+
+
+def _needs_arguments(function: Builder) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+
+
+def _itself(part: Any, /) -> Any:
+    """The builder of a part that is there already."""
+    return part

@@ -1,0 +1,24 @@
+"""Names of rules, algorithms and attacks, which are tuples of functions: those of the functions that made them."""
+
+from typing import Any, TypeVar
+
+Part = TypeVar("Part")
+
+
+def name_of(function: Any) -> str:
+    """The name of the function in which another is defined, such as ``drag`` of ``drag.<locals>.apply``."""
+    path = getattr(function, "__qualname__", type(function).__name__)
+    return path.split(".<locals>.")[-2:][0].rpartition(".")[2]
+
+
+def named(name: str, part: Part) -> Part:
+    """A rule, an algorithm or an attack that a helper has made, with the name that it is to have.
+
+    Args:
+      name: of the function that called the helper.
+      part: an :class:`~fedjax_drag.types.Aggregator`, :class:`~fedjax_drag.types.Algorithm` or
+        :class:`~fedjax_drag.types.Attack`.
+    """
+    found = (getattr(part, field, None) for field in ("apply", "aggregate", "forge"))
+    next(function for function in found if function is not None).__qualname__ = name
+    return part

@@ -1,0 +1,272 @@
+"""Identical runs in one process are compiled once, and give what they would give alone."""
+
+import dataclasses
+import gc
+import json
+import subprocess
+import sys
+import threading
+import weakref
+
+import chex
+import jax
+import jax.monitoring
+import numpy as np
+import pytest
+from tiny import DRAG, TINY
+
+import fedjax_drag as fd
+from fedjax_drag.simulation.devices import program_cache
+
+EVENTS = []
+jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: EVENTS.append(name.rpartition("/")[2]))
+STEPS = {"jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration"}
+SCALE = 1.0
+
+
+@pytest.fixture
+def spent():
+    """The steps of a compilation that JAX took in a function."""
+
+    def during(function):
+        EVENTS.clear()
+        result = function()
+        return result, set(EVENTS) & {
+            "jaxpr_trace_duration",
+            "jaxpr_to_mlir_module_duration",
+            "backend_compile_duration",
+        }
+
+    return during
+
+
+@pytest.fixture
+def call(settings):
+    """A short run whose parts are built anew."""
+
+    def calling(initial=None, callbacks=(), **changes):
+        rule = fd.algorithms.from_aggregator(fd.aggregators.drag(c=0.25, alpha=0.25))
+        asked = settings(algorithm=rule, clients_axis="map") | changes
+        return fd.simulate(initial=initial, callbacks=callbacks, **asked)
+
+    return calling
+
+
+def alone(function):
+    """The same in a process that keeps nothing."""
+    fd.simulation.clear_cache()
+    return function()
+
+
+def assert_same(one, other):
+    chex.assert_trees_all_equal(one.state, other.state)
+    assert one.history.keys() == other.history.keys()
+    for name in one.history.keys() - {"client_seconds"}:
+        np.testing.assert_array_equal(one.history[name], other.history[name], err_msg=name)
+    assert (one.cost, one.diverged_at) == (other.cost, other.diverged_at)
+
+
+def test_an_identical_call_neither_traces_nor_compiles(call, digits, spent):
+    first, steps = spent(call)
+    assert len(steps) == 3
+    second, steps = spent(call)
+    assert steps == set()
+    assert_same(first, second)
+    halves = dataclasses.replace(digits, counts=np.maximum(digits.counts // 2, 4))
+    changes = {"num_rounds": 5, "eval_every": 2, "rounds_per_compile": 3, "seed": 3, "data": halves}
+    result, steps = spent(lambda: call(**changes))
+    assert steps == set()
+    assert_same(result, alone(lambda: call(**changes)))
+
+
+def test_a_resumed_run_uses_the_same_programs_and_no_buffer_twice(call, spent):
+    half = call(num_rounds=3)
+    kept = jax.tree.map(np.asarray, half.state)
+    whole = call(initial=half.state)
+    again, steps = spent(lambda: call(initial=half.state))
+    assert steps == set()
+    assert_same(whole, again)
+    chex.assert_trees_all_equal(half.state, kept)
+    chex.assert_trees_all_equal(whole.params, alone(call).params)
+
+
+@pytest.mark.thorough
+def test_clients_are_timed_once(call, spent):
+    call()
+    first, _ = spent(lambda: call(time_clients=True))
+    second, steps = spent(lambda: call(time_clients=True))
+    assert steps == set()
+    assert first.seconds_per_step == second.seconds_per_step > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("changes", [{"mesh": "cores", "cohort_size": 6}, {"client_state": "host"}], ids=str)
+def test_devices_and_state_on_the_host(call, spent, changes):
+    def scaffold(**more):
+        return call(algorithm=fd.algorithms.scaffold(12), **changes, **more)
+
+    first, _ = spent(scaffold)
+    second, steps = spent(scaffold)
+    assert steps == set()
+    assert_same(first, second)
+    assert_same(scaffold(seed=1), alone(lambda: scaffold(seed=1)))
+
+
+def scaled(by):
+    return lambda logits, labels: by * fd.losses.cross_entropy()(logits, labels)
+
+
+def scaled_by_global(logits, labels):
+    return SCALE * fd.losses.cross_entropy()(logits, labels)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("change", ["loss", "step", "statistics", "type", "precision"])
+def test_a_changed_constant_is_another_program(call, digits, change):
+    def changed():
+        floats = [part._replace(x=np.float32(part.x)) for part in (digits.train, digits.test)]
+        data = {
+            "statistics": {"data": dataclasses.replace(digits, mean=(0.5,), std=(0.25,))},
+            "type": {"data": dataclasses.replace(digits, train=floats[0], test=floats[1])},
+            "step": {"step_size": 0.2},
+            "precision": {"loss": scaled(1.0), "compute_dtype": "bfloat16"},
+            "loss": {"loss": scaled(2.0)},
+        }
+        return call(**{"loss": scaled(1.0)} | data[change])
+
+    before = call(loss=scaled(1.0))
+    after = changed()
+    assert_same(after, alone(changed))
+    assert not np.array_equal(before.params["Dense_0"]["kernel"], after.params["Dense_0"]["kernel"])
+    assert_same(before, call(loss=scaled(1.0)))
+
+
+def test_a_changed_global_is_seen(call, monkeypatch, spent):
+    first = call(loss=scaled_by_global)
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    second = call(loss=scaled_by_global)
+    monkeypatch.setitem(globals(), "SCALE", 1.0)
+    third, steps = spent(lambda: call(loss=scaled_by_global))
+    assert steps == set()
+    assert_same(first, third)
+    assert first.history["test_loss"][-1] < second.history["test_loss"][-1]
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert_same(second, alone(lambda: call(loss=scaled_by_global)))
+
+
+def test_what_cannot_be_read_is_traced_but_not_compiled(call, spent):
+    def opaque(by):
+        values = iter([by])
+        factor = next(values)
+        return lambda logits, labels, _=values: factor * fd.losses.cross_entropy()(logits, labels)
+
+    first = call(loss=opaque(1.0))
+    second, steps = spent(lambda: call(loss=opaque(1.0)))
+    assert steps == {"jaxpr_trace_duration", "jaxpr_to_mlir_module_duration"}
+    assert_same(first, second)
+    _, steps = spent(lambda: call(loss=opaque(2.0)))
+    assert "backend_compile_duration" in steps
+
+
+@pytest.mark.thorough
+def test_every_run_calls_its_own_functions(call):
+    def listening():
+        heard = []
+
+        def loss(logits, labels):
+            jax.debug.callback(lambda x: heard.append(float(x)), logits.sum())
+            return fd.losses.cross_entropy()(logits, labels)
+
+        call(loss=loss, num_rounds=3)
+        jax.effects_barrier()
+        return heard
+
+    one, other = listening(), listening()
+    assert one
+    assert sorted(one) == sorted(other)
+
+
+def test_no_data_are_kept(call, digits):
+    copied = dataclasses.replace(digits, train=jax.tree.map(np.copy, digits.train))
+    images = weakref.ref(copied.train.x)
+    call(data=copied)
+    del copied
+    gc.collect()
+    assert images() is None
+
+
+@pytest.mark.thorough
+def test_the_number_of_runs_is_bounded(call, monkeypatch):
+    monkeypatch.setattr(program_cache, "runs", program_cache.Recent(2))
+    for width in (2, 3, 4):
+        call(model=fd.models.mlp(10, hidden=(width,)), num_rounds=1)
+    assert len(program_cache.runs) == 2
+    assert program_cache.RUNS <= 16
+    fd.simulation.clear_cache()
+    assert len(program_cache.runs) == 0
+
+
+@pytest.mark.thorough
+def test_the_configuration_of_jax_is_a_part_of_the_name(call, spent):
+    call(num_rounds=1)
+    with jax.debug_nans(True):
+        _, steps = spent(lambda: call(num_rounds=1))
+    assert steps
+
+
+@pytest.mark.thorough
+def test_a_run_under_another_configuration_than_prepared_is_not_kept(settings, fedavg):
+    simulation = fd.simulation.prepare(fedavg, **settings(num_rounds=1))
+    with jax.default_matmul_precision("highest"):
+        simulation.run()
+    assert len(program_cache.runs) == 0
+
+
+@pytest.mark.thorough
+def test_threads_may_run_at_once(call):
+    expected, found = call(), []
+    fd.simulation.clear_cache()
+    threads = [threading.Thread(target=lambda: found.append(call())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    for result in found:
+        assert_same(result, expected)
+
+
+@pytest.mark.thorough
+def test_configurations_share_programs_too(spent):
+    configuration = TINY | DRAG | {"clients_axis": "map"}
+    first, _ = spent(lambda: fd.run(configuration))
+    second, steps = spent(lambda: fd.run(configuration))
+    assert "backend_compile_duration" not in steps
+    assert_same(first, second)
+
+
+SCRIPT = """
+import json, jax, fedjax_drag as fd
+events = []
+jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))
+data = fd.data.partition.iid(fd.data.load("digits"), 8)
+rule = fd.algorithms.from_aggregator(fd.aggregators.fedavg())
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+fd.simulate(rule, model=fd.models.mlp(10, hidden=(3,)), data=data, num_rounds=2, cohort_size=4, local_steps=1,
+            batch_size=4, step_size=0.1)
+print(json.dumps([events.count("cache_hits"), events.count("cache_misses")]))
+"""
+
+
+@pytest.mark.thorough
+def test_other_processes_use_the_persistent_cache_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    counts = []
+    for _ in range(2):
+        ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+        counts.append(json.loads(ran.stdout.splitlines()[-1]))
+    (_, compiled), (read, missed) = counts
+    assert compiled >= 4
+    assert read >= 4
+    assert missed == 0
