@@ -269,7 +269,7 @@ def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     """Checks every argument, places the data and traces the run.
 
     It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps (see
-    :class:`~fedjax_drag.simulation.settings.Execution`), and that an attack of your own is called once with random
+    :class:`~fedjax_drag.simulation.settings.Execution`), and that an attack of your own is called once with made-up
     messages, to verify that those of benign clients come back bit for bit.
 
     Args:

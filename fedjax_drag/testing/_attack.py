@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.attacks._forgery import KNOWLEDGE, changed, forged, names_of, random_like, unlike
+from fedjax_drag.attacks._forgery import KNOWLEDGE, changed, forged, names_of, unlike, varied_like
 from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
 from fedjax_drag.types import Attack, Batch, Params, Uplink
 
@@ -42,7 +42,7 @@ class _Bench:
     @functools.cached_property
     def uplink(self) -> Uplink:
         """What the clients honestly send."""
-        return random_like(jax.random.key(1), self.like)
+        return varied_like(self.like)
 
     @functools.cached_property
     def forge(self) -> Callable[..., Any]:
@@ -65,7 +65,7 @@ def check_attack(
 ) -> None:
     """Checks the behaviour of an attack that simulations rely on.
 
-    The attack is called with random messages and a random mini-batch. Its strength is not checked, but that it changes
+    The attack is called with made-up messages and a random mini-batch. Its strength is not checked, but that it changes
     nothing of benign clients, keeps shapes, is pure, works under ``jit``, ``scan`` and ``vmap``, and in a cohort of
     which nobody or everybody is malicious.
 

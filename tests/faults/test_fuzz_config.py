@@ -21,6 +21,8 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import planning, run
 from fedjax_drag.experiment.sweep import sweep
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* not given. takes .*:UserWarning")  # errors are looked for
+
 SMALL = TINY | SYNTHETIC | {"rounds": 2}
 ODD = (
     *(0, 1, -1, 2, 3, 7, 10**4, 10**9, 2**31 - 1, 2**31, 2**63, 10**18, 10**30, -(10**18)),

@@ -31,7 +31,7 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
 def check_benign(settings: Settings, programs: Programs, federation: Federation, key: Any, state: RunState) -> None:
     """Refuses an attack from outside the package that changes what benign clients send.
 
-    It runs on random messages in the shapes of the run, once for each attack and shapes; the run's own programs do not
+    It runs on made-up messages in the shapes of the run, once for each attack and shapes; the run's own programs do not
     change.
 
     Args:
