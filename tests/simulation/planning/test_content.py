@@ -18,7 +18,9 @@ from fedjax_drag.simulation.planning.content import read
 FACTOR = 2.0
 
 
-@pytest.mark.parametrize("case", [*cases.AGGREGATORS, *cases.CLIENTS, *cases.ALGORITHMS, *cases.ATTACKS], ids=lambda case: case.label)
+@pytest.mark.parametrize(
+    "case", [*cases.AGGREGATORS, *cases.CLIENTS, *cases.ALGORITHMS, *cases.ATTACKS], ids=lambda case: case.label
+)
 def test_every_part_of_the_package_that_is_built_anew_is_the_same(case):
     assert read(case.build()) is not None
     assert read(case.build()) == read(case.build())
