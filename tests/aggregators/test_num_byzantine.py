@@ -25,6 +25,7 @@ TOLD = {"krum": krum, "multi_krum": multi_krum, "bulyan": bulyan, "nnm": lambda 
 
 
 @pytest.mark.parametrize("name", TOLD)
+@pytest.mark.sample(1)
 def test_a_rule_without_a_number_is_told_it_or_asks_for_it(name):
     params, deltas = as_tree(jnp.zeros(SIZE)), as_tree(draw())
     given, asked = TOLD[name](1), TOLD[name]()
@@ -43,6 +44,7 @@ def test_a_number_below_the_simulations_is_warned_of():
         rule.apply(params, deltas, rule.init(params), num_byzantine=2)
 
 
+@pytest.mark.thorough
 def test_wrapped_rules_are_told_through_their_wrappers():
     params, deltas = as_tree(jnp.zeros(SIZE)), as_tree(draw())
     for build in (lambda *f: bucketing(nnm(krum(*f), *f), 1), lambda *f: rescaled_mean(bulyan(*f))):
@@ -52,6 +54,7 @@ def test_wrapped_rules_are_told_through_their_wrappers():
         chex.assert_trees_all_equal(told, given.apply(params, deltas, given.init(params), **key))
 
 
+@pytest.mark.thorough
 def test_the_numbers_of_a_bucketed_rule_count_buckets():
     params, deltas, rule = as_tree(jnp.zeros(SIZE)), as_tree(draw()), bucketing(krum(1))
     rule.apply(params, deltas, rule.init(params), key=jax.random.key(0), num_byzantine=3)  # warns of nothing

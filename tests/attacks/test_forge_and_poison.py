@@ -71,6 +71,7 @@ def test_an_attack_acts_somewhere(case):
 @pytest.mark.parametrize(
     "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.thorough)], ids=["float32", "bfloat16"]
 )
+@pytest.mark.sample(3)
 def test_benign_rows_keep_every_bit(case, dtype):
     """Negative zero, the smallest numbers and what is not finite included."""
     odd = jnp.array([-0.0, 1e-40, np.nan, -np.inf], dtype)

@@ -213,6 +213,7 @@ def test_without_observed_or_malicious_clients_all_stay_honest(name, knowledge):
 
 
 @pytest.mark.parametrize(("name", "knowledge"), [entry for entry in ENTRIES if entry[0].startswith("min")])
+@pytest.mark.sample(2)
 def test_a_push_reaches_its_bound_and_does_not_exceed_it(name, knowledge):
     attack, holds = forger(name, knowledge), BOUNDS[name.split("-")[0]][2]
     for number in range(2, COHORT - 1):

@@ -67,6 +67,7 @@ def test_protocol(case, dtype):
 
 
 @parametrize(ALGORITHMS)
+@pytest.mark.sample(3)
 def test_order_of_clients_does_not_matter(case):
     """Per-client state follows the client, not its place."""
     for x, y in zip(*(jax.tree.leaves(play(case, order=o)[0]) for o in (None, np.array([4, 2, 0, 3, 1]))), strict=True):

@@ -64,6 +64,7 @@ def inverse_norm_as_sums():
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("build", [inverse_norm, inverse_norm_as_weights, inverse_norm_as_sums])
+@pytest.mark.thorough
 def test_a_rule_written_with_the_public_helpers_passes(build):
     check_aggregator(build())
 

@@ -68,6 +68,7 @@ def test_value_and_gradients(shape, padding):
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize("padding", ["SAME", pytest.param("VALID", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.thorough
 def test_vmap(axes, padding, shape):
     x, kernel = arrays(shape, lead=(3,))
     args = [a if axis == 0 else a[0] for a, axis in zip((x, kernel), axes, strict=True)]

@@ -51,6 +51,7 @@ def test_shapes_and_parameter_count(model, input_shape, count):
         for name, model in MODELS.items()
     ],
 )
+@pytest.mark.thorough
 def test_a_few_steps_fit_a_batch(model):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(8, 16, 16, 1)), jnp.float32)

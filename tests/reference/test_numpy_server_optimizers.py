@@ -61,6 +61,7 @@ ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad", "adam", "yogi", "adagrad")
 
 @pytest.mark.parametrize("S", [pytest.param(3, marks=pytest.mark.thorough), 10])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=("-" in name) * [pytest.mark.thorough]) for name in PAIRS])
+@pytest.mark.sample(4)
 def test_agrees_with_its_twin(name, S):
     """Three rounds; with clients missing, a round in which nobody counts is no step of the optimiser."""
     twins.duel(PAIRS[name], S)

@@ -33,6 +33,7 @@ def test_rules_are_told_the_number_of_malicious_clients(build, settings):
     chex.assert_trees_all_equal(run(build(), settings).params, run(build(2), settings).params)
 
 
+@pytest.mark.thorough
 def test_an_honest_federation_has_none(settings):
     """Multi-Krum is then the mean."""
     rule = fd.algorithms.from_aggregator(aggregators.multi_krum())

@@ -141,6 +141,7 @@ def test_a_changed_constant_is_another_program(call, digits, change):
     assert_same(before, call(loss=scaled(1.0)))
 
 
+@pytest.mark.thorough
 def test_a_changed_global_is_seen(call, monkeypatch, spent):
     first = call(loss=scaled_by_global)
     monkeypatch.setitem(globals(), "SCALE", 2.0)

@@ -122,6 +122,7 @@ def times_run(folder):
     return len((folder / "ran").read_text()) if (folder / "ran").exists() else 0
 
 
+@pytest.mark.thorough
 def test_an_object_is_the_part_itself():
     twice = {**SHORT, "aggregator": doubled()}
     config = load_experiment(twice).config
