@@ -180,6 +180,7 @@ def test_median_of_each_coordinate(G):
 
 @bounded
 @given(cohorts, vectors)
+@pytest.mark.thorough
 def test_the_update_is_the_weighted_sum_where_the_weights_are_coefficients(G, root):
     extra = {"root_delta": {"w": root}}
     for name, hyper, static in (*RULES, ("fltrust", {}, {})):

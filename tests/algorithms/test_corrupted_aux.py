@@ -241,6 +241,7 @@ def test_every_method_with_a_message_documents_its_protection():
 @pytest.mark.sample(2)
 @parametrize(SPEAKING, slow=lambda case: case.label in ("feddc", "taco"))
 @pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.thorough
 def test_a_finite_message_has_the_documented_effect(case, factor):
     params, state = PROMISES[case.builder.__name__](guarded(case), factor)
     assert np.isfinite(flatten(params)).all()

@@ -83,6 +83,7 @@ def test_benign_rows_keep_every_bit(case, dtype):
 
 
 @parametrize(FORGING, slow=is_variation)
+@pytest.mark.sample(6)
 def test_malicious_rows_change_in_the_forged_halves_only(case):
     message = uplink()
     forged = compiled(case, message, round=jnp.int32(3), weather="rain")
@@ -102,6 +103,7 @@ def test_same_key_same_bits(case):
 
 
 @parametrize(FORGING, slow=is_variation)
+@pytest.mark.sample(3)
 def test_a_forged_message_depends_on_the_client_id_and_not_on_the_position(case):
     order = np.array([3, 5, 0, 4, 2, 1])
     message = uplink()

@@ -126,6 +126,7 @@ def observed(G, malicious, knowledge):
 
 @pytest.mark.sample(6)
 @forgers(ENTRIES)
+@pytest.mark.sample(3)
 def test_agrees_with_its_twin_and_is_one_program_for_every_number_of_malicious_clients(name, knowledge):
     attack, twin = forger(name, knowledge), FORGERS[name][2]
     for number in range(2, COHORT - 1):
@@ -280,6 +281,7 @@ def test_gaussian_noise_has_its_standard_deviation_and_is_independent():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.sample(1)
 def test_additive_noise_is_the_same_noise_on_the_honest_message(dtype):
     honest = message(jnp.asarray(messages(0), dtype))
     ids = np.random.default_rng(0).permutation(30)[:COHORT]

@@ -169,6 +169,7 @@ def test_one_compilation_serves_all_rounds(case):
 @parametrize(
     [case for case in AGGREGATORS if not case.sweeps], slow=lambda case: case.label not in FEW, fast=in_fast_tier
 )
+@pytest.mark.sample(1)
 def test_scan_over_rounds_equals_a_loop(case):
     """The others are scanned in the next test."""
     rule, apply = compiled(case)
@@ -270,6 +271,7 @@ DROPPABLE = [case for case in AGGREGATORS if not case.keyed and case.smallest <=
     "junk",
     ["nan", *(pytest.param(junk, marks=pytest.mark.slow) for junk in ("masked", "inf", "one-entry"))],
 )
+@pytest.mark.sample(2)
 def test_absent_and_rejected_rows_count_as_dropped(case, junk):
     """Two rounds; the rows that are there must act as a smaller cohort would."""
     mask, state, smaller = {}, None, None
@@ -325,6 +327,7 @@ def test_a_round_without_a_usable_delta_changes_nothing(case, reason):
 
 
 @parametrize(AGGREGATORS, slow=lambda case: case.label not in FEW, fast=in_fast_tier)
+@pytest.mark.sample(1)
 def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
     rule = case.build()
     params, G = nested_params(), np.full_like(matrix(), np.nan)
@@ -475,6 +478,7 @@ def test_as_many_attackers_as_it_tolerates_send_long_deltas(case, magnitude):
 
 
 @parametrize(AGGREGATORS, slow=lambda case: case.label not in ("drag", "median"))
+@pytest.mark.sample(1)
 def test_gradients_are_finite(case):
     """Attacks are optimised through rules."""
     rule, _ = compiled(case)

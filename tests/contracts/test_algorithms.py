@@ -81,6 +81,7 @@ def test_same_inputs_same_bits(case):
 
 
 @parametrize(ALGORITHMS, fast=lambda case: case.label in ("scaffold", "fednova"))
+@pytest.mark.sample(1)
 def test_a_lost_client_counts_as_absent(case):
     """The others move parameters and state as they would without it."""
     method, params, extra = case.build(), nested_params(), extras(COHORT)

@@ -100,6 +100,7 @@ def assert_close(a, b):
 
 @parametrize(SUMMING, fast=in_fast_tier)
 @pytest.mark.parametrize("trouble", ["none", "some absent, some not finite", "huge and tiny"])
+@pytest.mark.sample(2)
 def test_chunks_equal_the_stack(case, trouble):
     """Three rounds, in the first of which a rule may need a first pass."""
     rule, whole, chunks = compiled(case)
@@ -168,6 +169,7 @@ def test_chunks_without_a_usable_delta_change_nothing(case):
 
 
 @parametrize([case for case in SUMMING if case.label in ("fedavg", "drag")])
+@pytest.mark.sample(1)
 def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
     rule, G = case.build(), matrix(0)
     G[3] = np.nan

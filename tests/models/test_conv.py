@@ -59,6 +59,7 @@ def both(convolve, padding):
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.sample(2)
 def test_value_and_gradients(shape, padding):
     x, kernel = arrays(shape)
     close(jax.jit(both(conv2d, padding))(x, kernel), both(reference, padding)(x, kernel))

@@ -104,6 +104,7 @@ SIZES = [seldom(name, S, unless=S == 10) for name in PAIRS for S in COHORTS if n
 
 
 @pytest.mark.parametrize(("name", "S"), SIZES)
+@pytest.mark.sample(8)
 def test_agrees_with_its_twin(name, S):
     """Three rounds of every kind of input."""
     if PAIRS[name].smallest > S:

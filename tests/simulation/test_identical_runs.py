@@ -155,6 +155,7 @@ def test_a_changed_global_is_seen(call, monkeypatch, spent):
     assert_same(second, alone(lambda: call(loss=scaled_by_global)))
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_read_is_traced_but_not_compiled(call, spent):
     def opaque(by):
         values = iter([by])
