@@ -159,14 +159,15 @@ def _builder(table: str, where: str, component: Component, code: Code | None) ->
     name = component.name
     if is_own(name):
         return own_builder(where, name, code, table, bool(component.arguments))
-    if name not in TABLES[table] and name in (installed := Installed(table)):
-        return installed[name]
-    _check_name(where, name, TABLES[table])
-    return TABLES[table][name]
+    if name in TABLES[table]:
+        return TABLES[table][name]
+    installed = Installed(table)
+    _check_name(where, name, [*TABLES[table], *installed])
+    return installed[name]
 
 
-def _check_name(where: str, name: str, builders: Mapping[str, Any]) -> None:
-    """Refuses a name that is not in the table, and names the key under which it would be."""
+def _check_name(where: str, name: str, builders: Sequence[str]) -> None:
+    """Refuses a name that no builder has, and names the key under which it would be one."""
     if name in builders:
         return
     keys = [key for key in COMPONENTS if name in TABLES[key]]
