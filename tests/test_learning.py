@@ -60,7 +60,7 @@ def test_scaffold_learns(train):
     assert train(fd.algorithms.scaffold(20)).history["test_accuracy"][-1] > 0.85
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack", ["sign_flip", *(pytest.param(a, marks=pytest.mark.slow) for a in ("scale_noise", "label_flip"))]
 )

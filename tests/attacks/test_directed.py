@@ -232,7 +232,7 @@ def test_optimised_stays_within_its_budget(name, objective):
 LENGTHS = np.arange(1, 17) / 16
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "objective"),
     [

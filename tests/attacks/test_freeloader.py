@@ -91,7 +91,7 @@ def test_honest_messages_do_not_change():
 
 @pytest.mark.thorough
 def test_without_malicious_clients_it_is_the_run_without_attack():
-    (lazy, after), (plain, expected) = run(attack=ATTACK), run()
+    (lazy, after), (plain, expected) = run(attack=ATTACK, byzantine_fraction=0.0), run()
     assert after.tobytes() == expected.tobytes()
     assert lazy.history["sent"].tobytes() == plain.history["sent"].tobytes()
 

@@ -84,12 +84,12 @@ def test_misuse_is_one_line_with_status_2_before_anything_is_written(command, ti
 def test_run_with_components_inside_components(command, tiny_file, tmp_path):
     """Overridden by dots, written out whole, and refused to go on otherwise."""
     schedule = "{name: linear_schedule, init_value: 0.5, end_value: 0.1, transition_steps: 2}"
-    root = ["root_client=robust_sgd", "root_client.reducer.name=krum"]
+    root = ["root_client=robust_sgd", "root_client.reducer.name=krum", "root_client.reducer.num_byzantine=1"]
     first = command("run", tiny_file, "rounds=2", "aggregator=br_drag", f"aggregator.c={schedule}", *root, "--out", "a")
     assert first.exit_code == 0, first.output
     written = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
     assert written["aggregator"]["c"]["transition_begin"] == 0
-    assert written["root_client"] == {"name": "robust_sgd", "reducer": {"name": "krum", "num_byzantine": 0}}
+    assert written["root_client"] == {"name": "robust_sgd", "reducer": {"name": "krum", "num_byzantine": 1}}
     other = command("run", "a/config.yaml", "--out", "a", "--resume", "rounds=4", "aggregator.c.end_value=0.2")
     assert "aggregator.c.end_value=0.2: the run to resume in 'a' has aggregator.c.end_value=0.1" in one_line(other, 2)
 

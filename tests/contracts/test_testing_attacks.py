@@ -12,6 +12,7 @@ from fedjax_drag.types import Attack
 
 
 @parametrize(ATTACKS, slow=lambda case: case.label == "optimised", fast=lambda case: case.label == "sign_flip")
+@pytest.mark.slow
 def test_every_attack_of_the_package_passes(case):
     check_attack(case.build())
 

@@ -22,6 +22,7 @@ def test_every_client_rule_of_the_package_passes(case):
 @parametrize(
     ALGORITHMS, slow=lambda case: case.label not in ("from_aggregator", "scaffold", "taco"), fast=lambda _: False
 )
+@pytest.mark.slow
 def test_every_method_of_the_package_passes(case):
     check_algorithm(case.build(), num_clients=NUM_CLIENTS)
 

@@ -77,7 +77,7 @@ def test_vmap(axes, padding, shape):
     close(ours, jax.vmap(both(reference, padding), in_axes=axes)(*args))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
 @pytest.mark.parametrize(
     "outer", [(0, 0), *(pytest.param(axes, marks=pytest.mark.slow) for axes in [(0, None), (None, 0)])]

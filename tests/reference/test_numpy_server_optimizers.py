@@ -120,7 +120,7 @@ def test_optimisers_of_the_same_name_differ_from_those_of_optax(ours, of_optax, 
     assert jnp.linalg.norm(walk(of_optax, small_deltas()) - paper) > least * jnp.linalg.norm(paper)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", server_optimizers.__all__)
 def test_a_configuration_and_the_python_interface_name_the_same(name):
     arguments = {} if name == "fedavgm" else {"learning_rate": 0.01}

@@ -120,7 +120,7 @@ def scaled_by_global(logits, labels):
     return SCALE * fd.losses.cross_entropy()(logits, labels)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["loss", "step", "statistics", "type", "precision"])
 def test_a_changed_constant_is_another_program(call, digits, change):
     def changed():
@@ -197,7 +197,7 @@ def test_no_data_are_kept(call, digits):
     assert images() is None
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_number_of_runs_is_bounded(call, monkeypatch):
     monkeypatch.setattr(program_cache, "runs", program_cache.Recent(2))
     for width in (2, 3, 4):
