@@ -1,5 +1,7 @@
 """Attack, number of malicious clients and rules go together; attacks leave benign clients alone."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import aggregators, tree
+from fedjax_drag.attacks._forgery import check_forgery
 from fedjax_drag.simulation.planning import arguments
 from fedjax_drag.types import Attack
 
@@ -145,3 +148,20 @@ def test_an_attack_of_ones_own_may_know_what_others_know(settings):
     attack = Attack(forge=forge, needs=frozenset({"last_update", "root_delta", "aggregate"}))
     algorithm = fd.algorithms.from_aggregator(aggregators.fltrust())
     fd.simulation.prepare(algorithm, **settings(**UNDER_ATTACK | {"attack": attack}))
+
+
+@dataclasses.dataclass
+class Scaled:
+    """A ``forge`` with fields, and so without a hash."""
+
+    scale: float
+
+    def __call__(self, key, uplink, malicious, **_):
+        return uplink._replace(delta=jax.tree.map(lambda d: self.scale * d, uplink.delta))
+
+
+def test_an_attack_that_has_no_hash_is_verified_too():
+    like = fd.types.Uplink({"w": jax.ShapeDtypeStruct((4, 2), jnp.float32)})
+    check_forgery(fd.types.Attack(forge=Scaled(1.0)), like)
+    with pytest.raises(ValueError, match="forge changes delta"):
+        check_forgery(fd.types.Attack(forge=Scaled(2.0)), like)

@@ -8,7 +8,7 @@ from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
-from fedjax_drag.experiment.config.loading import Source, load, read, variants
+from fedjax_drag.experiment.config.loading import Source, merged_and_checked, read, variants
 from fedjax_drag.experiment.config.own import references
 from fedjax_drag.experiment.config.yaml_text import parse
 from fedjax_drag.simulation.settings import check_adversary
@@ -48,7 +48,7 @@ def load_experiment(
     """
     mapping, changes = read(source), parse(overrides)
     code = Code(allow_code, frozenset(references(changes)))
-    config = load(mapping, changes)
+    config = merged_and_checked(mapping, changes)
     warn_of_fallbacks(mapping, *changes, stacklevel=5)
     if config.compare is None:
         check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)

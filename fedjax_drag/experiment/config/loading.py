@@ -1,6 +1,6 @@
 """From a YAML file, or a mapping, and overrides to a checked configuration: read, merge, check, in that order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,18 @@ def load(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> C
       FileNotFoundError: there is no such file.
       ValueError: the file or an override is not valid; one line naming the key, its value and what is allowed.
     """
-    mapping = read(source)
+    return merged_and_checked(read(source), parse(overrides))
+
+
+def merged_and_checked(mapping: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> Config:
+    """The configuration of what :func:`read` and :func:`~fedjax_drag.experiment.config.yaml_text.parse` return.
+
+    Raises:
+      ValueError: as for :func:`load`.
+    """
     if "axes" in mapping:
         raise ValueError("axes: belong to a sweep, not to a run; give this configuration to 'fedjax-drag sweep'")
-    return check(merged(mapping, parse(overrides)))
+    return check(merged(mapping, changes))
 
 
 def read(source: Source) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from typing import Any
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, unknown_key
 from fedjax_drag.experiment.config.config import DEFAULTS
 
-EITHER: Mapping[str, tuple[str, Any]] = {
-    "local_steps": ("local_epochs", None),
-    "local_epochs": ("local_steps", None),
-    "byzantine_fraction": ("num_byzantine", None),
-    "num_byzantine": ("byzantine_fraction", None),
+EITHER: Mapping[str, str] = {
+    "local_steps": "local_epochs",
+    "local_epochs": "local_steps",
+    "byzantine_fraction": "num_byzantine",
+    "num_byzantine": "byzantine_fraction",
 }
-"""Keys that give one quantity in two ways: setting one gives the other the value that stands for "not given"."""
+"""Keys that give one quantity in two ways: setting one sets the other to None, which stands for "not given"."""
 
 
 def merged(mapping: Mapping[str, Any], changes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
@@ -47,10 +47,8 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], defaults: Mappi
             result[key] = _merged_compare(base[key], value)
         else:
             result[key] = value
-            if key in EITHER and value is not None:
-                other, not_given = EITHER[key]
-                if other not in changes:
-                    result[other] = not_given
+            if key in EITHER and value is not None and EITHER[key] not in changes:
+                result[EITHER[key]] = None
     return result
 
 
@@ -77,6 +75,6 @@ def _check_either(overrides: Sequence[Mapping[str, Any]]) -> None:
     """Refuses overrides that give one quantity in two ways, of which one would silently win."""
     given = {key: value for changes in overrides for key, value in changes.items() if key in EITHER}
     for key, value in given.items():
-        other, not_given = EITHER[key]
-        if value is not None and given.get(other, not_given) not in (None, not_given) and value != EITHER[other][1]:
+        other = EITHER[key]
+        if value is not None and given.get(other) is not None:
             raise ValueError(f"{key}={value!r}, {other}={given[other]!r}: must be exactly one of the two")

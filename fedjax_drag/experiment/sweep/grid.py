@@ -146,7 +146,7 @@ def _check_axes(base: Config, axes: Mapping[str, Any], changes: Iterable[Mapping
     for axis in axes:
         if (key := axis.partition(".")[0]) not in known:
             raise unknown_key(key, known, AXES)
-        same = next((key for key in (axis, *EITHER.get(axis, ())[:1]) if key in set_elsewhere), None)
+        same = next((key for key in (axis, *filter(None, [EITHER.get(axis)])) if key in set_elsewhere), None)
         if same is not None:
             raise ValueError(f"{same}: {set_elsewhere[same]} and axes.{axis} both set it; leave out one of them")
         set_elsewhere[axis] = f"axes.{axis}"
