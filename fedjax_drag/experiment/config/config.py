@@ -88,7 +88,7 @@ class Config(Measurement, Execution, Adversary, LocalWork):
     loss: Component = component("cross_entropy")
     augmentation: Component | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
-    mesh: str | None = with_default(Execution, "mesh", None)
+    mesh: str | None = with_default(Execution, "mesh", "auto")
     keep_checkpoints: int = option(count, 2)
     keep_best: bool = True
     compare: dict[str, Any] | None = None
