@@ -67,8 +67,7 @@ def use_cores_if_asked() -> None:
 
 def one_device_per_core() -> None:
     """:func:`use_cores` of a command, unless the user's environment or a started JAX has decided the number."""
-    is_given = jax.config.read("jax_num_cpu_devices") > 0 or _FLAG in os.environ.get("XLA_FLAGS", "")
-    if is_given:
+    if jax.config.values["jax_num_cpu_devices"] > 0 or _FLAG in os.environ.get("XLA_FLAGS", ""):
         return
     with contextlib.suppress(RuntimeError):  # called within a program that has started JAX
         jax.config.update("jax_num_cpu_devices", num_cores())

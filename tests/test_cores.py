@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import jax
 import pytest
 
 import fedjax_drag as fd
@@ -60,26 +59,24 @@ def test_the_number_is_checked():
         fd.use_cores(0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("flags", "configured", "expected"),
-    [("", -1, 5), ("--xla_force_host_platform_device_count=3", -1, None), ("", 4, None)],
+    ("environment", "expected"),
+    [
+        ({}, cores.num_cores()),
+        ({"JAX_NUM_CPU_DEVICES": "5"}, 5),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, 3),
+    ],
 )
-def test_a_command_leaves_the_number_to_the_user(monkeypatch, flags, configured, expected):
-    asked = []
-    monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(cores, "num_cores", lambda: 5)
-    monkeypatch.setattr(jax.config, "read", lambda _: configured)
-    monkeypatch.setattr(jax.config, "update", lambda _, number: asked.append(number))
-    cores.one_device_per_core()
-    assert asked == ([] if expected is None else [expected])
+def test_a_command_leaves_the_number_to_the_user(environment, expected):
+    program = "import jax; from fedjax_drag import cores; cores.one_device_per_core(); print(jax.device_count())"
+    assert printed(program, **environment) == str(expected)
 
 
-def test_a_command_inside_a_program_that_uses_jax_takes_what_is_there(monkeypatch):
-    assert jax.device_count() == 2
-    monkeypatch.setattr(cores, "num_cores", lambda: 5)
-    monkeypatch.setattr(jax.config, "read", lambda _: -1)
-    cores.one_device_per_core()
-    assert jax.device_count() == 2
+@pytest.mark.thorough
+def test_a_command_inside_a_program_that_uses_jax_takes_what_is_there():
+    program = "import jax; from fedjax_drag import cores; jax.devices(); cores.one_device_per_core(); print('fine')"
+    assert printed(program) == "fine"
 
 
 def test_cores_are_those_that_the_process_may_use(monkeypatch, tmp_path):
