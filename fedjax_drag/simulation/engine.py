@@ -386,6 +386,6 @@ def simulate(
     simulation = prepare(algorithm, **settings)
     start = 0 if initial is None else int(initial.round)
     progress = progress if processes.is_first() else False
-    advice = [] if progress is False else advisors(settings.get("mesh", "auto"), simulation.cohort_size)
+    advice = [] if progress is False else advisors(settings.get("mesh", Settings.mesh), simulation.cohort_size)
     with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
         return simulation.run([show, *advice, *callbacks], initial)

@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import jax
+import psutil
 from tqdm import tqdm
 
 from fedjax_drag.cores import ENVIRONMENT_VARIABLE, num_cores
@@ -26,6 +27,9 @@ SHORTEST_ROUND = {"stream": 0.01, "stack": 0.1}
 
 FEWEST_STEPS = 100
 """Local steps of a run below which it is not worth an estimate, which traces one of them."""
+
+MOST_OF_MEMORY = 0.25
+"""Share of the machine's memory that the copies of the examples, one for each device, may take."""
 
 _steps = Recent(100)  # estimated seconds of a local step, by the fingerprint of the run
 
@@ -54,6 +58,9 @@ def is_worthwhile(settings: Settings, name: Hashable | None) -> bool:
     Raises:
       ValueError: the model does not fit the data.
     """
+    examples = jax.tree.leaves((settings.data.train, settings.data.test))
+    if jax.local_device_count() * sum(x.nbytes for x in examples) > MOST_OF_MEMORY * psutil.virtual_memory().total:
+        return False
     steps = settings.cohort_size * float(steps_of_clients(settings).mean())  # of a round
     if steps * settings.num_rounds < FEWEST_STEPS:
         return False
@@ -84,8 +91,8 @@ class Advisor:
         if pays(round_seconds, event.num_rounds - event.round, "stack"):
             _advised = True
             tqdm.write(
-                f"fedjax_drag: this run is one device on {num_cores()} CPU cores; fd.use_cores() before anything else "
-                f"in JAX, or {ENVIRONMENT_VARIABLE}=1, shares its clients among them",
+                f"fedjax_drag: this run has one device on {num_cores()} CPU cores; call fd.use_cores() before anything "
+                f"else in JAX, or set {ENVIRONMENT_VARIABLE}=1, to share its clients among them",
                 file=sys.stderr,
             )
 

@@ -1,5 +1,7 @@
 """Where the clients of a round are shared among CPU cores without being asked for, and who is told of idle ones."""
 
+import types
+
 import jax
 import pytest
 
@@ -41,6 +43,14 @@ def test_long_rounds_of_long_runs_are_shared(settings, rule, changes, expected):
     assert chosen(rule, settings(cohort_size=6, **changes)) == expected
 
 
+def test_copies_of_the_examples_fit_the_memory(settings, monkeypatch):
+    given = settings(num_rounds=10**4, local_steps=500)
+    monkeypatch.setattr(sharing.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**6))
+    assert not chosen(MEAN, given)
+    monkeypatch.setattr(sharing.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**8))
+    assert chosen(MEAN, given)
+
+
 def test_an_identical_run_is_estimated_once(settings, monkeypatch):
     given, estimate = settings(num_rounds=10**4, local_steps=500), calibration.estimate
     calls = []
@@ -77,8 +87,8 @@ def test_idle_cores_are_named_once(settings, monkeypatch, capsys):
         assert told(progress=False) == []
         assert told(mesh=None) == []
         assert told() == [
-            "fedjax_drag: this run is one device on 8 CPU cores; fd.use_cores() before anything else in JAX, or "
-            "FEDJAX_DRAG_USE_CORES=1, shares its clients among them"
+            "fedjax_drag: this run has one device on 8 CPU cores; call fd.use_cores() before anything else in JAX, or "
+            "set FEDJAX_DRAG_USE_CORES=1, to share its clients among them"
         ]
         assert told() == []
 
