@@ -109,11 +109,15 @@ class LocalWork:
         epoch is in an order of its own, without replacement, its last batch smaller than the others where B
         does not divide n. Clients that are done wait for those that run at the same time; under ``"map"`` one
         client runs at a time and nobody waits. The server goes over its root data as often.
+      local_optimizer_state: what a local pass begins with where there is a ``local_optimizer``: ``"reset"`` (default),
+        its state afresh; or ``"keep"``: each client goes on with the state at the end of its last pass, such as its
+        momentum, which is kept as ``client_state`` says. The server's root pass begins afresh in any case.
     """
 
     batch_size: int | str = option(check_batch_size)
     local_steps: int | None = option(optional(count), default=None)
     local_epochs: float | None = option(optional(positive_number), default=None)
+    local_optimizer_state: str = option(one_of("reset", "keep"), default="reset")
 
 
 @options
@@ -228,12 +232,12 @@ class Parts:
         A number may be traced.
       seed: of everything random; default 0.
       local_optimizer: an optax transformation through which the directions of the client rule go before the step
-        ``w -= step_size * transformed``; default none. It starts afresh in every local pass and leaves
-        the learning rate to ``step_size``: ``optax.trace(0.9)`` for momentum,
-        ``optax.chain(optax.add_decayed_weights(1e-4), optax.trace(0.9))`` for SGD as elsewhere with both, but not
-        ``optax.sgd(0.1, 0.9)``, which would climb. The server's root pass uses it too. Methods that take every
-        step to be ``step_size`` times the client rule's own direction are then approximate: SCAFFOLD and FedDC, which
-        divide deltas by the sum of the step sizes, STEM, TACO and FedNova.
+        ``w -= step_size * transformed``; default none. It starts afresh in every local pass, unless
+        ``local_optimizer_state="keep"``, and leaves the learning rate to ``step_size``: ``optax.trace(0.9)`` for
+        momentum, ``optax.chain(optax.add_decayed_weights(1e-4), optax.trace(0.9))`` for SGD as elsewhere with both, but
+        not ``optax.sgd(0.1, 0.9)``, which would climb. The server's root pass uses it too. Methods that take every
+        step to be ``step_size`` times the client rule's own direction are then approximate: SCAFFOLD, FedDC, FedDyn,
+        AdaBest, STEM, TACO and FedNova, each of which says what it takes a step to be.
       loss: what is minimised, ``(logits [B, C], labels [B]) -> [B]``; default
         :func:`~fedjax_drag.losses.cross_entropy`. It also gives ``test_loss``.
       augmentation: ``(key, x [B, ...]) -> x``, applied to every training batch after normalisation and before an
@@ -303,6 +307,8 @@ class Settings(Arguments):
         check_options(self)
         checks.count("cohort_size", self.cohort_size, 1, self.data.num_clients)
         check_pass(self.local_steps, self.local_epochs)
+        if self.local_optimizer_state == "keep" and self.local_optimizer is None:
+            raise ValueError("local_optimizer_state='keep': needs a local_optimizer, such as optax.trace(0.9)")
         if callable(self.step_size):
             check_schedule(self.step_size, self.num_rounds)
         assert self.data.counts is not None

@@ -9,10 +9,20 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from fedjax_drag import tree
+from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
+from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.work import FULL, ClientInput, LocalResult, LocalTraining, RoundInput, Work
+from fedjax_drag.simulation.program.work import (
+    FULL,
+    NOTHING_KEPT,
+    ClientInput,
+    ClientRows,
+    LocalResult,
+    LocalTraining,
+    RoundInput,
+    Work,
+)
 from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
 
 ClientPass = Callable[[ClientRule, RoundInput, ClientInput], LocalResult]
@@ -71,9 +81,27 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
             step_size=training.step_size(shared.round) if callable(training.step_size) else training.step_size,
             real=real,
             optimizer=training.optimizer,
+            kept=own.kept,
         )
 
     return client_pass
+
+
+def first_rows(client: ClientRule, training: LocalTraining, params: Params, num_clients: int) -> ClientRows:
+    """What every client has kept before the first round: where a local pass would begin afresh.
+
+    Args:
+      client: what the clients compute.
+      training: says whether the state of its optimizer is kept.
+      params: the initial parameters.
+      num_clients: M.
+    """
+    rows = NOTHING_KEPT
+    if client.keeps_carry:
+        rows = rows._replace(carry=per_client.repeat(client.begin(Downlink(params)), num_clients))
+    if training.keeps_optimizer and training.optimizer is not None:
+        rows = rows._replace(optimizer=per_client.repeat(training.optimizer.init(params), num_clients))
+    return rows
 
 
 def draw_batches(
@@ -127,6 +155,7 @@ def local_pass(
     *,
     real: Bool[Array, "steps batch"] | None = None,
     optimizer: optax.GradientTransformation | None = None,
+    kept: ClientRows = NOTHING_KEPT,
 ) -> LocalResult:
     """Runs ``w -= step_size * direction`` once for every mini-batch.
 
@@ -138,7 +167,8 @@ def local_pass(
       drawn: the mini-batches of the pass, such as :class:`Drawn`; a pytree with a leading axis ``[U]``.
       step_size: eta > 0.
       real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
-      optimizer: turns a direction into the one that is followed; its state starts anew. Default the direction itself.
+      optimizer: turns a direction into the one that is followed. Default the direction itself.
+      kept: from which the carry of the client and the state of the optimizer go on; what it lacks begins afresh.
     """
 
     def step(position: Position, one: Any, counts: jax.Array | None) -> tuple[Position, jax.Array]:
@@ -161,8 +191,7 @@ def local_pass(
         position, loss = step(position, *jax.tree.map(lambda x: x[index], (drawn, real)))
         return position, total + loss.astype(total.dtype)
 
-    trail = () if optimizer is None else optimizer.init(downlink.start)
-    start = Position(downlink.start, client.begin(downlink), trail)
+    start = _start(client, downlink, optimizer, kept)
     if real is None:
         end, losses = jax.lax.scan(lambda position, one: step(position, one, None), start, drawn)
         num_steps, loss = jax.tree.leaves(drawn)[0].shape[0], losses.mean()
@@ -171,7 +200,32 @@ def local_pass(
         end, total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
         loss = total / num_steps
     aux = client.report(downlink, end.params, end.carry, num_steps * jnp.asarray(step_size))
-    return LocalResult(Uplink(tree.subtract(end.params, downlink.start), aux), loss, jnp.asarray(num_steps, jnp.int32))
+    uplink = Uplink(tree.subtract(end.params, downlink.start), aux)
+    return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32), _kept_after(kept, end))
+
+
+def _start(
+    client: ClientRule, downlink: Downlink, optimizer: optax.GradientTransformation | None, kept: ClientRows
+) -> Position:
+    """Where a local pass starts."""
+    if per_client.is_per_client(kept.carry):
+        carry = kept.carry.rows
+    else:
+        carry = client.begin(downlink)
+    if per_client.is_per_client(kept.optimizer):
+        trail = kept.optimizer.rows
+    else:
+        trail = () if optimizer is None else optimizer.init(downlink.start)
+    return Position(downlink.start, carry, trail)
+
+
+def _kept_after(kept: ClientRows, end: Position) -> ClientRows:
+    """What a client keeps at the end of a local pass, in the form of ``kept``."""
+
+    def after(before: Any, row: Any) -> Any:
+        return PerClient(row, gathered=True) if per_client.is_per_client(before) else ()
+
+    return ClientRows(after(kept.carry, end.carry), after(kept.optimizer, end.optimizer))
 
 
 def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:

@@ -17,7 +17,7 @@ from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import ClientPass, batch_length, make_client_pass
+from fedjax_drag.simulation.program.local import ClientPass, batch_length, first_rows, make_client_pass
 from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, Uplink
@@ -106,7 +106,8 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
         params = work.model.init(sampling.stream(key, "init"))
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
-        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update)
+        clients = first_rows(algorithm.client, work.training, params, work.num_clients)
+        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update, clients)
 
     training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None)
     timed_pass = make_client_pass(None, dataclasses.replace(work, training=training))

@@ -67,7 +67,8 @@ def open_round(
     downlink = algorithm.broadcast(state.params, own_state, ids)
     reachable, examples = _reachable(work, federation, federation.rows[ids])
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()))
-    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own)
+    kept = per_client.gather(state.clients, ids)
+    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept)
     extras = {
         "client_ids": ids,
         "round": state.round,
@@ -101,7 +102,9 @@ def close_round(
     if attack is not None:
         metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
-    return placed((RunState(outcome.params, after, before.round + 1, last_update), metrics), work.execution.mesh)
+    clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
+    state = RunState(outcome.params, after, before.round + 1, last_update, clients)
+    return placed((state, metrics), work.execution.mesh)
 
 
 def root_delta(work: Work, client_pass: ClientPass, shared: RoundInput) -> Params:
