@@ -38,6 +38,7 @@ from fedjax_drag.simulation.parts import (
     check_augmentation,
     check_callbacks,
     check_data,
+    check_initial_params,
     check_loss,
     check_schedule,
     check_step_size,
@@ -245,6 +246,10 @@ class Parts:
       attack: what malicious clients do; default None.
       root_client: what the server runs on its root data, for rules that need it; default
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
+      initial_params: parameters from which the run starts: a pytree of arrays like the model's own; or the path of a
+        safetensors file with their names joined by ``/`` or ``.`` (``pip install 'fedjax-drag[safetensors]'``), of a
+        results folder, whose newest checkpoint is taken, or of one of its checkpoints. They are an input of the
+        compiled program, so that runs from other parameters compile nothing anew. Default: drawn by ``seed``.
     """
 
     algorithm: Algorithm | Aggregator = option(METHOD.check, kw_only=False)
@@ -259,6 +264,7 @@ class Parts:
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
     attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
     root_client: ClientRule | None = option(optional(kinds.CLIENT_RULE.check), default=None)
+    initial_params: Any = option(optional(check_initial_params), default=None)
 
 
 @documented

@@ -79,14 +79,14 @@ class Programs(NamedTuple):
     """The run as pure functions.
 
     Attributes:
-      init: ``(key) -> state``.
+      init: ``(key, given) -> state``: from the parameters ``given``, or from those that ``key`` draws if they are None.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
       evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
     """
 
-    init: Callable[[PRNGKeyArray], RunState]
+    init: Callable[..., RunState]
     advance: Callable[..., tuple[RunState, Metrics, Totals]]
     evaluate: Callable[[RunState, Batch], dict[str, jax.Array]]
     client: Callable[[Federation, PRNGKeyArray, RunState], LocalResult]
@@ -102,8 +102,8 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
       diagnostics: whether to report per-client metrics; what is not reported is not computed.
     """
 
-    def init(key: PRNGKeyArray) -> RunState:
-        params = work.model.init(sampling.stream(key, "init"))
+    def init(key: PRNGKeyArray, given: Params | None = None) -> RunState:
+        params = work.model.init(sampling.stream(key, "init")) if given is None else given
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
         clients = first_rows(algorithm.client, work.training, params, work.num_clients)

@@ -20,7 +20,7 @@ NUM_CLIENTS, PARAMETERS = 12, 650
 
 
 def method(beta=0.9, rule=None):
-    return fd.algorithms.from_aggregator(rule or fd.aggregators.fedavg(), client=fd.clients.momentum_sgd(beta))
+    return fd.algorithms.from_aggregator(rule or fd.aggregators.median(), client=fd.clients.momentum_sgd(beta))
 
 
 def on_host(result):
@@ -73,7 +73,7 @@ def test_on_the_host_and_resumed_they_are_the_same_bits(kept, whole):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"mesh": "cores", "aggregation": "stack"},
+        {"mesh": "cores"},
         {"mesh": "cores", "client_state": "host", "shard_data": True},
         {"rounds_per_compile": 1},
     ],
