@@ -19,6 +19,7 @@ from fedjax_drag import checks
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
+from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.planning import initial_params, memory
 from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of
@@ -29,7 +30,7 @@ from fedjax_drag.simulation.program.programs import TIMED_STEPS, Metrics, Progra
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Batch, Params
+from fedjax_drag.types import Batch
 
 Numbers = Mapping[str, Any]
 """Scalars by name in which one cell differs from others."""
@@ -76,7 +77,7 @@ class LoweredBatch(NamedTuple):
     """The programs of a batch of cells, traced; every ``state`` and ``cell`` has a leading axis of cells.
 
     Attributes:
-      init: ``(cells, given) -> states``, from the same parameters ``given``, or from those that each cell draws.
+      init: ``(cells, given) -> states``, from the same start ``given``, or from what each cell draws.
       advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
       evaluate: ``(cells, states, test) -> metrics``.
     """
@@ -124,7 +125,7 @@ class CellPrograms:
         settings = dataclasses.replace(self.rebuild(cell.numbers), **self.walk._asdict())
         return programs_of(settings, None, self.num_byzantine)[0]
 
-    def init(self, cells: Cells, given: Params | None) -> RunState:
+    def init(self, cells: Cells, given: Start | None) -> RunState:
         """The states before the first round."""
         return self.over_cells(lambda given, cell: self.of(cell).init(cell.key, given), given, cells)
 
@@ -160,7 +161,7 @@ class BatchSimulation:
       mesh: devices that share them, or None.
       programs: one cell's run as pure functions, with the numbers of the first.
       walk: the way over the clients of a round.
-      initial_params: from which all cells start, on the device; None to draw those of each.
+      given: from which all cells start, on the device; None to draw it for each.
       lowered: the programs for :attr:`width` cells, traced.
       cost: what the method asks of one client.
     """
@@ -173,7 +174,7 @@ class BatchSimulation:
     mesh: Mesh | None
     programs: Programs
     walk: Walk
-    initial_params: Params | None
+    given: Start | None
     lowered: LoweredBatch
     cost: ClientCost
 
@@ -237,7 +238,7 @@ class BatchSimulation:
         # The program has one width: what is missing is filled up with copies of the last cell, which are not reported.
         padded = [*which, *[which[-1]] * (self.width - len(which))]
         cells, compiled, seconds_per_step = self._cells_at(padded), self.compiled, self.seconds_per_step
-        states = compiled.init(cells, self.initial_params) if initial is None else self._stacked(initial)
+        states = compiled.init(cells, self.given) if initial is None else self._stacked(initial)
 
         started = time.perf_counter()
         histories: list[list[dict[str, Any]]] = [[] for _ in which]
@@ -346,7 +347,7 @@ def prepare_batch(
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (cells.federation, cells.key))
     federation = own[0]._replace(train=train)
     state = jax.eval_shape(alone.init, own[1])
-    given = jax.device_put(initial_params.given(first.initial_params, state.params), everywhere(mesh))
+    given = jax.device_put(initial_params.given(first.initial_params, state), everywhere(mesh))
     lowered = _lower(programs, cells, width, (train, test, given), mesh)
     check_benign(first, alone, federation, own[1], state)
     cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
@@ -359,14 +360,14 @@ def prepare_batch(
         mesh=mesh,
         programs=alone,
         walk=walk,
-        initial_params=given,
+        given=given,
         lowered=lowered,
         cost=cost,
     )
 
 
 def _lower(
-    programs: CellPrograms, cells: Cells, width: int, shared: tuple[Batch, Batch, Params | None], mesh: Mesh | None
+    programs: CellPrograms, cells: Cells, width: int, shared: tuple[Batch, Batch, Start | None], mesh: Mesh | None
 ) -> LoweredBatch:
     """The programs for ``width`` cells such as these, which share training examples, test examples and a start."""
     train, test, given = shared

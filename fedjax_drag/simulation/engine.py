@@ -15,6 +15,7 @@ from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
 from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import initial_params, memory
@@ -29,7 +30,7 @@ from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, check_adversary
-from fedjax_drag.types import Aggregator, Algorithm, Batch, Params
+from fedjax_drag.types import Aggregator, Algorithm, Batch
 
 
 class Evaluation(NamedTuple):
@@ -58,7 +59,7 @@ class Simulation:
       federation: data on the device.
       test: test examples on the device.
       key: from which all randomness is derived.
-      initial_params: from which the run starts, on the host; None to draw them.
+      given: from which the run starts, on the host; None to draw it.
       cohort_size: clients in a round.
       num_rounds: rounds of the run.
       eval_every: rounds between evaluations.
@@ -74,7 +75,7 @@ class Simulation:
     federation: Federation
     test: Batch
     key: jax.Array
-    initial_params: Params | None
+    given: Start | None
     cohort_size: int
     num_rounds: int
     eval_every: int
@@ -226,7 +227,7 @@ class Simulation:
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
-        given = place(self.initial_params, everywhere(self.mesh))
+        given = place(self.given, everywhere(self.mesh))
         program = self.shared.inits.get(given is not None)
         if program is None:
             lowered = self._jitted_init().lower(self.key, given)
@@ -316,7 +317,7 @@ def trace(asked: Settings) -> Simulation:
         federation=federation,
         test=test,
         key=key,
-        initial_params=_initial_params(asked, shared, mesh),
+        given=_given(asked, shared, mesh),
         cohort_size=asked.cohort_size,
         num_rounds=asked.num_rounds,
         eval_every=asked.eval_every,
@@ -330,9 +331,9 @@ def trace(asked: Settings) -> Simulation:
     )
 
 
-def _initial_params(asked: Settings, shared: Shared, mesh: Mesh | None) -> Params | None:
-    """The parameters that the run starts from, on the host; None to draw them."""
-    given = initial_params.given(asked.initial_params, shared.outline.shapes.params)
+def _given(asked: Settings, shared: Shared, mesh: Mesh | None) -> Start | None:
+    """What the run starts from, on the host; None to draw it."""
+    given = initial_params.given(asked.initial_params, shared.outline.shapes)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("initial_params", given)
     return given

@@ -13,6 +13,8 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.model.start import Start, started
+from fedjax_drag.simulation.model.statistics import num_bytes
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
 from fedjax_drag.simulation.program.evaluation import make_evaluate
@@ -79,7 +81,7 @@ class Programs(NamedTuple):
     """The run as pure functions.
 
     Attributes:
-      init: ``(key, given) -> state``: from the parameters ``given``, or from those that ``key`` draws if they are None.
+      init: ``(key, given) -> state``: from the start ``given``, or from what ``key`` draws if that is None.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
       evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
@@ -102,12 +104,12 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
       diagnostics: whether to report per-client metrics; what is not reported is not computed.
     """
 
-    def init(key: PRNGKeyArray, given: Params | None = None) -> RunState:
-        params = work.model.init(sampling.stream(key, "init")) if given is None else given
+    def init(key: PRNGKeyArray, given: Start | None = None) -> RunState:
+        params, model = started(work.model, sampling.stream(key, "init"), given)
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
         clients = first_rows(algorithm.client, work.training, params, work.num_clients)
-        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update, clients)
+        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update, model, clients)
 
     training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None)
     timed_pass = make_client_pass(None, dataclasses.replace(work, training=training))
@@ -177,9 +179,9 @@ def _make_evaluate_state(
     measure = make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh)
 
     def evaluate(state: RunState, test: Batch) -> dict[str, jax.Array]:
-        metrics = {TEST_NAMES[name]: value for name, value in measure(state.params, test).items()}
+        metrics = {TEST_NAMES[name]: value for name, value in measure(state.params, state.model, test).items()}
         if algorithm.output is not None:
-            output = measure(algorithm.output(state.params, state.algorithm), test)
+            output = measure(algorithm.output(state.params, state.algorithm), state.model, test)
             metrics |= {OUTPUT_NAMES[name]: value for name, value in output.items()}
         return metrics
 
@@ -198,7 +200,7 @@ def _first_client(
     downlink, own = _first_message(algorithm, work, state)
     row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
     client = ClientInput(jnp.arange(work.cohort_size)[0], row, count, jnp.zeros((), bool), own)
-    return timed_pass(algorithm.client, RoundInput(federation, key, state.round, downlink), client)
+    return timed_pass(algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), client)
 
 
 def _first_message(algorithm: Algorithm, work: Work, state: RunState) -> tuple[Downlink, Any]:
@@ -219,7 +221,9 @@ def cost_of(
         batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), work.model.preprocess)
         return downlink._replace(own=own), batch, programs.client(federation, key, state).uplink
 
-    return client_cost(algorithm.client, *jax.eval_shape(messages, federation, key, state))
+    cost = client_cost(algorithm.client, *jax.eval_shape(messages, federation, key, state))
+    travels = 0 if work.statistics == "frozen" else num_bytes(state.model.statistics)
+    return cost._replace(bytes_down=cost.bytes_down + travels, bytes_up=cost.bytes_up + travels)
 
 
 def _is_per_client(metric: jax.Array) -> bool:
