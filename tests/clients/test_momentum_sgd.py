@@ -51,7 +51,7 @@ def run(fed, rule, client, **changes):
         # v = -x; then v = -x/2 + (w - x) at w = (1, 2): (-5, 2) and (1, -10).
         (sgd(), {"local_optimizer": optax.trace(0.5), "local_optimizer_state": "keep"}, (2.0, 4.0)),
         # The same without the half of the first round's v: (-3, 2) and (1, -6).
-        (sgd(), {"local_optimizer": optax.trace(0.5)}, (1.5, 3.0)),
+        pytest.param(sgd(), {"local_optimizer": optax.trace(0.5)}, (1.5, 3.0), marks=pytest.mark.thorough),
     ],
     ids=["momentum_sgd", "kept", "reset"],
 )

@@ -45,7 +45,7 @@ def whole(kept):
 
 
 def test_the_rows_of_those_who_took_part_change_and_no_others(kept):
-    simulation = prepare(method(), **kept(num_rounds=2))
+    simulation = prepare(method(rule=fd.aggregators.fedavg()), **kept(num_rounds=2))
     result = simulation.run()
     rows = result.state.clients
     turns = np.asarray(rows.optimizer.rows.count)
