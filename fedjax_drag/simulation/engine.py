@@ -382,6 +382,8 @@ def simulate(
       ...             step_size=0.01)
     """
     check_options(Watching(callbacks=callbacks, initial=initial, progress=progress))
+    if initial is not None and settings.get("initial_params") is not None:
+        raise ValueError("initial_params: is for a fresh start; must not be given with initial, which has parameters")
     simulation = prepare(algorithm, **settings)
     start = 0 if initial is None else int(initial.round)
     progress = progress if processes.is_first() else False

@@ -48,7 +48,7 @@ STATE = Kind(
     RunState,
     "the state of a run, such as result.state",
     libraries={"fedjax_drag.simulation.result.Result": "give its state, result.state"},
-    otherwise="parameters go into one, fd.simulation.prepare(...).initial_state()._replace(params=params)",
+    otherwise="parameters to start from are the argument initial_params",
 )
 
 
