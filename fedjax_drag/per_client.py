@@ -112,8 +112,11 @@ def put(
       client_ids: ``[S]``, of the cohort.
       counted: ``[S]``; default everybody.
     """
+    nodes = found_in(cohort)
+    if not nodes:  # the program of a run that keeps nothing has nothing of this
+        return state
     kept = jnp.ones(client_ids.shape, bool) if counted is None else counted
-    for rows in jax.tree.leaves(found_in(cohort)):
+    for rows in jax.tree.leaves(nodes):
         if jnp.issubdtype(rows.dtype, jnp.inexact):
             kept &= jnp.isfinite(rows).reshape(len(rows), -1).all(1)
     return convert(lambda whole, mine: whole.put(client_ids, mine.rows, kept), state, cohort)
