@@ -119,7 +119,7 @@ class Simulation:
 
     @property
     def client_state_bytes(self) -> int:
-        """Bytes of what the method keeps for every client of the federation."""
+        """Bytes of what is kept for every client of the federation, by the method and by the engine."""
         return per_client.num_bytes(self.shapes)
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:

@@ -187,8 +187,9 @@ class Execution:
         ``"bfloat16"``, faster where the hardware has it, slower elsewhere. Parameters, what clients send, aggregation
         and the loss of the logits are float32 in any case.
       rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
-      client_state: where the rows lie that a method keeps for every client, such as SCAFFOLD's control variates:
-        ``"device"``, or ``"host"``, from where only the cohort's rows travel, with the same results bit for bit.
+      client_state: where the rows lie that are kept for every client, such as SCAFFOLD's control variates or a kept
+        momentum: ``"device"``, or ``"host"``, from where only the cohort's rows travel, with the same results bit for
+        bit.
         :attr:`Simulation.client_state_bytes` says what they need.
     """
 
