@@ -45,7 +45,7 @@ def test_long_rounds_of_long_runs_are_shared(settings, rule, changes, expected):
 
 def test_copies_of_the_examples_fit_the_memory(settings, monkeypatch):
     given = settings(num_rounds=10**4, local_steps=500)
-    monkeypatch.setattr(sharing.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**6))
+    monkeypatch.setattr(sharing.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**5))
     assert not chosen(MEAN, given)
     monkeypatch.setattr(sharing.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**8))
     assert chosen(MEAN, given)
