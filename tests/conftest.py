@@ -41,7 +41,7 @@ compile_options = compiler.get_compile_options
 def quick_compile_options(*args, **kwargs):
     """Where XLA is to leave optimisations out, it also fuses by its older emitters, which compile in half the time."""
     options = compile_options(*args, **kwargs)
-    if jax.config.values["jax_disable_most_optimizations"]:
+    if jax.config.read("jax_disable_most_optimizations"):
         options.env_option_overrides = [*options.env_option_overrides, ("xla_cpu_use_fusion_emitters", False)]
     return options
 
