@@ -56,7 +56,7 @@ class Simulation:
 
     Attributes:
       federation: data on the device.
-      test: test examples on the device.
+      held_out: test and validation examples on the device; None for the latter where the data have none.
       key: from which all randomness is derived.
       cohort_size: clients in a round.
       num_rounds: rounds of the run.
@@ -71,7 +71,7 @@ class Simulation:
     """
 
     federation: Federation
-    test: Batch
+    held_out: tuple[Batch, Batch | None]
     key: jax.Array
     cohort_size: int
     num_rounds: int
@@ -150,7 +150,7 @@ class Simulation:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
-                evaluated = compiled.evaluate(per_client.without_rows(state), self.test)
+                evaluated = compiled.evaluate(per_client.without_rows(state), *self.held_out)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
@@ -190,7 +190,7 @@ class Simulation:
     def _check_memory(self) -> None:
         rows, on_host = self.client_state_bytes, self.shared.outline.rows_on_host
         ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.mesh is not None)
-        programs = zip(self.shared.needed, ((self.federation, self.key), self.test), strict=True)
+        programs = zip(self.shared.needed, ((self.federation, self.key), self.held_out), strict=True)
         memory.check(programs, rows if on_host else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
@@ -296,22 +296,23 @@ def trace(asked: Settings) -> Simulation:
     shared = None if name is None else program_cache.runs.get(name)
     build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
     built = build() if shared is None else None
-    everyone = everywhere(mesh)
+    everyone, held_out = everywhere(mesh), (asked.data.test, asked.data.validation)
     if mesh is not None and mesh.is_multi_process:
-        processes.check_same("data", (on_host, asked.data.test, asked.seed))
+        processes.check_same("data", (on_host, *held_out, asked.seed))
     if asked.shard_data and mesh is None:
         raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
     train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, everyone)
-    federation, test, key = place((on_host._replace(train=()), asked.data.test, jax.random.key(asked.seed)), everyone)
+    placed = place((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
+    federation, held_out, key = placed
     federation = federation._replace(train=train)
 
     @functools.cache
     def traced() -> Traced:
-        return trace_programs(asked, *(built or build()), federation, test, key)
+        return trace_programs(asked, *(built or build()), federation, held_out, key)
 
     return Simulation(
         federation=federation,
-        test=test,
+        held_out=held_out,
         key=key,
         cohort_size=asked.cohort_size,
         num_rounds=asked.num_rounds,
