@@ -83,9 +83,7 @@ def load_shakespeare(
     return hold_out(fed, validation_fraction, validation_seed)
 
 
-def _loaded(
-    paths: list[Path], window: int | None, stride: int | None, test_fraction: float | None
-) -> FederatedDataset:
+def _loaded(paths: list[Path], window: int | None, stride: int | None, test_fraction: float | None) -> FederatedDataset:
     """The data set from files that were found."""
     if compressed.official_name(paths[0]).endswith(".json"):
         for name, value in (("window", window), ("stride", stride), ("test_fraction", test_fraction)):
