@@ -23,7 +23,7 @@ def hold_out(
     but the arguments: it is the same for every method, partition and seed of a run. Test examples, ``mean`` and ``std``
     stay as they are.
 
-    For a validation split of your own, ``dataclasses.replace(fed, validation=fd.Batch(x, y))``.
+    For a validation split of your own, ``dataclasses.replace(fed, validation=fd.types.Batch(x, y))``.
 
     Args:
       fed: a data set, not yet split among clients.
