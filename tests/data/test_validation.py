@@ -52,11 +52,7 @@ def test_every_training_example_is_on_one_side_and_classes_keep_their_shares(cas
 
 
 def test_digits_by_fraction_and_by_number():
-    whole, split, same = (
-        load("digits"),
-        load("digits", validation_fraction=0.1),
-        load("digits", validation_fraction=144),
-    )
+    whole, split = load("digits"), load("digits", validation_fraction=0.1)
     np.testing.assert_array_equal(split.test.x, whole.test.x)
     np.testing.assert_array_equal(split.validation.x, load("digits", validation_fraction=144).validation.x)
     assert len(split.validation.y) == 144
