@@ -78,7 +78,7 @@ class LoweredBatch(NamedTuple):
     Attributes:
       init: ``(cells) -> states``.
       advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
-      evaluate: ``(cells, states, test) -> metrics``.
+      evaluate: ``(cells, states, held_out) -> metrics``.
     """
 
     init: Any
