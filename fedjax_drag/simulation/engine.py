@@ -56,7 +56,8 @@ class Simulation:
 
     Attributes:
       federation: data on the device.
-      held_out: test and validation examples on the device; None for the latter where the data have none.
+      test: test examples on the device.
+      validation: validation examples on the device; None where the data have none.
       key: from which all randomness is derived.
       cohort_size: clients in a round.
       num_rounds: rounds of the run.
@@ -71,7 +72,8 @@ class Simulation:
     """
 
     federation: Federation
-    held_out: tuple[Batch, Batch | None]
+    test: Batch
+    validation: Batch | None
     key: jax.Array
     cohort_size: int
     num_rounds: int
@@ -150,7 +152,7 @@ class Simulation:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
-                evaluated = compiled.evaluate(per_client.without_rows(state), *self.held_out)
+                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
@@ -190,7 +192,8 @@ class Simulation:
     def _check_memory(self) -> None:
         rows, on_host = self.client_state_bytes, self.shared.outline.rows_on_host
         ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.mesh is not None)
-        programs = zip(self.shared.needed, ((self.federation, self.key), self.held_out), strict=True)
+        inputs = (self.federation, self.key), (self.test, self.validation)
+        programs = zip(self.shared.needed, inputs, strict=True)
         memory.check(programs, rows if on_host else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
@@ -312,7 +315,8 @@ def trace(asked: Settings) -> Simulation:
 
     return Simulation(
         federation=federation,
-        held_out=held_out,
+        test=held_out[0],
+        validation=held_out[1],
         key=key,
         cohort_size=asked.cohort_size,
         num_rounds=asked.num_rounds,
