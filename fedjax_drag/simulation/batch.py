@@ -379,7 +379,7 @@ def _lower(
     shared: tuple[Batch, tuple[Batch, Batch | None], Start | None],
     mesh: Mesh | None,
 ) -> LoweredBatch:
-    """The programs for ``width`` cells such as these, which share training, test and validation examples and a start."""
+    """The programs for ``width`` cells such as these, which share their examples and a start."""
     train, held_out, given = shared
     split = _share_of(mesh)
 

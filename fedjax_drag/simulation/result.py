@@ -108,7 +108,7 @@ class Result(NamedTuple):
             by it are not chosen on the test set, else the test examples.
 
         Raises:
-          ValueError: ``on`` is something else, or there are no such examples.
+          ValueError: ``on`` is something else, or there are no validation examples.
         """
         return self._first("round", accuracy, on, int)
 
@@ -130,8 +130,8 @@ class Result(NamedTuple):
         if on is not None:
             checks.one_of("on", on, ("validation", "test"))
         metric = choice_metric(self.history) if on is None else f"{on}_accuracy"
-        if metric not in self.history:
-            raise ValueError(f"on={on!r}: this run has no {on} examples; set validation_fraction of its data")
+        if on == "validation" and metric not in self.history:
+            raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
         reached = np.flatnonzero(self.history[metric] >= accuracy)
         return kind(self.history[name][reached[0]]) if reached.size else None
 
