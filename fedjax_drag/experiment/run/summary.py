@@ -63,7 +63,9 @@ def table(rows: Mapping[str, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
         reached = [_first_round(history, by, target) for target in targets]
         rate = figures.get("rounds_per_second")
         speed = "-" if rate is None else f"{rate:.1f}"
-        accuracies = [_percent(figures["final_accuracy"]), _percent(figures["best_accuracy"])]
+        alike = by == choice_metric(history)  # else others have no validation examples: its best is on the test set too
+        highest = figures["best_accuracy"] if alike else _highest(history, by)
+        accuracies = [_percent(figures["final_accuracy"]), _percent(highest)]
         lines.append([label, *accuracies, *reached, speed, f"{figures['seconds']:.1f}"])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(

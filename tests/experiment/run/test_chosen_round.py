@@ -83,3 +83,15 @@ def test_summaries_have_the_test_figure_of_the_chosen_round():
     assert first == "a 60.0% 60.0% 1 2 3 - 2.5"
     assert second == "b 30.0% 20.0% - - - - 2.5"
     assert row([0.3], [np.nan])[1]["best_validation_accuracy"] is None
+
+
+def test_runs_of_which_one_has_no_validation_are_compared_on_the_test_set():
+    split, plain = row([0.3, 0.8, 0.6], [0.4, 0.5, 0.6]), history([0.7], [0.7])
+    del plain["validation_accuracy"]
+    text = table({"split": split, "plain": (plain, summary(plain, 2.5, None))})
+    head, first, second = (line.split() for line in text.splitlines())
+    assert (head[:2], first[:3], second[:3]) == (
+        ["final", "best"],
+        ["split", "60.0%", "80.0%"],
+        ["plain", "70.0%", "70.0%"],
+    )
