@@ -26,11 +26,12 @@ from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
 from fedjax_drag.simulation.devices.placement import fetch
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
+from fedjax_drag.simulation.result import TEST, choice_metric
 
 KEEP = 2
 """How many of the newest are kept by default."""
 
-_ACCURACY, _CHECKSUM, _HISTORY = "test_accuracy", "checksum", "history"
+_CHECKSUM, _HISTORY = "checksum", "history"
 
 _VARIABLES = {"params.": "params.", "model.frozen.": "params.", "model.statistics.": ""}
 """Where the fields of a state are among a model's variables."""
@@ -69,8 +70,8 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
 
     Args:
       folder: the run's results folder.
-      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest test accuracy, of equal ones the
-        newest), or the round of a checkpoint.
+      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest validation accuracy, test
+        accuracy where the data have no validation split; of equal ones the newest), or the round of a checkpoint.
 
     Returns:
       Nested dicts of arrays by collection, as Flax has them: ``model.apply(variables, x)``.
@@ -102,7 +103,8 @@ class Checkpoints:
     Args:
       folder: the run's results folder.
       keep: how many of the newest are kept, >= 1.
-      keep_best: whether the one with the highest test accuracy is kept as well.
+      keep_best: whether the one with the highest validation accuracy is kept as well; test accuracy where the run has
+        no validation split.
       writes: whether the caller writes them: then what a killed run left half written is removed.
     """
 
@@ -141,7 +143,7 @@ class Checkpoints:
         """Removes accuracies that Orbax could not read at its start; their checkpoints cannot be the best."""
         for path in self._path.glob("*/metrics/metrics"):
             try:
-                float(json.loads(path.read_text(encoding="utf-8"))[_ACCURACY])
+                float(_accuracy(json.loads(path.read_text(encoding="utf-8"))))
             except (ValueError, KeyError, TypeError, RecursionError):
                 path.unlink()
 
@@ -154,17 +156,18 @@ class Checkpoints:
         return max(self.rounds(), default=None)
 
     def best(self) -> int | None:
-        """The round of the checkpoint with the highest test accuracy, or None."""
+        """The round of the checkpoint with the highest accuracy, or None."""
         return from_first(lambda: self._manager.best_step())
 
-    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"") -> None:
+    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"", metric: str = TEST) -> None:
         """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call.
 
         Args:
           round_number: rounds done.
           state: after them.
-          accuracy: its test accuracy.
+          accuracy: by which the best is chosen.
           history: the lines of ``metrics.jsonl`` so far.
+          metric: which accuracy that is.
         """
         leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
         leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
@@ -175,7 +178,7 @@ class Checkpoints:
         leaves[_CHECKSUM] = np.uint32(checksum(leaves))
         args = self._ocp.args.StandardSave(leaves)
         with _without_logs():
-            self._manager.save(round_number, args=args, metrics={_ACCURACY: float(accuracy)})
+            self._manager.save(round_number, args=args, metrics={metric: float(accuracy)})
 
     def newest(self, read: Callable[[int], T]) -> tuple[int, T] | None:
         """The newest checkpoint that can be read; newer ones are set aside, with a line that says so.
@@ -317,7 +320,7 @@ def _without_logs() -> Iterator[None]:
 
 
 def _accuracy(metrics: Any) -> float:
-    return metrics[_ACCURACY]
+    return metrics[choice_metric(metrics)]
 
 
 def _reason(error: Exception) -> str:
