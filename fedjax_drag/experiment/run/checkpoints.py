@@ -26,15 +26,13 @@ from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
 from fedjax_drag.simulation.devices.placement import fetch
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
+from fedjax_drag.simulation.planning.initial_params import CHECKSUM, variables_in
 from fedjax_drag.simulation.result import TEST, choice_metric
 
 KEEP = 2
 """How many of the newest are kept by default."""
 
-_CHECKSUM, _HISTORY = "checksum", "history"
-
-_VARIABLES = {"params.": "params.", "model.frozen.": "params.", "model.statistics.": ""}
-"""Where the fields of a state are among a model's variables."""
+_HISTORY = "history"
 
 T = TypeVar("T")
 
@@ -175,7 +173,7 @@ class Checkpoints:
             return
         if history:
             leaves[_HISTORY] = np.frombuffer(history, np.uint8)
-        leaves[_CHECKSUM] = np.uint32(checksum(leaves))
+        leaves[CHECKSUM] = np.uint32(checksum(leaves))
         args = self._ocp.args.StandardSave(leaves)
         with _without_logs():
             self._manager.save(round_number, args=args, metrics={metric: float(accuracy)})
@@ -260,12 +258,7 @@ class Checkpoints:
         """The global parameters, under ``"params"``, and the model's statistics after a round, as nested dicts."""
         from flax.traverse_util import unflatten_dict
 
-        leaves: dict[str, Any] = {}
-        for name, x in self._read(round_number).items():
-            for stored, collection in _VARIABLES.items():
-                if name.startswith(stored):
-                    leaves[collection + name.removeprefix(stored)] = x
-        return unflatten_dict(leaves, sep=".")
+        return unflatten_dict(variables_in(self._read(round_number)), sep=".")
 
     def _stored(self, round_number: int) -> dict[str, Any]:
         """Shapes and dtypes of all that a checkpoint holds."""
@@ -281,7 +274,7 @@ class Checkpoints:
     def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
         """The contents of a checkpoint with its history; the state must have the shapes in ``wanted``."""
         present = self._stored(round_number)
-        beside = {name: present.pop(name) for name in (_CHECKSUM, _HISTORY) if name in present}
+        beside = {name: present.pop(name) for name in (CHECKSUM, _HISTORY) if name in present}
         wanted = present if wanted is None else wanted
         for name in sorted({*wanted, *present}):
             here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, present))
@@ -292,7 +285,7 @@ class Checkpoints:
             stored = dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted | beside)))
         except Exception as error:
             raise ValueError(f"checkpoint of round {round_number}: damaged: {_reason(error)}") from error
-        if _CHECKSUM in beside and int(stored.pop(_CHECKSUM)) != checksum(stored):
+        if CHECKSUM in beside and int(stored.pop(CHECKSUM)) != checksum(stored):
             raise ValueError(f"checkpoint of round {round_number}: damaged: does not match its checksum")
         return stored
 
