@@ -27,11 +27,12 @@ from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
 from fedjax_drag.simulation.devices.placement import fetch
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
 from fedjax_drag.simulation.planning.initial_params import CHECKSUM, variables_in
+from fedjax_drag.simulation.result import TEST, choice_metric
 
 KEEP = 2
 """How many of the newest are kept by default."""
 
-_ACCURACY, _HISTORY = "test_accuracy", "history"
+_HISTORY = "history"
 
 T = TypeVar("T")
 
@@ -67,8 +68,8 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
 
     Args:
       folder: the run's results folder.
-      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest test accuracy, of equal ones the
-        newest), or the round of a checkpoint.
+      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest validation accuracy, test
+        accuracy where the data have no validation split; of equal ones the newest), or the round of a checkpoint.
 
     Returns:
       Nested dicts of arrays by collection, as Flax has them: ``model.apply(variables, x)``.
@@ -100,7 +101,8 @@ class Checkpoints:
     Args:
       folder: the run's results folder.
       keep: how many of the newest are kept, >= 1.
-      keep_best: whether the one with the highest test accuracy is kept as well.
+      keep_best: whether the one with the highest validation accuracy is kept as well; test accuracy where the run has
+        no validation split.
       writes: whether the caller writes them: then what a killed run left half written is removed.
     """
 
@@ -139,7 +141,7 @@ class Checkpoints:
         """Removes accuracies that Orbax could not read at its start; their checkpoints cannot be the best."""
         for path in self._path.glob("*/metrics/metrics"):
             try:
-                float(json.loads(path.read_text(encoding="utf-8"))[_ACCURACY])
+                float(_accuracy(json.loads(path.read_text(encoding="utf-8"))))
             except (ValueError, KeyError, TypeError, RecursionError):
                 path.unlink()
 
@@ -152,17 +154,18 @@ class Checkpoints:
         return max(self.rounds(), default=None)
 
     def best(self) -> int | None:
-        """The round of the checkpoint with the highest test accuracy, or None."""
+        """The round of the checkpoint with the highest accuracy, or None."""
         return from_first(lambda: self._manager.best_step())
 
-    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"") -> None:
+    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"", metric: str = TEST) -> None:
         """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call.
 
         Args:
           round_number: rounds done.
           state: after them.
-          accuracy: its test accuracy.
+          accuracy: by which the best is chosen.
           history: the lines of ``metrics.jsonl`` so far.
+          metric: which accuracy that is.
         """
         leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
         leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
@@ -173,7 +176,7 @@ class Checkpoints:
         leaves[CHECKSUM] = np.uint32(checksum(leaves))
         args = self._ocp.args.StandardSave(leaves)
         with _without_logs():
-            self._manager.save(round_number, args=args, metrics={_ACCURACY: float(accuracy)})
+            self._manager.save(round_number, args=args, metrics={metric: float(accuracy)})
 
     def newest(self, read: Callable[[int], T]) -> tuple[int, T] | None:
         """The newest checkpoint that can be read; newer ones are set aside, with a line that says so.
@@ -310,7 +313,7 @@ def _without_logs() -> Iterator[None]:
 
 
 def _accuracy(metrics: Any) -> float:
-    return metrics[_ACCURACY]
+    return metrics[choice_metric(metrics)]
 
 
 def _reason(error: Exception) -> str:
