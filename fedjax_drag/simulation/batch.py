@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
+from fedjax_drag.simulation.accuracies import by_client_and_class
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
@@ -78,7 +79,7 @@ class LoweredBatch(NamedTuple):
     Attributes:
       init: ``(cells) -> states``.
       advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
-      evaluate: ``(cells, states, test) -> metrics``.
+      evaluate: ``(cells, states, test, train) -> metrics``; ``train`` is None unless clients are evaluated.
     """
 
     init: Any
@@ -142,9 +143,13 @@ class CellPrograms:
         federation = cell.federation._replace(train=train)
         return self.of(cell).advance(federation, cell.key, state._replace(round=start), totals, stop)
 
-    def evaluate(self, cells: Cells, states: RunState, test: Batch) -> dict[str, jax.Array]:
-        """Metrics on the test set."""
-        return self.over_cells(lambda test, entry: self.of(entry[0]).evaluate(entry[1], test), test, (cells, states))
+    def evaluate(self, cells: Cells, states: RunState, test: Batch, train: Batch | None) -> dict[str, jax.Array]:
+        """Metrics on the test set, and on what the clients hold out."""
+        return self.over_cells(self._evaluate_one, (test, train), (cells, states))
+
+    def _evaluate_one(self, shared: tuple[Batch, Batch | None], entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
+        (test, train), (cell, state) = shared, entry
+        return self.of(cell).evaluate(state, test, cell.federation._replace(train=train).evaluated)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +185,11 @@ class BatchSimulation:
         """Shapes and dtypes of one cell's state."""
         return jax.eval_shape(self.programs.init, jax.random.key(0))
 
+    @property
+    def examined(self) -> Batch | None:
+        """Where the examples that clients hold out are; None unless clients are evaluated."""
+        return None if self.cells.federation.held_out is None else self.train
+
     @functools.cached_property
     def compiled(self) -> CompiledBatch:
         """The programs of :attr:`lowered`, compiled at the first access.
@@ -189,7 +199,7 @@ class BatchSimulation:
         """
         started = time.perf_counter()
         init, advance, evaluate = (program.compile() for program in self.lowered)
-        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), self.test)]
+        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), (self.test, self.examined))]
         memory.check(whole, 0, [f"width below {self.width}"])
         return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)
 
@@ -249,6 +259,7 @@ class BatchSimulation:
             rows = {}
             for place in running:
                 metrics, totals, evaluated = _row(place, measured)
+                evaluated = by_client_and_class(evaluated, self.first.diagnostics)
                 rows[place] = history_row(done, done - before, metrics, totals, evaluated, self.cost)
                 histories[place].append(rows[place])
                 if totals.diverged_at:
@@ -273,7 +284,7 @@ class BatchSimulation:
             while done < target:
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
                 states, metrics, totals = self.compiled.advance(self.train, cells, states, totals, np.int32(done))
-            measured = metrics, totals, self.compiled.evaluate(cells, states, self.test)
+            measured = metrics, totals, self.compiled.evaluate(cells, states, self.test, self.examined)
             return states, jax.device_get(measured)
 
     def _result(self, history: list[dict[str, Any]], state: RunState, spent: Spent, diverged_at: int | None) -> Result:
@@ -371,12 +382,13 @@ def _lower(
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=split), tree)
 
     example = shapes(cells)
+    examined = None if cells.federation.held_out is None else train
     states = shapes(jax.eval_shape(programs.init, example))
     advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
     return LoweredBatch(
         jax.jit(programs.init, out_shardings=split).lower(example),
         advance.lower(train, example, states, _no_totals(width), np.int32(1)),
-        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, test),
+        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, test, examined),
     )
 
 
@@ -386,6 +398,11 @@ def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     for name in ("rows", "root_row"):
         longest = max(getattr(one, name).shape[-1] for one in federations)
         federations = [one._replace(**{name: _padded(getattr(one, name), longest)}) for one in federations]
+    held_out = [one.held_out for one in federations if one.held_out is not None]
+    if held_out:
+        longest = max(len(one.examples) for one in held_out)
+        padded = [one._replace(examples=_padded(one.examples, longest)) for one in held_out]
+        federations = [one._replace(held_out=own) for one, own in zip(federations, padded, strict=True)]
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *federations)
     columns = {name: np.asarray([own[name] for own in numbers], np.float32) for name in numbers[0]}
     return Cells(columns, stacked, jnp.stack([jax.random.key(one.seed) for one in settings]))

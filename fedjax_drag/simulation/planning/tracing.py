@@ -28,7 +28,7 @@ class Lowered(NamedTuple):
 
     Attributes:
       advance: of :class:`Programs`.
-      evaluate: of :class:`Programs`.
+      evaluate: of :class:`Programs`, a function of the state, the test examples and :attr:`Federation.evaluated`.
       draw: ``(federation, key, state) -> client_ids``, the next round's cohort; only if the clients' state is on the
         host.
     """
@@ -123,7 +123,9 @@ def trace_programs(
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     lowered = Lowered(
-        advance.lower(federation, key, state, no_totals(), np.int32(1)), evaluate.lower(without_rows, test), draw
+        advance.lower(federation, key, state, no_totals(), np.int32(1)),
+        evaluate.lower(without_rows, test, federation.evaluated),
+        draw,
     )
     cost = cost_of(asked.algorithm, work, programs, federation, key, state)
     return Traced(programs, lowered, Outline(shapes, shardings, cost, work.execution.walk, draw is not None))

@@ -15,8 +15,10 @@ from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
+from fedjax_drag.simulation.program.client_evaluation import make_evaluate_clients
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.held_out import HeldOut
 from fedjax_drag.simulation.program.local import ClientPass, batch_length, make_client_pass
 from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
@@ -49,7 +51,13 @@ ACCUMULATED: Mapping[str, Accumulated] = {
 }
 """The metrics that are accumulated, where a round has them; a row has all others from the evaluated round."""
 
-TEST_NAMES = {"accuracy": "test_accuracy", "loss": "test_loss", "attack_success_rate": "attack_success_rate"}
+TEST_NAMES = {
+    "accuracy": "test_accuracy",
+    "loss": "test_loss",
+    "attack_success_rate": "attack_success_rate",
+    "class_correct": "class_correct",
+    "class_examples": "class_examples",
+}
 """Names in the history of what is evaluated: of the parameters."""
 
 OUTPUT_NAMES = {
@@ -82,13 +90,15 @@ class Programs(NamedTuple):
       init: ``(key) -> state``.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
-      evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
+      evaluate: ``(state, test, own) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
+        With ``own`` from :attr:`Federation.evaluated`, also counts of correct predictions by class and by client, of
+        the parameters only.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
     """
 
     init: Callable[[PRNGKeyArray], RunState]
     advance: Callable[..., tuple[RunState, Metrics, Totals]]
-    evaluate: Callable[[RunState, Batch], dict[str, jax.Array]]
+    evaluate: Callable[..., dict[str, jax.Array]]
     client: Callable[[Federation, PRNGKeyArray, RunState], LocalResult]
 
 
@@ -171,12 +181,19 @@ def _accumulated(totals: Totals, metrics: Metrics, after: RunState) -> Totals:
 
 def _make_evaluate_state(
     algorithm: Algorithm, attack: Attack | None, work: Work
-) -> Callable[[RunState, Batch], dict[str, jax.Array]]:
+) -> Callable[..., dict[str, jax.Array]]:
     """Builds :attr:`Programs.evaluate`."""
-    measure = make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh)
+    measure, measure_classes = (
+        make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh, by_class)
+        for by_class in (False, True)
+    )
+    measure_clients = make_evaluate_clients(work.model, work.execution.mesh)
 
-    def evaluate(state: RunState, test: Batch) -> dict[str, jax.Array]:
-        metrics = {TEST_NAMES[name]: value for name, value in measure(state.params, test).items()}
+    def evaluate(state: RunState, test: Batch, own: tuple[Batch | None, HeldOut] | None = None) -> dict[str, jax.Array]:
+        of_params = (measure_classes if own else measure)(state.params, test)
+        metrics = {TEST_NAMES[name]: value for name, value in of_params.items()}
+        if own:
+            metrics |= measure_clients(state.params, *own)
         if algorithm.output is not None:
             output = measure(algorithm.output(state.params, state.algorithm), test)
             metrics |= {OUTPUT_NAMES[name]: value for name, value in output.items()}
