@@ -63,6 +63,7 @@ def make_evaluate(
         metrics: dict[str, Any] = {"accuracy": sums.correct / number, "loss": sums.loss / number}
         if goal is not None:
             assert sums.reached is not None
+            assert sums.targets is not None
             metrics["attack_success_rate"] = sums.reached / sums.targets
         if by_class:
             of_class = jnp.bincount(examples.y, length=model.num_classes)
