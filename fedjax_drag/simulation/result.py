@@ -24,6 +24,9 @@ class Result(NamedTuple):
         round: ``cosine_to_benign``, ``malicious_weight``, ``detection_tpr`` and ``detection_fpr`` of
         :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`, and ``attack_success_rate`` on the test
         set where the attack has a goal.
+        With ``evaluate_clients``: ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
+        over the clients (:func:`~fedjax_drag.simulation.accuracies.over_clients`), ``client_accuracy`` ``[E, M]``, NaN
+        for clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set.
         Of the clients, summed over the rounds since the last evaluation: ``participants``, ``local_steps``,
         ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``, ``vector_operations``,
         ``bytes_down`` and ``bytes_up``. ``client_seconds``, since the start of the run, is what the slowest clients
@@ -66,7 +69,7 @@ class Result(NamedTuple):
             if np.isfinite(accuracy).any():
                 best = int(np.nanargmax(accuracy))
                 figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}"
-        for name in ("output_accuracy", "attack_success_rate"):
+        for name in ("output_accuracy", "client_accuracy_worst_tenth", "attack_success_rate"):
             if name in history:
                 figures[name.replace("_", " ")] = f"{history[name][-1]:.1%}"
         for name in ("test_loss", "train_loss"):

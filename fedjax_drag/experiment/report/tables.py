@@ -80,6 +80,7 @@ def results(found: Sequence[Group], target: float | None) -> Table:
         ("final accuracy, %", lambda group: _over(group, lambda run: 100 * float(run.history["test_accuracy"][-1]))),
         ("best accuracy, %", lambda group: _over(group, lambda run: 100 * best_of(run)[0])),
     ]
+    wanted.append(("worst tenth of the clients, %", lambda group: _over(group, _worst_tenth)))
     if target is not None:
         to = f"to {100 * target:g} %"
         wanted += [
@@ -135,6 +136,12 @@ def best_of(run: Run) -> tuple[float, int]:
     accuracy = np.nan_to_num(run.history["test_accuracy"], nan=0.0, posinf=0.0, neginf=0.0)
     place = int(accuracy.argmax())
     return float(accuracy[place]), int(run.history["round"][place])
+
+
+def _worst_tenth(run: Run) -> float | None:
+    """Final accuracy on the own examples of the worst tenth of the clients, in percent; None if not evaluated."""
+    found = run.scalars("client_accuracy_worst_tenth")
+    return None if found is None else 100 * float(found[-1])
 
 
 def rounds_to(run: Run, target: float) -> int | None:
