@@ -86,3 +86,10 @@ def test_the_blocks_of_a_page_run(page, blocks, capsys):
         exec(compile(block, page, "exec"), namespace)
     assert capsys.readouterr().out
     assert all(cell.status == "done" for cell in namespace["found"].cells)
+
+
+@pytest.mark.thorough
+def test_the_example_of_the_page_on_evaluation_runs(capsys):
+    (block,) = re.findall(r"^```python\n(.*?)^```$", (DOCS / "evaluation.md").read_text(), re.MULTILINE | re.DOTALL)
+    exec(compile(block, "evaluation.md", "exec"), {"__name__": "evaluation"})
+    assert "client_accuracy_worst_tenth: " in capsys.readouterr().out

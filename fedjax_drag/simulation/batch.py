@@ -16,10 +16,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
-from fedjax_drag.simulation.accuracies import by_client_and_class
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
+from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of

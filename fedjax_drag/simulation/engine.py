@@ -12,10 +12,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client
-from fedjax_drag.simulation.accuracies import by_client_and_class
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
 from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import memory

@@ -25,8 +25,8 @@ class Result(NamedTuple):
         :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`, and ``attack_success_rate`` on the test
         set where the attack has a goal.
         With ``evaluate_clients``: ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
-        over the clients (:func:`~fedjax_drag.simulation.accuracies.over_clients`), ``client_accuracy`` ``[E, M]``, NaN
-        for clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set.
+        of :func:`~fedjax_drag.simulation.every_client.accuracies.over_clients`, ``client_accuracy`` ``[E, M]``, NaN for
+        clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set, NaN for classes without examples.
         Of the clients, summed over the rounds since the last evaluation: ``participants``, ``local_steps``,
         ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``, ``vector_operations``,
         ``bytes_down`` and ``bytes_up``. ``client_seconds``, since the start of the run, is what the slowest clients

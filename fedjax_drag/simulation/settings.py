@@ -18,6 +18,7 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.devices.placement import MESHES
+from fedjax_drag.simulation.every_client.split import Split, hold_out
 from fedjax_drag.simulation.model.statistics import MODEL_STATES
 from fedjax_drag.simulation.model.trainable import Trainable, check_trainable
 from fedjax_drag.simulation.options import (
@@ -45,7 +46,6 @@ from fedjax_drag.simulation.parts import (
     check_step_size,
 )
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious, malicious_per_cohort
-from fedjax_drag.simulation.program.held_out import Split, hold_out
 from fedjax_drag.simulation.program.work import FULL, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
 
@@ -74,7 +74,7 @@ def check_share(name: str, value: Any) -> None:
     if isinstance(value, bool | np.bool_):
         return
     if not checks.is_concrete(value) or not 0.0 < value < 1.0:
-        raise ValueError(f"{name}={checks.shown(value)}: must be True, False or a share in (0, 1)")
+        raise ValueError(f"{name}={checks.shown(value)}: must be True, False or a number in (0, 1)")
 
 
 def check_pass(local_steps: int | None, local_epochs: float | None) -> None:
@@ -214,14 +214,14 @@ class Measurement:
     Attributes:
       eval_every: rounds between evaluations on the test set; default 10.
       diagnostics: whether the history keeps per-client metrics; default True.
-      evaluate_clients: whether to evaluate the global model on each client's own examples. A client then holds out a
-        fifth of its examples, from the end of its row and before the first round, or the share in (0, 1) that is given
-        in place of True: at least one of two examples or more, none of a single one. Nobody trains on them, nor are
-        they in the server's root data, and the amounts that rules weigh by are those that are left. The history has,
-        over the benign clients that hold out examples, ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and
-        ``client_accuracy_std`` (:func:`~fedjax_drag.simulation.accuracies.over_clients`), with ``diagnostics`` each
-        client's ``client_accuracy``, and ``class_accuracy``, by class on the test set; all are of the parameters, also
-        where the method's output is another model. Default False.
+      evaluate_clients: whether to evaluate the global model on each client's own examples. Each client then holds out a
+        fifth of its examples, or the share in (0, 1) that is given in the place of True: at least one of two examples
+        or more, none of a single one. Nobody trains on them, they are not in the server's root data, and the numbers of
+        examples that rules weigh by are those that are left. The history has ``client_accuracy_mean``,
+        ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
+        (:func:`~fedjax_drag.simulation.every_client.accuracies.over_clients`) over the benign clients that hold out
+        examples; with ``diagnostics`` the ``client_accuracy`` of each; and ``class_accuracy`` on the test set. All are
+        of the parameters, also where the method's output is another model. Default False.
       time_clients: whether to measure, before the first round, how long a client needs for a local step; then the
         history has ``client_seconds``, and ``time_to`` can be asked. It costs the compilation of one local pass.
       stop_on_divergence: whether a run whose parameters are not finite any more ends with the next evaluation, as

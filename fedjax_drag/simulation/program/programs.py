@@ -13,13 +13,13 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.every_client.evaluation import make_evaluate_clients
+from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.statistics import num_bytes
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
-from fedjax_drag.simulation.program.client_evaluation import make_evaluate_clients
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.held_out import HeldOut
 from fedjax_drag.simulation.program.local import ClientPass, batch_length, make_client_pass
 from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work

@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 
 import fedjax_drag as fd
 from fedjax_drag.simulation import trace
-from fedjax_drag.simulation.accuracies import by_client_and_class, over_clients
 from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation.every_client.accuracies import by_client_and_class, over_clients
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.federation import choose_malicious
 from fedjax_drag.simulation.settings import Settings
@@ -182,9 +182,9 @@ def _drag(c):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"evaluate_clients": 1.0}, "evaluate_clients=1.0: must be True, False or a share in (0, 1)"),
-        ({"evaluate_clients": 0}, "evaluate_clients=0: must be True, False or a share in (0, 1)"),
-        ({"evaluate_clients": "yes"}, "evaluate_clients='yes': must be True, False or a share in (0, 1)"),
+        ({"evaluate_clients": 1.0}, "evaluate_clients=1.0: must be True, False or a number in (0, 1)"),
+        ({"evaluate_clients": 0}, "evaluate_clients=0: must be True, False or a number in (0, 1)"),
+        ({"evaluate_clients": "yes"}, "evaluate_clients='yes': must be True, False or a number in (0, 1)"),
         ({"evaluate_clients": True, "batch_size": 300}, "batch_size=300: must be at most 240, what the largest client"),
     ],
 )

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH
-from fedjax_drag.simulation.program.held_out import HeldOut
 from fedjax_drag.types import Params
 
 EvaluateClients = Callable[[Params, ModelState, Any, HeldOut], dict[str, jax.Array]]
