@@ -61,7 +61,7 @@ def hold_out(data: FederatedDataset, share: bool | float) -> Split:
     Raises:
       ValueError: an example is in the rows twice, so that what one row holds out could be trained on by another.
     """
-    if share is False:
+    if not share:
         return Split(data, None)
     assert data.rows is not None
     assert data.counts is not None
@@ -69,7 +69,7 @@ def hold_out(data: FederatedDataset, share: bool | float) -> Split:
     examples = data.rows[place < data.counts[:, None]]
     if len(np.unique(examples)) < len(examples):
         raise ValueError(f"evaluate_clients={share}: an example is in the rows of clients twice; must be there once")
-    fraction = DEFAULT_FRACTION if share is True else share
+    fraction = DEFAULT_FRACTION if isinstance(share, bool | np.bool_) else share
     number = np.minimum(np.maximum(np.rint(fraction * data.counts), 1), data.counts - 1).astype(np.int32)
     left = data.counts - number
     held = data.rows[(place >= left[:, None]) & (place < data.counts[:, None])]
