@@ -114,7 +114,7 @@ def _show(target: Target, out: Path, judged: Sequence["Verdict"]) -> None:
         typer.echo(f"  {figure}")
     if results and target.paired:
         try:
-            typer.echo("\n".join(f"  {line}" for line in paired.table(target, results, target.paired)))
+            typer.echo("\n".join(f"  {line}" for line in paired.table(target, results)))
         except outcome.MissingError as missing:
             typer.echo(f"  paired differences: {missing}")
     for verdict in judged:
