@@ -84,6 +84,7 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
         local_steps=settings.local_steps,
         local_epochs=settings.local_epochs,
         optimizer=settings.local_optimizer,
+        keeps_optimizer=settings.local_optimizer_state == "keep",
         augmentation=settings.augmentation,
     )
     execution = CohortExecution(
@@ -97,6 +98,7 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
         model,
         training,
         execution,
+        num_clients=settings.data.num_clients,
         cohort_size=settings.cohort_size,
         root_client=settings.root_client or sgd(),
         reject_nonfinite=settings.nonfinite == "reject",

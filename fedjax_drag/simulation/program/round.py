@@ -69,7 +69,8 @@ def open_round(
     downlink = algorithm.broadcast(state.params, own_state, ids)
     reachable, examples = _reachable(work, federation, federation.rows[ids])
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
-    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own)
+    kept = per_client.gather(state.clients, ids)
+    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept)
     extras = {
         "client_ids": ids,
         "round": state.round,
@@ -104,7 +105,8 @@ def close_round(
         metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
     model = before.model._replace(statistics=_statistics(attack, work, before, cohort, outcome))
-    state = RunState(outcome.params, after, before.round + 1, last_update, model)
+    clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
+    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients)
     return placed((state, metrics), work.execution.mesh)
 
 
@@ -113,6 +115,7 @@ def _statistics(attack: Attack | None, work: Work, before: RunState, cohort: Coh
     clients, old = cohort.clients, before.model.statistics
     key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
     ids = (clients.malicious, clients.client_id, before.round)
+    attack = None if work.statistics == "local" else attack  # they are in no message
     local = statistics.forged(attack, key, old, outcome.local.statistics, *ids)
     return statistics.combined(work.statistics, old, local, clients.num_examples, cohort.valid)
 

@@ -33,6 +33,7 @@ class LocalTraining:
       local_steps: U; None where ``local_epochs`` gives the length of a pass.
       local_epochs: passes over the client's own data; None where ``local_steps`` is given.
       optimizer: transforms the directions of a local pass; None for none.
+      keeps_optimizer: whether each client's state of ``optimizer`` is kept from round to round.
       augmentation: changes training inputs at random; None for none.
     """
 
@@ -41,6 +42,7 @@ class LocalTraining:
     local_steps: int | None = None
     local_epochs: float | None = None
     optimizer: optax.GradientTransformation | None = None
+    keeps_optimizer: bool = False
     augmentation: Augmentation | None = None
 
 
@@ -71,6 +73,7 @@ class Work:
       model: what is trained.
       training: one local pass.
       execution: the local passes of a cohort.
+      num_clients: M.
       cohort_size: S.
       root_client: what the server runs on its root data.
       reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
@@ -83,6 +86,7 @@ class Work:
     model: Model
     training: LocalTraining
     execution: CohortExecution
+    num_clients: int
     cohort_size: int
     root_client: ClientRule
     reject_nonfinite: bool = True
@@ -96,6 +100,26 @@ class Work:
         return {"reject_nonfinite": self.reject_nonfinite, **told}
 
 
+class ClientRows(NamedTuple):
+    """What the engine keeps for every client from round to round, beside the state of the method.
+
+    Each part is a :class:`~fedjax_drag.per_client.PerClient`, or ``()`` where the run does not keep it.
+
+    Attributes:
+      carry: of the client rule, if that keeps it (:attr:`~fedjax_drag.types.ClientRule.keeps_carry`).
+      optimizer: state of the local optimizer.
+      statistics: of the client's own model, where they are local.
+    """
+
+    carry: Any = ()
+    optimizer: Any = ()
+    statistics: Any = ()
+
+
+NOTHING_KEPT = ClientRows()
+"""Of a run that keeps nothing, and of a local pass that begins afresh."""
+
+
 class RunState(NamedTuple):
     """All that a run carries from round to round.
 
@@ -105,6 +129,7 @@ class RunState(NamedTuple):
       round: rounds done, int32 scalar.
       last_update: the last round's change of ``params``; ``()`` unless the attack needs it.
       model: the model's frozen parameters and its statistics on the server.
+      clients: what the engine keeps for every client.
     """
 
     params: Params
@@ -112,6 +137,7 @@ class RunState(NamedTuple):
     round: jax.Array
     last_update: Any = ()
     model: ModelState = ModelState()
+    clients: ClientRows = NOTHING_KEPT
 
 
 class RoundInput(NamedTuple):
@@ -142,6 +168,7 @@ class ClientInput(NamedTuple):
       num_examples: how many of them are the client's, int32 scalar.
       malicious: bool scalar.
       downlink: the client's own part of the server's message, ``Downlink.own``.
+      kept: what the client has kept of earlier rounds; default nothing.
     """
 
     client_id: Int[Array, "*clients"]
@@ -149,6 +176,7 @@ class ClientInput(NamedTuple):
     num_examples: Int[Array, "*clients"]
     malicious: Bool[Array, "*clients"]
     downlink: Any = ()
+    kept: ClientRows = NOTHING_KEPT
 
 
 class LocalResult(NamedTuple):
@@ -159,12 +187,14 @@ class LocalResult(NamedTuple):
       loss: mean mini-batch loss over the pass (scalar).
       steps: local steps taken, int32 scalar.
       statistics: of the model after the pass.
+      kept: what the client keeps for later rounds, with the parts of :attr:`ClientInput.kept`.
     """
 
     uplink: Uplink
     loss: Float[Array, "*clients"]
     steps: Int[Array, "*clients"]
     statistics: Statistics = NO_STATISTICS
+    kept: ClientRows = NOTHING_KEPT
 
 
 class Cohort(NamedTuple):
