@@ -28,7 +28,15 @@ from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Metrics, Programs, Totals, cost_of, no_totals
+from fedjax_drag.simulation.program.programs import (
+    TIMED_STEPS,
+    Metrics,
+    Programs,
+    Totals,
+    cost_of,
+    no_totals,
+    own_examples,
+)
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
@@ -151,7 +159,7 @@ class CellPrograms:
 
     def _evaluate_one(self, shared: tuple[Batch, Batch | None], entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
         (test, train), (cell, state) = shared, entry
-        return self.of(cell).evaluate(state, test, cell.federation._replace(train=train).evaluated)
+        return self.of(cell).evaluate(state, test, own_examples(cell.federation._replace(train=train), state))
 
 
 @dataclasses.dataclass(frozen=True)

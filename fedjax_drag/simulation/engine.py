@@ -27,7 +27,7 @@ from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, tra
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals, own_examples
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
@@ -157,7 +157,8 @@ class Simulation:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
-                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.federation.evaluated)
+                own = own_examples(self.federation, state)
+                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, own)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             evaluated = by_client_and_class(evaluated, self.diagnostics)
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))

@@ -228,7 +228,8 @@ class Measurement:
         ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
         (:func:`~fedjax_drag.simulation.every_client.accuracies.over_clients`) over the benign clients that hold out
         examples; with ``diagnostics`` the ``client_accuracy`` of each; and ``class_accuracy`` on the test set. All are
-        of the parameters, also where the method's output is another model. Default False.
+        of the parameters, also where the method's output is another model; with ``model_state="local"`` a client's
+        examples are evaluated by its own statistics. Default False.
       time_clients: whether to measure, before the first round, how long a client needs for a local step; then the
         history has ``client_seconds``, and ``time_to`` can be asked. It costs the compilation of one local pass.
       stop_on_divergence: whether a run whose parameters are not finite any more ends with the next evaluation, as

@@ -15,9 +15,10 @@ from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH
 from fedjax_drag.types import Params
 
-EvaluateClients = Callable[[Params, ModelState, Any, HeldOut], dict[str, jax.Array]]
-"""``(params, model_state, train, held_out) -> {"client_correct", "client_examples"}``, ``[M]`` int32 each; ``train`` is
-not used if ``held_out`` has the examples themselves."""
+EvaluateClients = Callable[[Params, ModelState, Any, HeldOut, Any], dict[str, jax.Array]]
+"""``(params, model_state, train, held_out, statistics) -> {"client_correct", "client_examples"}``, ``[M]`` int32 each;
+``train`` is not used if ``held_out`` has the examples themselves, and ``statistics`` is None unless clients keep their
+own."""
 
 
 class Shared(NamedTuple):
@@ -28,6 +29,7 @@ class Shared(NamedTuple):
       state: of the model.
       train: training examples.
       held_out: which of them are held out.
+      statistics: of every client's own model, ``[M, ...]``; None where the global model's are those of all.
       owner: the client that each of those belongs to, ``[H]`` int32.
     """
 
@@ -35,6 +37,7 @@ class Shared(NamedTuple):
     state: ModelState
     train: Any
     held_out: HeldOut
+    statistics: Any
     owner: Int[Array, " examples"]
 
 
@@ -53,12 +56,14 @@ def make_evaluate_clients(model: Model, mesh: Mesh | None = None) -> EvaluateCli
     def of_batch(shared: Shared, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
         return _is_correct(model, shared, batch_index)
 
-    def evaluate_clients(params: Params, state: ModelState, train: Any, held_out: HeldOut) -> dict[str, jax.Array]:
+    def evaluate_clients(
+        params: Params, state: ModelState, train: Any, held_out: HeldOut, statistics: Any
+    ) -> dict[str, jax.Array]:
         counts = held_out.counts
         length = jax.tree.leaves(held_out.examples)[0].shape[0]
         owner = jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
         num_batches = -(-length // (_batch_size(length) * shares)) * shares
-        shared = Shared(params, state, train, held_out, owner)
+        shared = Shared(params, state, train, held_out, statistics, owner)
         correct = over_batches(of_batch, shared, jnp.arange(num_batches))
         # Places after the last client's examples, in the last batch and in a padded list, do not count.
         correct = correct.reshape(-1)[:length] & (jnp.arange(length) < counts.sum())
@@ -81,9 +86,12 @@ def _is_correct(model: Model, shared: Shared, batch_index: Int[Array, ""]) -> Bo
 
 
 def _logits(model: Model, shared: Shared, owner: Int[Array, " batch"], x: jax.Array) -> jax.Array:
-    """What the model predicts for examples of the clients ``owner``.
+    """What the model predicts for examples of the clients ``owner``, by their own statistics if they keep them."""
+    if shared.statistics is None:
+        return model.apply(shared.params, shared.state, x)
 
-    Statistics that each client keeps of its own have their place here: those of ``owner``, mapped over the examples.
-    """
-    del owner
-    return model.apply(shared.params, shared.state, x)
+    def of_example(client: Int[Array, ""], x: jax.Array) -> jax.Array:
+        own = jax.tree.map(lambda rows: rows[client], shared.statistics)
+        return model.apply(shared.params, shared.state._replace(statistics=own), x[None])[0]
+
+    return jax.vmap(of_example)(owner, x)

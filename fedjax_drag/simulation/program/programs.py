@@ -26,6 +26,9 @@ from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, Uplink
 
+OwnExamples = tuple[Batch | None, HeldOut, Any]
+"""Training examples, the held-out ones among them, and the statistics ``[M, ...]`` of clients that keep their own."""
+
 Metrics = dict[str, jax.Array]
 """Metrics of a round by name: scalars, or ``[S]``, an entry for each client."""
 
@@ -93,7 +96,7 @@ class Programs(NamedTuple):
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
       evaluate: ``(state, test, own) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
-        With ``own`` from :attr:`Federation.evaluated`, also counts of correct predictions by class and by client, of
+        With ``own`` from :func:`own_examples`, also counts of correct predictions by class and by client, of
         the parameters only.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
     """
@@ -192,7 +195,7 @@ def _make_evaluate_state(
     )
     measure_clients = make_evaluate_clients(work.model, work.execution.mesh)
 
-    def evaluate(state: RunState, test: Batch, own: tuple[Batch | None, HeldOut] | None = None) -> dict[str, jax.Array]:
+    def evaluate(state: RunState, test: Batch, own: OwnExamples | None = None) -> dict[str, jax.Array]:
         of_params = (measure_classes if own else measure)(state.params, state.model, test)
         metrics = {TEST_NAMES[name]: value for name, value in of_params.items()}
         if own:
@@ -203,6 +206,14 @@ def _make_evaluate_state(
         return metrics
 
     return evaluate
+
+
+def own_examples(federation: Federation, state: RunState) -> OwnExamples | None:
+    """What :attr:`Programs.evaluate` reads of every client; None unless clients are evaluated."""
+    if federation.evaluated is None:
+        return None
+    kept = state.clients.statistics
+    return *federation.evaluated, kept.rows if per_client.is_per_client(kept) else None
 
 
 def _first_client(

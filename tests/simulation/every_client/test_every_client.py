@@ -15,6 +15,7 @@ from fedjax_drag.simulation.every_client.accuracies import by_client_and_class, 
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.federation import choose_malicious
 from fedjax_drag.simulation.settings import Settings
+from tests.simulation.model.nets import Net
 
 pytestmark = pytest.mark.optimised
 
@@ -150,6 +151,28 @@ def test_a_continued_run_has_the_same_bits_and_histories_without_diagnostics_are
     assert "client_accuracy" not in rest
     for name in (*CLIENT, "class_accuracy", "test_accuracy"):
         np.testing.assert_array_equal(np.append(half.history[name], rest[name], axis=0), plain.history[name])
+
+
+@pytest.mark.thorough
+def test_clients_that_keep_their_statistics_are_evaluated_by_their_own(evaluated, uneven):
+    """Once more with plain Flax, client by client; wherever the rows lie."""
+    options = {"model": Net(), "model_state": "local", "evaluate_clients": 0.3, "batch_size": 8}
+    result = evaluated(**options)
+    rows = result.state.clients.statistics.rows
+    wanted, by_the_average = np.full((2, len(SIZES)), np.nan)
+    for client, own in enumerate(held_out(uneven, 0.3)):
+        if own:
+            x, y = uneven.preprocess(uneven.train.x[own]), uneven.train.y[own]
+            of_client = jax.tree.map(lambda leaf, client=client: leaf[client], rows)
+            for statistics, accuracy in ((of_client, wanted), (result.state.model.statistics, by_the_average)):
+                logits = Net().apply({"params": result.params, **statistics}, x, train=False)
+                accuracy[client] = (np.asarray(logits).argmax(1) == y).mean()
+    np.testing.assert_allclose(result.history["client_accuracy"][-1], wanted, rtol=1e-6)
+    assert not np.allclose(wanted, by_the_average, equal_nan=True)
+    there = evaluated(**options, client_state="host")
+    np.testing.assert_array_equal(there.history["client_accuracy"], result.history["client_accuracy"])
+    mesh = evaluated(**options, mesh=Mesh(jax.devices()[:2], ("clients",)))
+    np.testing.assert_allclose(mesh.history["client_accuracy"], result.history["client_accuracy"], atol=0.01)
 
 
 @pytest.mark.thorough
