@@ -77,7 +77,7 @@ def test_the_index_of_results_agrees_with_the_recorded_claims():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("page", "blocks"), [("recipes.md", 8), ("own_parts.md", 9)])
+@pytest.mark.parametrize(("page", "blocks"), [("recipes.md", 8), ("own_parts.md", 9), ("evaluation.md", 3)])
 def test_the_blocks_of_a_page_run(page, blocks, capsys):
     found = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     assert len(found) >= blocks
@@ -86,10 +86,3 @@ def test_the_blocks_of_a_page_run(page, blocks, capsys):
         exec(compile(block, page, "exec"), namespace)
     assert capsys.readouterr().out
     assert all(cell.status == "done" for cell in namespace["found"].cells)
-
-
-@pytest.mark.thorough
-def test_the_example_of_the_page_on_evaluation_runs(capsys):
-    (block,) = re.findall(r"^```python\n(.*?)^```$", (DOCS / "evaluation.md").read_text(), re.MULTILINE | re.DOTALL)
-    exec(compile(block, "evaluation.md", "exec"), {"__name__": "evaluation"})
-    assert "client_accuracy_worst_tenth: " in capsys.readouterr().out

@@ -89,7 +89,7 @@ class LoweredBatch(NamedTuple):
     Attributes:
       init: ``(cells, given) -> states``, from the same start ``given``, or from what each cell draws.
       advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
-      evaluate: ``(cells, states, test, train) -> metrics``; ``train`` is None unless clients are evaluated.
+      evaluate: ``(cells, states, held_out, train) -> metrics``; ``train`` is None unless clients are evaluated.
     """
 
     init: Any
@@ -153,13 +153,18 @@ class CellPrograms:
         federation = cell.federation._replace(train=train)
         return self.of(cell).advance(federation, cell.key, state._replace(round=start), totals, stop)
 
-    def evaluate(self, cells: Cells, states: RunState, test: Batch, train: Batch | None) -> dict[str, jax.Array]:
-        """Metrics on the test set, and on what the clients hold out."""
-        return self.over_cells(self._evaluate_one, (test, train), (cells, states))
+    def evaluate(
+        self, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None], train: Batch | None
+    ) -> dict[str, jax.Array]:
+        """Metrics on the test examples, on the validation examples where there are any, and on the clients' own."""
+        return self.over_cells(self._evaluate_one, (held_out, train), (cells, states))
 
-    def _evaluate_one(self, shared: tuple[Batch, Batch | None], entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
-        (test, train), (cell, state) = shared, entry
-        return self.of(cell).evaluate(state, test, own_examples(cell.federation._replace(train=train), state))
+    def _evaluate_one(
+        self, shared: tuple[tuple[Batch, Batch | None], Batch | None], entry: tuple[Cells, RunState]
+    ) -> dict[str, jax.Array]:
+        (held_out, train), (cell, state) = shared, entry
+        own = own_examples(cell.federation._replace(train=train), state)
+        return self.of(cell).evaluate(state, *held_out, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +175,7 @@ class BatchSimulation:
       first: the settings of the first cell, with what all have in common.
       cells: all of them, on the host.
       train: training examples on the device.
-      test: test examples on the device.
+      held_out: test and validation examples on the device; None for the latter where the data have none.
       width: how many run in one call of the program.
       mesh: devices that share them, or None.
       programs: one cell's run as pure functions, with the numbers of the first.
@@ -183,7 +188,7 @@ class BatchSimulation:
     first: Settings
     cells: Cells
     train: Batch
-    test: Batch
+    held_out: tuple[Batch, Batch | None]
     width: int
     mesh: Mesh | None
     programs: Programs
@@ -211,7 +216,7 @@ class BatchSimulation:
         """
         started = time.perf_counter()
         init, advance, evaluate = (program.compile() for program in self.lowered)
-        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), (self.test, self.examined))]
+        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), (self.held_out, self.examined))]
         memory.check(whole, 0, [f"width below {self.width}"])
         return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)
 
@@ -296,7 +301,7 @@ class BatchSimulation:
             while done < target:
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
                 states, metrics, totals = self.compiled.advance(self.train, cells, states, totals, np.int32(done))
-            measured = metrics, totals, self.compiled.evaluate(cells, states, self.test, self.examined)
+            measured = metrics, totals, self.compiled.evaluate(cells, states, self.held_out, self.examined)
             return states, jax.device_get(measured)
 
     def _result(self, history: list[dict[str, Any]], state: RunState, spent: Spent, diverged_at: int | None) -> Result:
@@ -357,7 +362,8 @@ def prepare_batch(
         cells_axis = "map" if jax.default_backend() == "cpu" else "vmap"
     first, devices = settings[0], mesh.size if mesh else 1
     width = -(-min(width or len(settings), len(settings)) // devices) * devices
-    train, test = jax.device_put((first.data.train, first.data.test), everywhere(mesh))
+    examples = first.data.train, (first.data.test, first.data.validation)
+    train, held_out = jax.device_put(examples, everywhere(mesh))
     cells = _stack(settings, numbers)
     numbers_told = {one.num_byzantine_in_cohort for one in settings}
     told = numbers_told.pop() if len(numbers_told) == 1 else None
@@ -368,14 +374,14 @@ def prepare_batch(
     federation = own[0]._replace(train=train)
     state = jax.eval_shape(alone.init, own[1])
     given = jax.device_put(initial_params.given(first.initial_params, state), everywhere(mesh))
-    lowered = _lower(programs, cells, width, (train, test, given), mesh)
+    lowered = _lower(programs, cells, width, (train, held_out, given), mesh)
     check_benign(first, alone, federation, own[1], state)
     cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
     return BatchSimulation(
         first=first,
         cells=cells,
         train=train,
-        test=test,
+        held_out=held_out,
         width=width,
         mesh=mesh,
         programs=alone,
@@ -387,10 +393,14 @@ def prepare_batch(
 
 
 def _lower(
-    programs: CellPrograms, cells: Cells, width: int, shared: tuple[Batch, Batch, Start | None], mesh: Mesh | None
+    programs: CellPrograms,
+    cells: Cells,
+    width: int,
+    shared: tuple[Batch, tuple[Batch, Batch | None], Start | None],
+    mesh: Mesh | None,
 ) -> LoweredBatch:
-    """The programs for ``width`` cells such as these, which share training examples, test examples and a start."""
-    train, test, given = shared
+    """The programs for ``width`` cells such as these, which share their examples and a start."""
+    train, held_out, given = shared
     split = _share_of(mesh)
 
     def shapes(tree: Any) -> Any:
@@ -403,7 +413,7 @@ def _lower(
     return LoweredBatch(
         jax.jit(programs.init, out_shardings=split).lower(example, given),
         advance.lower(train, example, states, _no_totals(width), np.int32(1)),
-        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, test, examined),
+        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, held_out, examined),
     )
 
 

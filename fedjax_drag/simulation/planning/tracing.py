@@ -93,7 +93,12 @@ class Shared:
 
 
 def trace_programs(
-    asked: Settings, programs: Programs, work: Work, federation: Federation, test: Batch, key: jax.Array
+    asked: Settings,
+    programs: Programs,
+    work: Work,
+    federation: Federation,
+    held_out: tuple[Batch, Batch | None],
+    key: jax.Array,
 ) -> Traced:
     """Traces the programs of a run.
 
@@ -102,7 +107,7 @@ def trace_programs(
       programs: from :func:`~fedjax_drag.simulation.planning.setup.programs_of`.
       work: from there too.
       federation: on the devices.
-      test: on the devices.
+      held_out: test and validation examples on the devices; None for the latter where there are none.
       key: on the devices.
 
     Raises:
@@ -125,7 +130,7 @@ def trace_programs(
     own = own_examples(federation, state if draw is None else _placed(shapes, shared))
     lowered = Lowered(
         advance.lower(federation, key, state, no_totals(), np.int32(1)),
-        evaluate.lower(without_rows, test, own),
+        evaluate.lower(without_rows, *held_out, own),
         draw,
     )
     cost = cost_of(asked.algorithm, work, programs, federation, key, state)

@@ -72,6 +72,12 @@ OUTPUT_NAMES = {
 }
 """The same of the algorithm's output, where that is another model."""
 
+VALIDATION_NAMES = {"accuracy": "validation_accuracy", "loss": "validation_loss"}
+"""Names of the same on the validation examples: of the parameters."""
+
+OUTPUT_VALIDATION_NAMES = {"accuracy": "output_validation_accuracy", "loss": "output_validation_loss"}
+"""And of the algorithm's output."""
+
 TIMED_STEPS = 10
 """Local steps of :attr:`Programs.client`."""
 
@@ -95,9 +101,9 @@ class Programs(NamedTuple):
       init: ``(key, given) -> state``: from the start ``given``, or from what ``key`` draws if that is None.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
-      evaluate: ``(state, test, own) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
-        With ``own`` from :func:`own_examples`, also counts of correct predictions by class and by client, of
-        the parameters only.
+      evaluate: ``(state, test, validation, own) -> metrics``: of the parameters, and of the algorithm's own output if
+        it has one; ``validation`` is None where the data have no such split. With ``own`` from :func:`own_examples`,
+        also counts of correct predictions by class and by client, of the parameters only.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
     """
 
@@ -188,21 +194,26 @@ def _accumulated(totals: Totals, metrics: Metrics, after: RunState) -> Totals:
 def _make_evaluate_state(
     algorithm: Algorithm, attack: Attack | None, work: Work
 ) -> Callable[..., dict[str, jax.Array]]:
-    """Builds :attr:`Programs.evaluate`."""
-    measure, measure_classes = (
-        make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh, by_class)
-        for by_class in (False, True)
-    )
-    measure_clients = make_evaluate_clients(work.model, work.execution.mesh)
+    """Builds :attr:`Programs.evaluate`; the success of an attack is measured on the test examples alone."""
+    goal, mesh = attack.goal if attack else None, work.execution.mesh
+    measure, measure_classes = (make_evaluate(work.model, goal, mesh, by_class) for by_class in (False, True))
+    measure_validation, measure_clients = make_evaluate(work.model, None, mesh), make_evaluate_clients(work.model, mesh)
 
-    def evaluate(state: RunState, test: Batch, own: OwnExamples | None = None) -> dict[str, jax.Array]:
-        of_params = (measure_classes if own else measure)(state.params, state.model, test)
-        metrics = {TEST_NAMES[name]: value for name, value in of_params.items()}
-        if own:
+    def evaluate(
+        state: RunState, test: Batch, validation: Batch | None = None, own: OwnExamples | None = None
+    ) -> dict[str, jax.Array]:
+        parts = [(measure if own is None else measure_classes, measure, test, TEST_NAMES, OUTPUT_NAMES)]
+        if validation is not None:
+            names = VALIDATION_NAMES, OUTPUT_VALIDATION_NAMES
+            parts.append((measure_validation, measure_validation, validation, *names))
+        metrics = {}
+        for of_params, of_output, examples, names, output_names in parts:
+            metrics |= {names[name]: value for name, value in of_params(state.params, state.model, examples).items()}
+            if algorithm.output is not None:
+                output = of_output(algorithm.output(state.params, state.algorithm), state.model, examples)
+                metrics |= {output_names[name]: value for name, value in output.items()}
+        if own is not None:
             metrics |= measure_clients(state.params, state.model, *own)
-        if algorithm.output is not None:
-            output = measure(algorithm.output(state.params, state.algorithm), state.model, test)
-            metrics |= {OUTPUT_NAMES[name]: value for name, value in output.items()}
         return metrics
 
     return evaluate
