@@ -15,6 +15,7 @@ from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
 from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.options import check_options
@@ -26,7 +27,7 @@ from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, tra
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals, own_examples
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
@@ -72,6 +73,7 @@ class Simulation:
       name: by which later runs find ``shared``; None if they cannot.
       time_clients: whether :meth:`run` measures how long a local step takes.
       stop_on_divergence: whether a run whose parameters are not finite ends.
+      diagnostics: whether the history keeps the accuracy of each client, where clients are evaluated.
     """
 
     federation: Federation
@@ -89,6 +91,7 @@ class Simulation:
     name: tuple[Hashable, ...] | None
     time_clients: bool
     stop_on_divergence: bool
+    diagnostics: bool
 
     @property
     def programs(self) -> Programs:
@@ -156,8 +159,10 @@ class Simulation:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
-                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation)
+                own = own_examples(self.federation, state)
+                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation, own)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
+            evaluated = by_client_and_class(evaluated, self.diagnostics)
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
             for callback in callbacks:
@@ -197,8 +202,10 @@ class Simulation:
     def _check_memory(self) -> None:
         rows, on_host = self.client_state_bytes, self.shared.outline.rows_on_host
         ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.mesh is not None)
-        inputs = (self.federation, self.key), (self.test, self.validation)
-        programs = zip(self.shared.needed, inputs, strict=True)
+        advanced = self.federation._replace(held_out=None), self.key
+        programs = zip(
+            self.shared.needed, (advanced, (self.test, self.validation, self.federation.evaluated)), strict=True
+        )
         memory.check(programs, rows if on_host else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
@@ -305,6 +312,8 @@ def trace(asked: Settings) -> Simulation:
     build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
     built = build() if shared is None else None
     everyone, held_out = everywhere(mesh), (asked.data.test, asked.data.validation)
+    if asked.shard_data and on_host.held_out is not None:  # then no device has all training examples
+        on_host = on_host._replace(held_out=on_host.held_out.taken_from(on_host.train))
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, *held_out, asked.seed))
     if asked.shard_data and mesh is None:
@@ -335,6 +344,7 @@ def trace(asked: Settings) -> Simulation:
         name=name,
         time_clients=asked.time_clients,
         stop_on_divergence=asked.stop_on_divergence,
+        diagnostics=asked.diagnostics,
     )
 
 

@@ -96,6 +96,7 @@ class Config(Measurement, Execution, Adversary, LocalWork):
     initial_params: str | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
     mesh: str | None = with_default(Execution, "mesh", None)
+    evaluate_clients: Any = with_default(Measurement, "evaluate_clients", False)
     keep_checkpoints: int = option(count, 2)
     keep_best: bool = True
     compare: dict[str, Any] | None = None

@@ -34,9 +34,9 @@ def federate(settings: Settings) -> Federation:
     """The data of a run with its malicious clients and root data, on the host.
 
     Raises:
-      ValueError: if the clients hold too few examples for the root data.
+      ValueError: if the clients hold too few examples for the root data, or none to be evaluated on.
     """
-    data, number = settings.data, settings.num_malicious
+    (data, held_out), number = settings.split, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
     root = np.zeros(0, np.int32)
@@ -46,7 +46,11 @@ def federate(settings: Settings) -> Federation:
     drawn = None if of_federation else np.int32(number)
     assert data.rows is not None
     assert data.counts is not None
-    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
+    if held_out is not None:
+        held_out = held_out.of(~malicious)
+        if not held_out.counts.any():
+            raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has two examples")
+    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn, held_out]
     return Federation(*on_host)
 
 
@@ -128,7 +132,8 @@ def _fastest_walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
 
 def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params, state: ModelState) -> Passes:
     """The local passes of a run by their shapes, of which the fastest walk is chosen."""
-    counts, rows = settings.data.counts, settings.data.rows
+    training = settings.split.training
+    counts, rows = training.counts, training.rows
     assert counts is not None
     assert rows is not None
     whole = settings.batch_size == FULL
