@@ -19,6 +19,7 @@ from fedjax_drag import checks
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
+from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.planning import initial_params, memory
@@ -27,7 +28,15 @@ from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Metrics, Programs, Totals, cost_of, no_totals
+from fedjax_drag.simulation.program.programs import (
+    TIMED_STEPS,
+    Metrics,
+    Programs,
+    Totals,
+    cost_of,
+    no_totals,
+    own_examples,
+)
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
@@ -80,7 +89,7 @@ class LoweredBatch(NamedTuple):
     Attributes:
       init: ``(cells, given) -> states``, from the same start ``given``, or from what each cell draws.
       advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
-      evaluate: ``(cells, states, test) -> metrics``.
+      evaluate: ``(cells, states, held_out, train) -> metrics``; ``train`` is None unless clients are evaluated.
     """
 
     init: Any
@@ -144,9 +153,18 @@ class CellPrograms:
         federation = cell.federation._replace(train=train)
         return self.of(cell).advance(federation, cell.key, state._replace(round=start), totals, stop)
 
-    def evaluate(self, cells: Cells, states: RunState, test: Batch) -> dict[str, jax.Array]:
-        """Metrics on the test set."""
-        return self.over_cells(lambda test, entry: self.of(entry[0]).evaluate(entry[1], test), test, (cells, states))
+    def evaluate(
+        self, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None], train: Batch | None
+    ) -> dict[str, jax.Array]:
+        """Metrics on the test examples, on the validation examples where there are any, and on the clients' own."""
+        return self.over_cells(self._evaluate_one, (held_out, train), (cells, states))
+
+    def _evaluate_one(
+        self, shared: tuple[tuple[Batch, Batch | None], Batch | None], entry: tuple[Cells, RunState]
+    ) -> dict[str, jax.Array]:
+        (held_out, train), (cell, state) = shared, entry
+        own = own_examples(cell.federation._replace(train=train), state)
+        return self.of(cell).evaluate(state, *held_out, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +175,7 @@ class BatchSimulation:
       first: the settings of the first cell, with what all have in common.
       cells: all of them, on the host.
       train: training examples on the device.
-      test: test examples on the device.
+      held_out: test and validation examples on the device; None for the latter where the data have none.
       width: how many run in one call of the program.
       mesh: devices that share them, or None.
       programs: one cell's run as pure functions, with the numbers of the first.
@@ -170,7 +188,7 @@ class BatchSimulation:
     first: Settings
     cells: Cells
     train: Batch
-    test: Batch
+    held_out: tuple[Batch, Batch | None]
     width: int
     mesh: Mesh | None
     programs: Programs
@@ -189,6 +207,11 @@ class BatchSimulation:
         """Shapes and dtypes of one cell's state."""
         return jax.eval_shape(self.programs.init, jax.random.key(0))
 
+    @property
+    def examined(self) -> Batch | None:
+        """Where the examples that clients hold out are; None unless clients are evaluated."""
+        return None if self.cells.federation.held_out is None else self.train
+
     @functools.cached_property
     def compiled(self) -> CompiledBatch:
         """The programs of :attr:`lowered`, compiled at the first access.
@@ -198,7 +221,7 @@ class BatchSimulation:
         """
         started = time.perf_counter()
         init, advance, evaluate = (program.compile() for program in self.lowered)
-        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), self.test)]
+        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), (self.held_out, self.examined))]
         memory.check(whole, 0, [f"width below {self.width}"])
         return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)
 
@@ -258,6 +281,7 @@ class BatchSimulation:
             rows = {}
             for place in running:
                 metrics, totals, evaluated = _row(place, measured)
+                evaluated = by_client_and_class(evaluated, self.first.diagnostics)
                 rows[place] = history_row(done, done - before, metrics, totals, evaluated, self.cost)
                 histories[place].append(rows[place])
                 if totals.diverged_at:
@@ -282,7 +306,7 @@ class BatchSimulation:
             while done < target:
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
                 states, metrics, totals = self.compiled.advance(self.train, cells, states, totals, np.int32(done))
-            measured = metrics, totals, self.compiled.evaluate(cells, states, self.test)
+            measured = metrics, totals, self.compiled.evaluate(cells, states, self.held_out, self.examined)
             return states, jax.device_get(measured)
 
     def _result(self, history: list[dict[str, Any]], state: RunState, spent: Spent, diverged_at: int | None) -> Result:
@@ -343,7 +367,8 @@ def prepare_batch(
         cells_axis = "map" if jax.default_backend() == "cpu" else "vmap"
     first, devices = settings[0], mesh.size if mesh else 1
     width = -(-min(width or len(settings), len(settings)) // devices) * devices
-    train, test = jax.device_put((first.data.train, first.data.test), everywhere(mesh))
+    examples = first.data.train, (first.data.test, first.data.validation)
+    train, held_out = jax.device_put(examples, everywhere(mesh))
     cells = _stack(settings, numbers)
     numbers_told = {one.num_byzantine_in_cohort for one in settings}
     told = numbers_told.pop() if len(numbers_told) == 1 else None
@@ -354,14 +379,14 @@ def prepare_batch(
     federation = own[0]._replace(train=train)
     state = jax.eval_shape(alone.init, own[1])
     given = jax.device_put(initial_params.given(first.initial_params, state), everywhere(mesh))
-    lowered = _lower(programs, cells, width, (train, test, given), mesh)
+    lowered = _lower(programs, cells, width, (train, held_out, given), mesh)
     check_benign(first, alone, federation, own[1], state)
     cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
     return BatchSimulation(
         first=first,
         cells=cells,
         train=train,
-        test=test,
+        held_out=held_out,
         width=width,
         mesh=mesh,
         programs=alone,
@@ -373,22 +398,27 @@ def prepare_batch(
 
 
 def _lower(
-    programs: CellPrograms, cells: Cells, width: int, shared: tuple[Batch, Batch, Start | None], mesh: Mesh | None
+    programs: CellPrograms,
+    cells: Cells,
+    width: int,
+    shared: tuple[Batch, tuple[Batch, Batch | None], Start | None],
+    mesh: Mesh | None,
 ) -> LoweredBatch:
-    """The programs for ``width`` cells such as these, which share training examples, test examples and a start."""
-    train, test, given = shared
+    """The programs for ``width`` cells such as these, which share their examples and a start."""
+    train, held_out, given = shared
     split = _share_of(mesh)
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=split), tree)
 
     example = shapes(cells)
+    examined = None if cells.federation.held_out is None else train
     states = shapes(jax.eval_shape(programs.init, example, given))
     advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
     return LoweredBatch(
         jax.jit(programs.init, out_shardings=split).lower(example, given),
         advance.lower(train, example, states, _no_totals(width), np.int32(1)),
-        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, test),
+        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, held_out, examined),
     )
 
 
@@ -398,6 +428,11 @@ def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     for name in ("rows", "root_row"):
         longest = max(getattr(one, name).shape[-1] for one in federations)
         federations = [one._replace(**{name: _padded(getattr(one, name), longest)}) for one in federations]
+    held_out = [one.held_out for one in federations if one.held_out is not None]
+    if held_out:
+        longest = max(len(one.examples) for one in held_out)
+        padded = [one._replace(examples=_padded(one.examples, longest)) for one in held_out]
+        federations = [one._replace(held_out=own) for one, own in zip(federations, padded, strict=True)]
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *federations)
     columns = {name: np.asarray([own[name] for own in numbers], np.float32) for name in numbers[0]}
     return Cells(columns, stacked, jnp.stack([jax.random.key(one.seed) for one in settings]))

@@ -15,6 +15,7 @@ from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
 from fedjax_drag.simulation.devices.placement import can_share, divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.options import check_options
@@ -27,7 +28,7 @@ from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, tra
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals, own_examples
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
@@ -60,6 +61,7 @@ class Simulation:
     Attributes:
       federation: data on the device.
       test: test examples on the device.
+      validation: validation examples on the device; None where the data have none.
       key: from which all randomness is derived.
       given: from which the run starts, on the host; None to draw it.
       cohort_size: clients in a round.
@@ -72,10 +74,12 @@ class Simulation:
       name: by which later runs find ``shared``; None if they cannot.
       time_clients: whether :meth:`run` measures how long a local step takes.
       stop_on_divergence: whether a run whose parameters are not finite ends.
+      diagnostics: whether the history keeps the accuracy of each client, where clients are evaluated.
     """
 
     federation: Federation
     test: Batch
+    validation: Batch | None
     key: jax.Array
     given: Start | None
     cohort_size: int
@@ -88,6 +92,7 @@ class Simulation:
     name: tuple[Hashable, ...] | None
     time_clients: bool
     stop_on_divergence: bool
+    diagnostics: bool
 
     @property
     def programs(self) -> Programs:
@@ -160,8 +165,10 @@ class Simulation:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
-                evaluated = compiled.evaluate(per_client.without_rows(state), self.test)
+                own = own_examples(self.federation, state)
+                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation, own)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
+            evaluated = by_client_and_class(evaluated, self.diagnostics)
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
             for callback in callbacks:
@@ -201,7 +208,10 @@ class Simulation:
     def _check_memory(self) -> None:
         rows, on_host = self.client_state_bytes, self.shared.outline.rows_on_host
         ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.mesh is not None)
-        programs = zip(self.shared.needed, ((self.federation, self.key), self.test), strict=True)
+        advanced = self.federation._replace(held_out=None), self.key
+        programs = zip(
+            self.shared.needed, (advanced, (self.test, self.validation, self.federation.evaluated)), strict=True
+        )
         memory.check(programs, rows if on_host else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
@@ -307,23 +317,27 @@ def trace(asked: Settings) -> Simulation:
     shared = None if name is None else program_cache.runs.get(name)
     build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
     built = build() if shared is None else None
-    everyone = everywhere(mesh)
+    everyone, held_out = everywhere(mesh), (asked.data.test, asked.data.validation)
+    if asked.shard_data and on_host.held_out is not None:  # then no device has all training examples
+        on_host = on_host._replace(held_out=on_host.held_out.taken_from(on_host.train))
     if mesh is not None and mesh.is_multi_process:
-        processes.check_same("data", (on_host, asked.data.test, asked.seed))
+        processes.check_same("data", (on_host, *held_out, asked.seed))
     if asked.shard_data and mesh is None:
         raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
     train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, everyone)
-    federation, test, key = place((on_host._replace(train=()), asked.data.test, jax.random.key(asked.seed)), everyone)
+    placed = place((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
+    federation, held_out, key = placed
     federation = federation._replace(train=train)
 
     @functools.cache
     def traced() -> Traced:
-        return trace_programs(asked, *(built or build()), federation, test, key)
+        return trace_programs(asked, *(built or build()), federation, held_out, key)
 
     shared = shared or Shared(traced().outline)
     return Simulation(
         federation=federation,
-        test=test,
+        test=held_out[0],
+        validation=held_out[1],
         key=key,
         given=_given(asked, shared, mesh),
         cohort_size=asked.cohort_size,
@@ -336,6 +350,7 @@ def trace(asked: Settings) -> Simulation:
         name=name,
         time_clients=asked.time_clients,
         stop_on_divergence=asked.stop_on_divergence,
+        diagnostics=asked.diagnostics,
     )
 
 

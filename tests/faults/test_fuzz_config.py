@@ -175,6 +175,7 @@ CHOICES = {
     "compute_dtype": ("float32", "bfloat16"),
     "client_state": ("host", "device"),
     "diagnostics": (True, False),
+    "evaluate_clients": (True, False, 0.3),
     "shard_data": (True, False),
     "time_clients": (True, False),
     "compare": ({"a": {"rounds": 3}, "b": None}, None),

@@ -102,6 +102,7 @@ def drops_a_client(key, uplink, malicious, **_):
     return jax.tree.map(lambda x: x[1:], uplink)
 
 
+@pytest.mark.optimised
 def test_an_attack_of_ones_own_is_verified_once(settings, fedavg, monkeypatch):
     compared = []
     changed = fd.attacks._forgery.changed

@@ -1,6 +1,5 @@
 """Names become functions: the only tables from a configuration's strings to builders."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -140,7 +139,7 @@ TABLES: Mapping[str, Builders] = {
 PARTS: Mapping[str, tuple[type, ...]] = {
     "data": (FederatedDataset,),
     "partition": (FederatedDataset,),
-    "model": (nn.Module, nnx.Module, WithModes, tuple, functools.partial),
+    "model": (nn.Module, nnx.Module, WithModes),
     "algorithm": (Algorithm,),
     "aggregator": (Aggregator,),
     "client": (ClientRule,),
@@ -149,7 +148,7 @@ PARTS: Mapping[str, tuple[type, ...]] = {
     "local_optimizer": (optax.GradientTransformation,),
     "optimizer": (optax.GradientTransformation,),
 }
-"""What the builders of a table make; of the tables that are left out, functions."""
+"""What the builders of a table make; of the tables that are left out, functions. A model may also be a pair of them."""
 
 NESTED: Mapping[Any, str] = {
     Aggregator: "aggregator",
@@ -165,7 +164,7 @@ An argument that is a function is a schedule: a function of the round.
 SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "data": ("name",),
     "partition": ("fed", "seed"),
-    "model": ("num_classes",),
+    "model": ("num_classes", "rngs"),
     "algorithm": ("num_clients", "aggregator", "client"),
     "aggregator": ("num_clients", "num_byzantine"),
     "client": (),

@@ -70,7 +70,8 @@ class Config(Measurement, Execution, Adversary, LocalWork):
         starts; None to draw them.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       keep_checkpoints: how many of the newest checkpoints are kept.
-      keep_best: whether the checkpoint with the highest test accuracy is kept as well.
+      keep_best: whether the checkpoint with the highest accuracy is kept as well: validation accuracy where the data
+        have a validation split, else test accuracy.
       compare: None, or a mapping from a label to the keys that this variant changes.
     """
 
@@ -95,6 +96,7 @@ class Config(Measurement, Execution, Adversary, LocalWork):
     initial_params: str | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
     mesh: str | None = with_default(Execution, "mesh", "auto")
+    evaluate_clients: Any = with_default(Measurement, "evaluate_clients", False)
     keep_checkpoints: int = option(count, 2)
     keep_best: bool = True
     compare: dict[str, Any] | None = None

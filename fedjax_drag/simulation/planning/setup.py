@@ -34,9 +34,9 @@ def federate(settings: Settings) -> Federation:
     """The data of a run with its malicious clients and root data, on the host.
 
     Raises:
-      ValueError: if the clients hold too few examples for the root data.
+      ValueError: if the clients hold too few examples for the root data, or none to be evaluated on.
     """
-    data, number = settings.data, settings.num_malicious
+    (data, held_out), number = settings.split, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
     root = np.zeros(0, np.int32)
@@ -46,7 +46,11 @@ def federate(settings: Settings) -> Federation:
     drawn = None if of_federation else np.int32(number)
     assert data.rows is not None
     assert data.counts is not None
-    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
+    if held_out is not None:
+        held_out = held_out.of(~malicious)
+        if not held_out.counts.any():
+            raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has two examples")
+    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn, held_out]
     return Federation(*on_host)
 
 
@@ -139,7 +143,7 @@ def _fastest_walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
 
 def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params, state: ModelState) -> Passes:
     """The local passes of a run by their shapes, of which the fastest walk is chosen."""
-    rows = settings.data.rows
+    rows = settings.split.training.rows
     assert rows is not None
     size = rows.shape[1] if settings.batch_size == FULL else settings.batch_size
     at_once = settings.cohort_size // (mesh.size if mesh else 1)
@@ -157,7 +161,7 @@ def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params,
 
 def steps_of_clients(settings: Settings) -> np.ndarray:
     """Local steps in a pass of each client of the federation ``[M]``."""
-    counts = settings.data.counts
+    counts = settings.split.training.counts
     assert counts is not None
     if settings.local_epochs is None:
         return np.full(len(counts), settings.local_steps)

@@ -13,6 +13,8 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.every_client.evaluation import make_evaluate_clients
+from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.start import Start, started
 from fedjax_drag.simulation.model.statistics import num_bytes
 from fedjax_drag.simulation.program import sampling
@@ -23,6 +25,9 @@ from fedjax_drag.simulation.program.local import ClientPass, batch_length, first
 from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, Uplink
+
+OwnExamples = tuple[Batch | None, HeldOut, Any]
+"""Training examples, the held-out ones among them, and the statistics ``[M, ...]`` of clients that keep their own."""
 
 Metrics = dict[str, jax.Array]
 """Metrics of a round by name: scalars, or ``[S]``, an entry for each client."""
@@ -51,7 +56,13 @@ ACCUMULATED: Mapping[str, Accumulated] = {
 }
 """The metrics that are accumulated, where a round has them; a row has all others from the evaluated round."""
 
-TEST_NAMES = {"accuracy": "test_accuracy", "loss": "test_loss", "attack_success_rate": "attack_success_rate"}
+TEST_NAMES = {
+    "accuracy": "test_accuracy",
+    "loss": "test_loss",
+    "attack_success_rate": "attack_success_rate",
+    "class_correct": "class_correct",
+    "class_examples": "class_examples",
+}
 """Names in the history of what is evaluated: of the parameters."""
 
 OUTPUT_NAMES = {
@@ -60,6 +71,12 @@ OUTPUT_NAMES = {
     "attack_success_rate": "output_attack_success_rate",
 }
 """The same of the algorithm's output, where that is another model."""
+
+VALIDATION_NAMES = {"accuracy": "validation_accuracy", "loss": "validation_loss"}
+"""Names of the same on the validation examples: of the parameters."""
+
+OUTPUT_VALIDATION_NAMES = {"accuracy": "output_validation_accuracy", "loss": "output_validation_loss"}
+"""And of the algorithm's output."""
 
 TIMED_STEPS = 10
 """Local steps of :attr:`Programs.client`."""
@@ -84,13 +101,15 @@ class Programs(NamedTuple):
       init: ``(key, given) -> state``: from the start ``given``, or from what ``key`` draws if that is None.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
-      evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
+      evaluate: ``(state, test, validation, own) -> metrics``: of the parameters, and of the algorithm's own output if
+        it has one; ``validation`` is None where the data have no such split. With ``own`` from :func:`own_examples`,
+        also counts of correct predictions by class and by client, of the parameters only.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
     """
 
     init: Callable[..., RunState]
     advance: Callable[..., tuple[RunState, Metrics, Totals]]
-    evaluate: Callable[[RunState, Batch], dict[str, jax.Array]]
+    evaluate: Callable[..., dict[str, jax.Array]]
     client: Callable[[Federation, PRNGKeyArray, RunState], LocalResult]
 
 
@@ -174,18 +193,38 @@ def _accumulated(totals: Totals, metrics: Metrics, after: RunState) -> Totals:
 
 def _make_evaluate_state(
     algorithm: Algorithm, attack: Attack | None, work: Work
-) -> Callable[[RunState, Batch], dict[str, jax.Array]]:
-    """Builds :attr:`Programs.evaluate`."""
-    measure = make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh)
+) -> Callable[..., dict[str, jax.Array]]:
+    """Builds :attr:`Programs.evaluate`; the success of an attack is measured on the test examples alone."""
+    goal, mesh = attack.goal if attack else None, work.execution.mesh
+    measure, measure_classes = (make_evaluate(work.model, goal, mesh, by_class) for by_class in (False, True))
+    measure_validation, measure_clients = make_evaluate(work.model, None, mesh), make_evaluate_clients(work.model, mesh)
 
-    def evaluate(state: RunState, test: Batch) -> dict[str, jax.Array]:
-        metrics = {TEST_NAMES[name]: value for name, value in measure(state.params, state.model, test).items()}
-        if algorithm.output is not None:
-            output = measure(algorithm.output(state.params, state.algorithm), state.model, test)
-            metrics |= {OUTPUT_NAMES[name]: value for name, value in output.items()}
+    def evaluate(
+        state: RunState, test: Batch, validation: Batch | None = None, own: OwnExamples | None = None
+    ) -> dict[str, jax.Array]:
+        parts = [(measure if own is None else measure_classes, measure, test, TEST_NAMES, OUTPUT_NAMES)]
+        if validation is not None:
+            names = VALIDATION_NAMES, OUTPUT_VALIDATION_NAMES
+            parts.append((measure_validation, measure_validation, validation, *names))
+        metrics = {}
+        for of_params, of_output, examples, names, output_names in parts:
+            metrics |= {names[name]: value for name, value in of_params(state.params, state.model, examples).items()}
+            if algorithm.output is not None:
+                output = of_output(algorithm.output(state.params, state.algorithm), state.model, examples)
+                metrics |= {output_names[name]: value for name, value in output.items()}
+        if own is not None:
+            metrics |= measure_clients(state.params, state.model, *own)
         return metrics
 
     return evaluate
+
+
+def own_examples(federation: Federation, state: RunState) -> OwnExamples | None:
+    """What :attr:`Programs.evaluate` reads of every client; None unless clients are evaluated."""
+    if federation.evaluated is None:
+        return None
+    kept = state.clients.statistics
+    return *federation.evaluated, kept.rows if per_client.is_per_client(kept) else None
 
 
 def _first_client(

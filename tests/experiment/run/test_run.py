@@ -143,6 +143,17 @@ def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, 
 
 
 @pytest.mark.thorough
+def test_accuracies_of_clients_are_resumed(tiny, tmp_path):
+    config = load(tiny, ["evaluate_clients=0.3", "partition={name: dirichlet, num_clients: 8, beta: 0.05}"])
+    whole = run(config, out=tmp_path / "whole")
+    assert whole.history["client_accuracy"].shape == (3, 8)
+    run(dataclasses.replace(config, rounds=4), out=tmp_path / "out")
+    resumed = run(config, out=tmp_path / "out", resume=True)
+    chex.assert_trees_all_equal(resumed.history, whole.history)
+    assert (tmp_path / "out" / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [pytest.param("device", marks=pytest.mark.slow), "host"])
 def test_state_of_clients_is_resumed(tiny, tmp_path, place):
     config = load(tiny, ["algorithm=scaffold", "aggregator=median", f"client_state={place}"])
