@@ -61,8 +61,8 @@ def main(
         raise typer.BadParameter(str(error)) from error
 
     from fedjax_drag.cli.common import FAILED, INTERRUPTED
+    from fedjax_drag.cores import one_device_per_core
     from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-    from fedjax_drag.simulation.devices.processes import one_device_per_core
     from reproduction import running, verdicts
 
     one_device_per_core()

@@ -198,6 +198,11 @@ class BatchSimulation:
     cost: ClientCost
 
     @property
+    def mesh_devices(self) -> int:
+        """How many devices share the clients of a cell: the devices of ``mesh`` share the cells."""
+        return 1
+
+    @property
     def shapes(self) -> RunState:
         """Shapes and dtypes of one cell's state."""
         return jax.eval_shape(self.programs.init, jax.random.key(0))

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
-from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.devices.placement import can_share, divided, everywhere, own_copy, place, resolve_mesh
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
@@ -23,6 +23,7 @@ from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import initial_params, memory
 from fedjax_drag.simulation.planning.fingerprint import fingerprint
 from fedjax_drag.simulation.planning.setup import federate, programs_of
+from fedjax_drag.simulation.planning.sharing import advisors, is_worthwhile
 from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, trace_programs
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -122,6 +123,11 @@ class Simulation:
     def walk(self) -> Walk:
         """How a device goes through its clients of a round."""
         return self.shared.outline.walk
+
+    @property
+    def mesh_devices(self) -> int:
+        """How many devices share the clients of a round."""
+        return self.mesh.size if self.mesh else 1
 
     @property
     def client_state_bytes(self) -> int:
@@ -305,8 +311,8 @@ def trace(asked: Settings) -> Simulation:
     Raises:
       ValueError: if the settings do not fit together.
     """
-    mesh = resolve_mesh(asked.mesh, asked.cohort_size)
     on_host = federate(asked)
+    mesh = _mesh_of(asked, on_host)
     name = _name(asked, mesh, on_host)
     shared = None if name is None else program_cache.runs.get(name)
     build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
@@ -346,6 +352,14 @@ def trace(asked: Settings) -> Simulation:
         stop_on_divergence=asked.stop_on_divergence,
         diagnostics=asked.diagnostics,
     )
+
+
+def _mesh_of(asked: Settings, federation: Federation) -> Mesh | None:
+    """The devices that share the clients; None for one device."""
+    mesh = asked.mesh
+    if mesh == "auto" and not asked.shard_data and can_share(asked.cohort_size):
+        mesh = "cores" if is_worthwhile(asked, _name(asked, None, federation)) else None
+    return resolve_mesh(mesh, asked.cohort_size)
 
 
 def _given(asked: Settings, shared: Shared, mesh: Mesh | None) -> Start | None:
@@ -404,5 +418,6 @@ def simulate(
     simulation = prepare(algorithm, **settings)
     start = 0 if initial is None else int(initial.round)
     progress = progress if processes.is_first() else False
+    advice = [] if progress is False else advisors(settings.get("mesh", Settings.mesh), simulation.cohort_size)
     with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
-        return simulation.run([show, *callbacks], initial)
+        return simulation.run([show, *advice, *callbacks], initial)

@@ -183,9 +183,11 @@ class Execution:
       clients_per_chunk: clients that run at once under ``"map"``; default 1.
       mesh: the devices over which the clients are sharded; ``cohort_size`` must be a multiple of their number.
         ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many devices of all processes
-        (:mod:`~fedjax_drag.simulation.devices.processes`), the same number of each. ``"auto"``: ``"cores"`` on a CPU of
-        which several devices divide the cohort, where that is faster, else one device. In Python also a
-        ``jax.sharding.Mesh`` of one axis. Default one device.
+        (:mod:`~fedjax_drag.simulation.devices.processes`), the same number of each. ``"auto"`` (default): ``"cores"``
+        on a CPU of which several devices divide the cohort, where that is faster by an estimate
+        (:mod:`~fedjax_drag.simulation.planning.sharing`), else one device. None: one device. In Python also a
+        ``jax.sharding.Mesh`` of one axis. A CPU has a device for each core on the command line, and in Python after
+        ``fd.use_cores()``; else it has one. The results are the same to rounding.
       shard_data: whether the devices of ``mesh`` divide the training examples among them, so that each needs memory for
         its share only; in every round the examples of the cohort's clients then travel to the devices that work for
         them. Default False: every device holds all examples, and nothing travels. The results are the same bits.
@@ -206,7 +208,7 @@ class Execution:
 
     clients_axis: str = option(one_of("auto", "vmap", "map"), default="auto")
     clients_per_chunk: int | None = option(optional(count), default=None)
-    mesh: Mesh | str | None = option(check_mesh, default=None)
+    mesh: Mesh | str | None = option(check_mesh, default="auto")
     shard_data: bool = option(flag, default=False)
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
@@ -232,6 +234,7 @@ class Measurement:
         examples are evaluated by its own statistics. Default False.
       time_clients: whether to measure, before the first round, how long a client needs for a local step; then the
         history has ``client_seconds``, and ``time_to`` can be asked. It costs the compilation of one local pass.
+        Default False.
       stop_on_divergence: whether a run whose parameters are not finite any more ends with the next evaluation, as
         :attr:`Result.diverged_at` then says; default True.
     """
@@ -239,7 +242,7 @@ class Measurement:
     eval_every: int = option(count, default=10)
     diagnostics: bool = option(flag, default=True)
     evaluate_clients: bool | float = option(check_share, default=False)
-    time_clients: bool = option(flag, default=True)
+    time_clients: bool = option(flag, default=False)
     stop_on_divergence: bool = option(flag, default=True)
 
 

@@ -108,6 +108,17 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
     return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
 
 
+def passes_on_one_device(settings: Settings) -> Passes:
+    """The local passes of a run whose clients are not shared among devices.
+
+    Raises:
+      ValueError: the model does not fit the data.
+    """
+    attack = settings.attack if settings.num_malicious else None
+    model = _model_of(settings, resolved(settings.model_state, attack) == "frozen")
+    return _passes(settings, None, model, *check_model(settings.model, model, _example(settings)))
+
+
 def _model_of(settings: Settings, frozen: bool) -> Model:
     """The model of a run as pure functions; with ``frozen`` statistics that never change."""
     with refusing_tokens(settings.model):
@@ -132,16 +143,9 @@ def _fastest_walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
 
 def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params, state: ModelState) -> Passes:
     """The local passes of a run by their shapes, of which the fastest walk is chosen."""
-    training = settings.split.training
-    counts, rows = training.counts, training.rows
-    assert counts is not None
+    rows = settings.split.training.rows
     assert rows is not None
-    whole = settings.batch_size == FULL
-    size = rows.shape[1] if whole else settings.batch_size
-    if settings.local_epochs is None:
-        steps = np.full(len(counts), settings.local_steps)
-    else:
-        steps = np.ceil(settings.local_epochs * (np.ones(len(counts)) if whole else counts / size))
+    size = rows.shape[1] if settings.batch_size == FULL else settings.batch_size
     at_once = settings.cohort_size // (mesh.size if mesh else 1)
     arrays = (_example(settings), settings.data.train.y)
     batch: list[Any] = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in arrays]
@@ -151,4 +155,15 @@ def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params,
         rngs = dict.fromkeys(model.streams, jax.random.key(0))
         return model.training_loss(blank, params, blank.statistics, batch, rngs)[0]
 
-    return Passes(loss_fn, params, Batch(*batch), steps, at_once, at_once * settings.num_rounds)
+    number = at_once * settings.num_rounds
+    return Passes(loss_fn, params, Batch(*batch), steps_of_clients(settings), at_once, number)
+
+
+def steps_of_clients(settings: Settings) -> np.ndarray:
+    """Local steps in a pass of each client of the federation ``[M]``."""
+    counts = settings.split.training.counts
+    assert counts is not None
+    if settings.local_epochs is None:
+        return np.full(len(counts), settings.local_steps)
+    whole = settings.batch_size == FULL
+    return np.ceil(settings.local_epochs * (np.ones(len(counts)) if whole else counts / settings.batch_size))
