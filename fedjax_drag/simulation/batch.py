@@ -25,7 +25,7 @@ from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Metrics, Programs, Totals, cost_of, no_totals
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Metrics, Programs, Totals, cost_of
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
@@ -268,7 +268,7 @@ class BatchSimulation:
 
     def _advance(self, cells: Cells, states: RunState, done: int, target: int) -> tuple[RunState, Any]:
         """Rounds ``done`` to ``target``: the states; and on the host the last round's metrics, totals, evaluation."""
-        metrics, totals = {}, _no_totals(self.width)
+        metrics, totals = {}, _for_each(self.width, self.programs.totals)
         with nans.located(done + 1, target):
             while done < target:
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
@@ -318,7 +318,8 @@ def prepare_batch(
     Args:
       settings: of each cell. They may differ in ``seed``, in the split of ``data`` (of one data set, among equally many
         clients), in who is malicious (but not in whether anybody is, nor in how many are expected in a cohort if the
-        method needs ``num_byzantine``), and in ``numbers``.
+        method needs ``num_byzantine``), in ``availability`` and ``dropout_rate`` (but not in whether they are given),
+        and in ``numbers``.
       numbers: of each cell, those in which they differ; the same names everywhere.
       rebuild: ``(numbers) -> settings`` of a cell with these numbers, which are traced; the rest as in the first cell.
       width: cells in one call of the program; default all.
@@ -341,7 +342,7 @@ def prepare_batch(
     alone, work = programs_of(first, None, told)
     walk = work.execution.walk
     programs = CellPrograms(rebuild, walk, make_mapper(Walk(cells_axis), mesh), told)
-    lowered = _lower(programs, cells, width, train, test, mesh)
+    lowered = _lower(programs, cells, _for_each(width, alone.totals), train, test, mesh)
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (cells.federation, cells.key))
     federation = own[0]._replace(train=train)
     state = jax.eval_shape(alone.init, own[1])
@@ -362,10 +363,10 @@ def prepare_batch(
 
 
 def _lower(
-    programs: CellPrograms, cells: Cells, width: int, train: Batch, test: Batch, mesh: Mesh | None
+    programs: CellPrograms, cells: Cells, totals: Totals, train: Batch, test: Batch, mesh: Mesh | None
 ) -> LoweredBatch:
-    """The programs for ``width`` cells such as these, traced."""
-    split = _share_of(mesh)
+    """The programs for cells such as these, as many as ``totals`` has entries, traced."""
+    split, width = _share_of(mesh), len(totals.diverged_at)
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=split), tree)
@@ -375,7 +376,7 @@ def _lower(
     advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
     return LoweredBatch(
         jax.jit(programs.init, out_shardings=split).lower(example),
-        advance.lower(train, example, states, _no_totals(width), np.int32(1)),
+        advance.lower(train, example, states, totals, np.int32(1)),
         jax.jit(programs.evaluate, out_shardings=split).lower(example, states, test),
     )
 
@@ -383,6 +384,7 @@ def _lower(
 def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     """Cells on the host, index lists padded to a common length."""
     federations = [federate(one)._replace(train=()) for one in settings]
+    _check_absence(federations)
     for name in ("rows", "root_row"):
         longest = max(getattr(one, name).shape[-1] for one in federations)
         federations = [one._replace(**{name: _padded(getattr(one, name), longest)}) for one in federations]
@@ -391,8 +393,16 @@ def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     return Cells(columns, stacked, jnp.stack([jax.random.key(one.seed) for one in settings]))
 
 
-def _no_totals(width: int) -> Totals:
-    return jax.tree.map(lambda total: np.zeros(width, total.dtype), no_totals())
+def _check_absence(federations: Sequence[Federation]) -> None:
+    """Refuses cells of which only some have clients that may be absent, or traces of different lengths."""
+    for name in ("availability", "dropout_rate"):
+        shapes = {getattr(getattr(one, name), "shape", None) for one in federations}
+        if len(shapes) > 1:
+            raise ValueError(f"{name}: must be given for every cell or for none, with as many rounds in each")
+
+
+def _for_each(width: int, totals: Totals) -> Totals:
+    return jax.tree.map(lambda total: np.zeros(width, total.dtype), totals)
 
 
 def _padded(rows: Any, length: int) -> np.ndarray:

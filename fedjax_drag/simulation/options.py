@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, dataclass_transform
 
@@ -75,6 +75,29 @@ def positive_number(name: str, value: Any) -> None:
     if not checks.is_concrete(value):
         raise ValueError(f"{name}={checks.shown(value)}: must be a number > 0")
     checks.positive(name, value)
+
+
+def count_or_pair(name: str, value: Any) -> None:
+    """Refuses what is neither a count nor two counts in ascending order."""
+    if isinstance(value, list | tuple):
+        check_pair(name, value)
+    else:
+        count(name, value)
+
+
+def positive_number_or_pair(name: str, value: Any) -> None:
+    """Refuses what is neither a number above 0 nor two counts in ascending order."""
+    if isinstance(value, list | tuple):
+        check_pair(name, value)
+    else:
+        positive_number(name, value)
+
+
+def check_pair(name: str, value: Sequence[Any]) -> None:
+    """Refuses a list that is not two counts in ascending order."""
+    whole = all(isinstance(entry, int | np.integer) and not isinstance(entry, bool) for entry in value)
+    if len(value) != 2 or not whole or not 1 <= value[0] <= value[1] <= LARGEST:
+        raise ValueError(f"{name}={checks.shown(value)}: must be two integers >= 1, the smaller one first")
 
 
 def flag(name: str, value: Any) -> None:

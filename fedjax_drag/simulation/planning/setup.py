@@ -21,6 +21,7 @@ from fedjax_drag.simulation.planning.calibration import Passes, choose
 from fedjax_drag.simulation.planning.model_checks import check_model
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_malicious, choose_root
+from fedjax_drag.simulation.program.participation import span
 from fedjax_drag.simulation.program.programs import Programs, make_programs
 from fedjax_drag.simulation.program.work import FULL, CohortExecution, LocalTraining, Model, Work, model_functions
 from fedjax_drag.simulation.settings import Settings
@@ -43,7 +44,8 @@ def federate(settings: Settings) -> Federation:
     drawn = None if of_federation else np.int32(number)
     assert data.rows is not None
     assert data.counts is not None
-    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
+    absence = [settings.availability_trace, np.float32(settings.dropout_rate) if settings.dropout_rate else None]
+    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn, *absence]
     return Federation(*on_host)
 
 
@@ -70,14 +72,7 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
     undecided = settings.clients_axis == "auto" and settings.clients_per_chunk is None
     walk = _fastest_walk(usual, _passes(settings, mesh, model, params), mesh) if undecided else usual
-    training = LocalTraining(
-        batch_size=settings.batch_size,
-        step_size=settings.step_size,
-        local_steps=settings.local_steps,
-        local_epochs=settings.local_epochs,
-        optimizer=settings.local_optimizer,
-        augmentation=settings.augmentation,
-    )
+    training = _training_of(settings)
     execution = CohortExecution(
         walk,
         over_clients=make_mapper(walk, mesh),
@@ -93,8 +88,27 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
         root_client=settings.root_client or sgd(),
         reject_nonfinite=settings.nonfinite == "reject",
         num_byzantine=num_byzantine,
+        may_be_absent=settings.may_be_absent,
     )
     return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
+
+
+def _training_of(settings: Settings) -> LocalTraining:
+    """The local passes of a run."""
+    fewest_steps, steps = span(settings.local_steps)
+    fewest_epochs, epochs = span(settings.local_epochs)
+    return LocalTraining(
+        batch_size=settings.batch_size,
+        step_size=settings.step_size,
+        local_steps=steps,
+        local_epochs=epochs,
+        optimizer=settings.local_optimizer,
+        augmentation=settings.augmentation,
+        fewest=fewest_epochs if steps is None else fewest_steps,
+        drawn_once=settings.steps_drawn == "once",
+        deadline=settings.deadline,
+        drop_late=settings.drops_late,
+    )
 
 
 def _model_of(settings: Settings) -> Model:
@@ -123,11 +137,19 @@ def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params)
     assert rows is not None
     whole = settings.batch_size == FULL
     size = rows.shape[1] if whole else settings.batch_size
-    if settings.local_epochs is None:
-        steps = np.full(len(counts), settings.local_steps)
-    else:
-        steps = np.ceil(settings.local_epochs * (np.ones(len(counts)) if whole else counts / size))
+    steps = _typical_amounts(settings)
+    if settings.local_epochs is not None:
+        steps = np.ceil(steps * (np.ones(len(counts)) if whole else counts / size))
+    steps = np.minimum(steps, settings.deadline or np.inf)
     at_once = settings.cohort_size // (mesh.size if mesh else 1)
     arrays = (_example(settings), settings.data.train.y)
     batch: list[Any] = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in arrays]
     return Passes(model.mean_loss, params, Batch(*batch), steps, at_once, at_once * settings.num_rounds)
+
+
+def _typical_amounts(settings: Settings) -> np.ndarray:
+    """Local steps of every client ``[M]``, or epochs; as they may be drawn, where they are."""
+    fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
+    if fewest is None:
+        return np.full(settings.data.num_clients, most)
+    return np.random.default_rng(0).integers(fewest, most + 1, settings.data.num_clients)

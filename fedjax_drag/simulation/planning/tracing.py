@@ -16,7 +16,7 @@ from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Programs, cost_of, no_totals
+from fedjax_drag.simulation.program.programs import Programs, Totals, cost_of
 from fedjax_drag.simulation.program.round import choose_cohort
 from fedjax_drag.simulation.program.work import RunState, Work
 from fedjax_drag.simulation.settings import Settings
@@ -56,6 +56,7 @@ class Outline(NamedTuple):
       cost: what the method asks of one client.
       walk: how a device goes through its clients of a round.
       rows_on_host: whether the host keeps the rows of the clients' state.
+      totals: those of no rounds, on the host.
     """
 
     shapes: RunState
@@ -63,6 +64,7 @@ class Outline(NamedTuple):
     cost: ClientCost
     walk: Walk
     rows_on_host: bool
+    totals: Totals
 
 
 class Traced(NamedTuple):
@@ -123,10 +125,11 @@ def trace_programs(
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     lowered = Lowered(
-        advance.lower(federation, key, state, no_totals(), np.int32(1)), evaluate.lower(without_rows, test), draw
+        advance.lower(federation, key, state, programs.totals, np.int32(1)), evaluate.lower(without_rows, test), draw
     )
     cost = cost_of(asked.algorithm, work, programs, federation, key, state)
-    return Traced(programs, lowered, Outline(shapes, shardings, cost, work.execution.walk, draw is not None))
+    outline = Outline(shapes, shardings, cost, work.execution.walk, draw is not None, programs.totals)
+    return Traced(programs, lowered, outline)
 
 
 def _placed(state: Any, shardings: Any) -> Any:

@@ -59,10 +59,15 @@ class LocalTraining:
     Attributes:
       batch_size: B, or :data:`FULL`.
       step_size: eta; may be traced, or a function of the round.
-      local_steps: U; None where ``local_epochs`` gives the length of a pass.
-      local_epochs: passes over the client's own data; None where ``local_steps`` is given.
+      local_steps: U, the most where clients differ; None where ``local_epochs`` gives the length of a pass.
+      local_epochs: passes over the client's own data, the most where clients differ; None where ``local_steps`` is
+        given.
       optimizer: transforms the directions of a local pass; None for none.
       augmentation: changes training inputs at random; None for none.
+      fewest: local steps, or epochs, from which on each client's number is drawn; None where all have the same.
+      drawn_once: whether a client keeps its number for the whole run.
+      deadline: steps after which a pass ends; None for no deadline.
+      drop_late: whether a client that the deadline stops sends nothing; only with a deadline.
     """
 
     batch_size: int | str
@@ -71,6 +76,10 @@ class LocalTraining:
     local_epochs: float | None = None
     optimizer: optax.GradientTransformation | None = None
     augmentation: Augmentation | None = None
+    fewest: int | None = None
+    drawn_once: bool = False
+    deadline: int | None = None
+    drop_late: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +114,7 @@ class Work:
       reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
       num_byzantine: expected number of malicious clients in a cohort, rounded up; None where it is not the same for all
         runs of the program.
+      may_be_absent: whether a client that is drawn, or that the method would draw, may be missing.
     """
 
     model: Model
@@ -114,6 +124,7 @@ class Work:
     root_client: ClientRule
     reject_nonfinite: bool = True
     num_byzantine: int | None = None
+    may_be_absent: bool = False
 
     @property
     def constants(self) -> Mapping[str, Any]:
@@ -164,6 +175,7 @@ class ClientInput(NamedTuple):
       num_examples: how many of them are the client's, int32 scalar.
       malicious: bool scalar.
       downlink: the client's own part of the server's message, ``Downlink.own``.
+      num_steps: local steps until the pass ends, int32 scalar; None for all that are drawn.
     """
 
     client_id: Int[Array, "*clients"]
@@ -171,6 +183,7 @@ class ClientInput(NamedTuple):
     num_examples: Int[Array, "*clients"]
     malicious: Bool[Array, "*clients"]
     downlink: Any = ()
+    num_steps: Int[Array, "*clients"] | None = None
 
 
 class LocalResult(NamedTuple):
@@ -194,8 +207,10 @@ class Cohort(NamedTuple):
       shared: what is the same for all clients.
       clients: what each client receives for itself, leading axis ``[S]``.
       state: state of the algorithm, with the rows of the cohort's clients only.
-      valid: which clients take part, ``[S]`` bool; None where all do.
+      valid: whose messages reach the server, ``[S]`` bool; None where all do.
       extras: what the algorithm's server side is given by keyword.
+      drawn: who works in this round, ``[S]`` bool; None where all do.
+      present: who would answer if the method let them, ``[S]`` bool; None where all would.
     """
 
     shared: RoundInput
@@ -203,6 +218,8 @@ class Cohort(NamedTuple):
     state: State
     valid: Bool[Array, " clients"] | None
     extras: dict[str, Any]
+    drawn: Bool[Array, " clients"] | None = None
+    present: Bool[Array, " clients"] | None = None
 
 
 class Outcome(NamedTuple):
