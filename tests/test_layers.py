@@ -22,6 +22,7 @@ LAYERS = {
     "fedjax_drag.algorithms": 3,
     "fedjax_drag.testing": 3,
     "fedjax_drag.simulation.devices": 4,
+    "fedjax_drag.simulation.model": 4,
     "fedjax_drag.simulation.program": 5,
     "fedjax_drag.simulation.result": 6,
     "fedjax_drag.simulation.options": 6,

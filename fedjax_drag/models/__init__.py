@@ -1,9 +1,10 @@
-"""Models: builders of Flax modules that map inputs ``[B, ...]`` to logits, with a ``params`` collection only."""
+"""Models: builders of Flax modules that map inputs ``[B, ...]`` to logits, and what says how to call one's own."""
 
 from fedjax_drag.models.cnn import cnn
 from fedjax_drag.models.lenet import lenet
 from fedjax_drag.models.lstm import lstm
 from fedjax_drag.models.mlp import mlp
+from fedjax_drag.models.modes import with_modes
 from fedjax_drag.models.resnet import resnet18
 
-__all__ = ["cnn", "lenet", "lstm", "mlp", "resnet18"]
+__all__ = ["cnn", "lenet", "lstm", "mlp", "resnet18", "with_modes"]

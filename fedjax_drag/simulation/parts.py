@@ -6,23 +6,23 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import optax
+from flax import nnx
 from jax.core import Tracer
 
 from fedjax_drag import checks, kinds
 from fedjax_drag.algorithms import from_aggregator
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.kinds import Kind
+from fedjax_drag.models.modes import WithModes
+from fedjax_drag.simulation.model.functions import is_model
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.types import Aggregator, Algorithm
 
 MODEL = Kind(
-    nn.Module,
-    "a flax.linen module, such as fd.models.mlp(num_classes=10)",
+    (nn.Module, nnx.Module, WithModes),
+    "a flax.linen or flax.nnx module, such as fd.models.mlp(num_classes=10), or a pair of functions (init, apply)",
     ("models",),
-    {
-        "flax.nnx": "flax.nnx.bridge.to_linen(YourModule, ...) makes one of an nnx class",
-        "torch": "PyTorch modules cannot be compiled by JAX, write it as a flax.linen.Module",
-    },
+    {"torch": "PyTorch modules cannot be compiled by JAX, write it as a flax.linen.Module"},
 )
 DATA = Kind(
     FederatedDataset,
@@ -72,6 +72,12 @@ def check_data(name: str, value: Any) -> None:
         raise ValueError(
             f"{name}={value.name!r}: not yet split among clients; apply fd.data.partition.dirichlet or another"
         )
+
+
+def check_model_form(name: str, value: Any) -> None:
+    """Refuses what is no model in any of its forms."""
+    if not is_model(value):
+        MODEL.check(name, value.model if isinstance(value, WithModes) else value)
 
 
 def check_step_size(name: str, value: Any) -> None:

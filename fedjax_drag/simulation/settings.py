@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import flax.linen as nn
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -21,6 +20,8 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.devices.placement import MESHES
+from fedjax_drag.simulation.model.statistics import MODEL_STATES
+from fedjax_drag.simulation.model.trainable import Trainable, check_trainable
 from fedjax_drag.simulation.options import (
     check_options,
     count,
@@ -36,13 +37,13 @@ from fedjax_drag.simulation.options import (
 from fedjax_drag.simulation.parts import (
     ALGORITHM,
     METHOD,
-    MODEL,
     OPTIMIZER,
     STATE,
     check_augmentation,
     check_callbacks,
     check_data,
     check_loss,
+    check_model_form,
     check_schedule,
     check_step_size,
 )
@@ -125,11 +126,17 @@ class LocalWork:
         does not divide n. Clients that are done wait for those that run at the same time; under ``"map"`` one
         client runs at a time and nobody waits. The server goes over its root data as often. A pair of integers
         ``(low, high)`` is drawn from as that of ``local_steps`` is.
+      model_state: what becomes of statistics that a model keeps beside its parameters, such as BatchNorm's running
+        means (:mod:`~fedjax_drag.simulation.model.statistics`): every client starts from the server's, which are
+        then the ``"average"`` of the clients', the average ``"weighted"`` by numbers of examples, or their
+        coordinatewise ``"median"``; or they are ``"frozen"``, and training normalises by them as evaluation does.
+        Default ``"auto"``: the average, or the median under an attack that forges messages.
     """
 
     batch_size: int | str = option(check_batch_size)
     local_steps: int | tuple[int, int] | None = option(optional(count_or_pair), default=None)
     local_epochs: float | tuple[int, int] | None = option(optional(positive_number_or_pair), default=None)
+    model_state: str = option(one_of(*MODEL_STATES), default="auto")
 
 
 @options
@@ -263,7 +270,11 @@ class Parts:
     Attributes:
       algorithm: the method: an :class:`~fedjax_drag.types.Algorithm`, or an aggregation rule such as
         ``fd.aggregators.drag(c=0.25, alpha=0.25)``, which stands for ``fd.algorithms.from_aggregator(rule)``.
-      model: a Flax module with only a ``params`` collection, inputs to logits ``[B, C]``.
+      model: inputs to logits ``[B, C]``: a linen module, an nnx module, or a pair of functions ``init(key) -> params``
+        and ``apply(params, x) -> logits``. Arguments of its call named ``train``, ``training``, ``is_training``,
+        ``deterministic`` and ``use_running_average`` say whether it is in training;
+        :func:`fedjax_drag.models.with_modes` names others. In training its random streams, such as ``dropout``, have
+        keys by stream, round, client and step. An nnx module starts from its own parameters.
       data: a partitioned :class:`~fedjax_drag.data.FederatedDataset`.
       num_rounds: rounds T, >= 1.
       cohort_size: clients in a round S, at most the number of clients.
@@ -277,6 +288,9 @@ class Parts:
         ``optax.sgd(0.1, 0.9)``, which would climb. The server's root pass uses it too. Methods that take every
         step to be ``step_size`` times the client rule's own direction are then approximate: SCAFFOLD and FedDC, which
         divide deltas by the sum of the step sizes, STEM, TACO and FedNova.
+      trainable: which parameters are trained: a pattern of parameter paths such as ``"head"`` or ``"*/lora_*"``, a list
+        of them, or a function of a path; default all. The others stay as they start, on the server alone: rules,
+        messages and byte counts have the trained ones only.
       loss: what is minimised, ``(logits [B, C], labels [B]) -> [B]``; default
         :func:`~fedjax_drag.losses.cross_entropy`. It also gives ``test_loss``.
       augmentation: ``(key, x [B, ...]) -> x``, applied to every training batch after normalisation and before an
@@ -287,13 +301,14 @@ class Parts:
     """
 
     algorithm: Algorithm | Aggregator = option(METHOD.check, kw_only=False)
-    model: nn.Module = option(MODEL.check)
+    model: Any = option(check_model_form)
     data: FederatedDataset = option(check_data)
     num_rounds: int = option(count)
     cohort_size: int
     step_size: Any = option(check_step_size)
     seed: int = option(partial(checks.count, low=0, high=2**63 - 1), default=0)
     local_optimizer: optax.GradientTransformation | None = option(optional(OPTIMIZER.check), default=None)
+    trainable: Trainable | None = option(optional(check_trainable), default=None)
     loss: Loss | None = option(optional(check_loss), default=None)
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
     attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)

@@ -14,7 +14,7 @@ from fedjax_drag.algorithms._mime import mime
 from fedjax_drag.algorithms._stem import stem
 from fedjax_drag.clients import sgd
 from fedjax_drag.clients._fedsam import fedsam
-from fedjax_drag.simulation.program.local import local_pass
+from fedjax_drag.simulation.program.local import local_pass, stateless
 from fedjax_drag.types import Batch, Downlink, Uplink
 
 M, SIZE, STEPS, ETA = 4, 3, 3, 0.1
@@ -46,7 +46,7 @@ def work(client, downlink, positions, curvature, centre):
     def fetch(places):
         return Batch(curvature[places], centre[places])
 
-    return local_pass(client, loss, downlink, fetch, positions, ETA).uplink
+    return local_pass(client, stateless(loss), downlink, fetch, positions, ETA).uplink
 
 
 def uplink_of(method, params, state, positions=POSITIONS):
@@ -203,7 +203,9 @@ def test_fednova_measures_work_by_what_a_constant_gradient_would_do(rho, mu):
     params, state = begin(method)
     data = Batch(jnp.ones(1), jnp.ones(1))
     run = jax.jit(
-        lambda positions: local_pass(method.client, slope, Downlink(params), lambda _: data, positions, ETA).uplink
+        lambda positions: (
+            local_pass(method.client, stateless(slope), Downlink(params), lambda _: data, positions, ETA).uplink
+        )
     )
     steps = (1, 1, 4, 4)
     sent = [run(jnp.zeros((number, 1), int)) for number in steps]

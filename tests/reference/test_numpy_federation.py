@@ -25,7 +25,7 @@ from fedjax_drag.algorithms._stem import stem
 from fedjax_drag.algorithms._taco import taco
 from fedjax_drag.algorithms._tailored_fedprox import tailored_fedprox
 from fedjax_drag.clients._fedsam import fedsam
-from fedjax_drag.simulation.program.local import local_pass
+from fedjax_drag.simulation.program.local import local_pass, stateless
 from fedjax_drag.types import Algorithm, Batch
 
 pytestmark = pytest.mark.optimised
@@ -186,7 +186,9 @@ def uplink_of(method, params, state, x, y, cohort, places):
         def fetch(at):
             return Batch(rows_x[at], rows_y[at])
 
-        return local_pass(method.client, loss, downlink._replace(own=own), fetch, positions, step_size).uplink
+        return local_pass(
+            method.client, stateless(loss), downlink._replace(own=own), fetch, positions, step_size
+        ).uplink
 
     return jax.vmap(one)(downlink.own, x[cohort], y[cohort], places)
 
@@ -373,7 +375,9 @@ def test_fednova_where_clients_take_different_numbers_of_steps():
     def round_of(params, state):
         downlink = method.broadcast(params, state, np.arange(3))
         sent = [
-            local_pass(method.client, loss, downlink, lambda at, m=m: Batch(x[m, at], y[m, at]), places, STEP_SIZE)
+            local_pass(
+                method.client, stateless(loss), downlink, lambda at, m=m: Batch(x[m, at], y[m, at]), places, STEP_SIZE
+            )
             for m, places in enumerate(passes)
         ]
         uplink = jax.tree.map(lambda *rows: jnp.stack(rows), *[one.uplink for one in sent])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.program.work import model_functions
+from fedjax_drag.simulation.model.forms import functions_of, make_model
+from fedjax_drag.simulation.model.model import ModelState
 
 MODELS = {
     "mlp": (fd.models.mlp(10), (8, 8, 1), jnp.float32),
@@ -21,8 +22,11 @@ MODELS = {
 def traced_gradient(model, shape, dtype, compute_dtype):
     """The gradient's program and the shapes of logits and gradient, from shapes alone."""
     example = jnp.zeros((2, *shape), dtype)
-    init_params, apply = model_functions(model, example, compute_dtype)
-    params = jax.eval_shape(init_params, jax.random.key(0))
+    functions = make_model(
+        functions_of(model, example), None, compute_dtype, fd.losses.cross_entropy(), jnp.asarray, 10
+    )
+    apply = lambda params, x: functions.apply(params, ModelState(), x)
+    params = jax.eval_shape(functions.init, jax.random.key(0))[0]
     gradient = jax.grad(lambda p, x: (apply(p, x) ** 2).sum())
     shapes = jax.eval_shape(apply, params, example), jax.eval_shape(gradient, params, example)
     return jax.make_jaxpr(gradient)(params, example).jaxpr, shapes

@@ -34,7 +34,7 @@ from fedjax_drag.data.formats import cache
 from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.program.client_cost import measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
-from fedjax_drag.simulation.program.local import local_pass
+from fedjax_drag.simulation.program.local import local_pass, stateless
 from fedjax_drag.types import Batch, Downlink, Params
 
 ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_CALIBRATE"
@@ -168,7 +168,7 @@ def _timer(passes: Passes, chunk: int) -> Callable[[], float]:
     """
 
     def one(params: Params, batches: Batch) -> Any:
-        return local_pass(sgd(), passes.loss_fn, Downlink(params), lambda batch: batch, batches, 1e-3).uplink
+        return local_pass(sgd(), stateless(passes.loss_fn), Downlink(params), lambda batch: batch, batches, 1e-3).uplink
 
     leading = (_TIMED_STEPS,) if chunk == 1 else (chunk, _TIMED_STEPS)
     batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), passes.batch)

@@ -1,7 +1,8 @@
 """Checks of a model on the shapes of its data: what it would silently do otherwise. Nothing is computed."""
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.errors
@@ -9,92 +10,129 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_drag import tree
 from fedjax_drag.models.cnn import CNN
 from fedjax_drag.models.lenet import LeNet
 from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.resnet import ResNet18
-from fedjax_drag.simulation.program.work import Model
+from fedjax_drag.simulation.model.functions import model_name
+from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
+from fedjax_drag.simulation.model.modes import IN_TRAINING
 from fedjax_drag.types import Params
 
 _OF_NUMBERS = (nn.Dense, nn.DenseGeneral, nn.Conv, MLP, CNN, LeNet, ResNet18)
 """Modules for which an input is a quantity."""
 
-_REMEDY = "not supported, as local training gives a model no random numbers; must do without"
+_REMEDY = f"must have an argument of its call that says so, {' or '.join(IN_TRAINING)}, or fd.models.with_modes"
 
 
-def check_model(module: nn.Module, model: Model, example: jax.Array) -> Params:
-    """Refuses a model that a run would not train as it was written.
+def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Params, ModelState]:
+    """Refuses a model that a run would not train or evaluate as it was written.
 
     Args:
-      module: the Flax module.
+      user_model: as the user gave it.
       model: the same as pure functions.
       example: an input ``[1, *input_shape]``.
 
     Returns:
-      Shapes of the parameters.
+      Shapes of the trained parameters and of the model's state.
 
     Raises:
-      ValueError: the module needs more than its inputs, has dropout or other random layers, also ones that are off by
-        default, takes tokens as quantities, has collections beside ``params``, or does not return ``[1, C]``.
+      ValueError: it draws random numbers or changes its collections in evaluation, has dropout that training leaves
+        off, draws random numbers by an argument that is not known, changes the shape of its collections, or does not
+        return ``[1, C]``.
     """
-    name = f"model={type(module).__name__}"
-    _check_arguments(name, module)
+    name = model_name(user_model)
+    dropout: list[str] = []
+    params, state = jax.eval_shape(model.init, jax.random.key(0))
     try:
-        with nn.intercept_methods(_looking_at_layers(name)):
-            params = jax.eval_shape(model.init, jax.random.key(0))
-        logits: Any = jax.eval_shape(model.apply, params, example)
+        logits: Any = jax.eval_shape(model.apply, params, state, example)
     except flax.errors.InvalidRngError as error:
-        raise ValueError(f"{name}: draws random numbers in its forward pass: {_REMEDY}") from error
-    if getattr(logits, "shape", None) != (1, model.num_classes):
+        raise ValueError(f"{name}: draws random numbers in evaluation: {_REMEDY}") from error
+    except flax.errors.ModifyScopeVariableError as error:
+        collections = ", ".join(state.statistics)
+        raise ValueError(f"{name}: changes its collections ({collections}) in evaluation: {_REMEDY}") from error
+    _check_logits(logits, model.num_classes)
+    with nn.intercept_methods(_listing_dropout(dropout)):
+        logits, statistics = _in_training(name, model, params, state, example)
+    _check_logits(logits, model.num_classes)
+    tree.check_like(f"{name}: collections after a training step", statistics, "those before", state.statistics)
+    if dropout and not model.streams:
+        raise ValueError(f"{name}: has dropout ({dropout[0]}) that is off in training: {_REMEDY}")
+    if isinstance(user_model, nn.Module):
+        _check_flags(name, user_model, params, state, example)
+    return params, state
+
+
+def _in_training(
+    name: str, model: Model, params: Params, state: ModelState, example: jax.Array
+) -> tuple[Any, Statistics]:
+    """Shapes of what the forward pass in training returns."""
+
+    def forward(params: Params, state: ModelState, x: jax.Array) -> tuple[Any, Statistics]:
+        return model.train(params, state, x, dict.fromkeys(model.streams, jax.random.key(0)), None)
+
+    try:
+        return jax.eval_shape(forward, params, state, example)
+    except flax.errors.InvalidRngError as error:
+        allowed = f"draws from them only, {', '.join(model.streams)}" if model.streams else "draws from some"
+        raise ValueError(f"{name}: names other random streams in training than it {allowed}") from error
+    except flax.errors.ModifyScopeVariableError as error:
+        collections = ", ".join(state.statistics)
+        raise ValueError(f"{name}: changes its collections ({collections}) although they are frozen") from error
+
+
+def _check_logits(logits: Any, num_classes: int) -> None:
+    if getattr(logits, "shape", None) != (1, num_classes):
         got = getattr(logits, "shape", type(logits).__name__)
-        raise ValueError(f"model: returns shape {got} for one example; must be (1, {model.num_classes}), the logits")
-    for flag, default in _flags(module):
-        if _needs_random_numbers(module, params, example, {flag: not default}):
-            raise ValueError(f"{name}: draws random numbers with {flag}={not default}: {_REMEDY}")
-    return params
+        raise ValueError(f"model: returns shape {got} for one example; must be (1, {num_classes}), the logits")
 
 
-def _check_arguments(name: str, module: nn.Module) -> None:
-    """Refuses a module whose call needs more than the inputs."""
-    further = list(inspect.signature(module.__call__).parameters.values())[1:]
-    needed = [x.name for x in further if x.default is x.empty and x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
-    if needed:
-        raise ValueError(
-            f"{name}: __call__ needs {', '.join(needed)}; must need the inputs only, the rest with a default"
-        )
+@contextlib.contextmanager
+def refusing_tokens(user_model: Any) -> Iterator[None]:
+    """Within it, a layer that takes tokens as quantities is a ValueError."""
+
+    def look(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+        tokens = args and hasattr(args[0], "dtype") and jnp.issubdtype(args[0].dtype, jnp.integer)
+        if tokens and context.method_name == "__call__" and isinstance(context.module, _OF_NUMBERS):
+            raise ValueError(
+                f"{model_name(user_model)}: takes tokens ({args[0].dtype} of shape {args[0].shape}) as quantities; "
+                "must begin with an embedding, as models.lstm and flax.linen.Embed do, or be given floating inputs"
+            )
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(look):
+        yield
 
 
-def _looking_at_layers(name: str) -> Callable[..., Any]:
-    """An interceptor of :func:`flax.linen.intercept_methods` that refuses layers as they are called."""
+def _listing_dropout(layers: list[str]) -> Callable[..., Any]:
+    """An interceptor that lists layers of Flax that have dropout."""
 
     def look(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
         layer = context.module
-        if context.method_name == "__call__":
+        if context.method_name == "__call__" and type(layer).__module__.startswith("flax."):
             rate = getattr(layer, "rate" if isinstance(layer, nn.Dropout) else "dropout_rate", 0.0)
-            of_flax = type(layer).__module__.startswith("flax.")
-            if of_flax and isinstance(rate, int | float) and rate > 0:
-                raise ValueError(f"{name}: has dropout ({type(layer).__name__} of rate {rate:g}): {_REMEDY}")
-            tokens = args and hasattr(args[0], "dtype") and jnp.issubdtype(args[0].dtype, jnp.integer)
-            if tokens and isinstance(layer, _OF_NUMBERS):
-                raise ValueError(
-                    f"{name}: takes tokens ({args[0].dtype} of shape {args[0].shape}) as quantities; must begin with "
-                    "an embedding, as models.lstm and flax.linen.Embed do, or be given floating inputs"
-                )
+            if isinstance(rate, int | float) and rate > 0:
+                layers.append(f"{type(layer).__name__} of rate {rate:g}")
         return call(*args, **kwargs)
 
     return look
 
 
-def _flags(module: nn.Module) -> list[tuple[str, bool]]:
-    """Arguments of a module's call that are switched on or off, such as ``train=False``, with their defaults."""
-    parameters = inspect.signature(module.__call__).parameters.values()
-    return [(x.name, x.default) for x in parameters if isinstance(x.default, bool)]
+def _check_flags(name: str, module: nn.Module, params: Params, state: ModelState, example: jax.Array) -> None:
+    """Refuses a module that draws random numbers by a flag of its call which no run sets, such as ``noisy=False``."""
+    for one in inspect.signature(module.__call__).parameters.values():
+        unknown = isinstance(one.default, bool) and one.name not in IN_TRAINING
+        if unknown and _needs_random_numbers(module, params, state, example, {one.name: not one.default}):
+            raise ValueError(f"{name}: draws random numbers with {one.name}={not one.default}: {_REMEDY}")
 
 
-def _needs_random_numbers(module: nn.Module, params: Params, example: jax.Array, flags: dict[str, bool]) -> bool:
+def _needs_random_numbers(
+    module: nn.Module, params: Params, state: ModelState, example: jax.Array, flags: dict[str, bool]
+) -> bool:
     apply: Callable[..., Any] = module.apply
     try:
-        jax.eval_shape(lambda p, x: apply({"params": p}, x, **flags), params, example)
+        jax.eval_shape(lambda p, s, x: apply({"params": p, **s}, x, **flags), params, state.statistics, example)
     except flax.errors.InvalidRngError:
         return True
     except Exception:  # what else a module of one's own does with a flag that no run sets is its own affair

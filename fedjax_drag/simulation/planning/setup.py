@@ -10,6 +10,9 @@ from jax.sharding import Mesh
 from fedjax_drag.clients import sgd
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.devices.processes import from_first
+from fedjax_drag.simulation.model.forms import functions_of, make_model
+from fedjax_drag.simulation.model.model import Model, ModelState
+from fedjax_drag.simulation.model.statistics import resolved
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
     check_loss,
@@ -18,12 +21,12 @@ from fedjax_drag.simulation.planning.arguments import (
     resolve_axis,
 )
 from fedjax_drag.simulation.planning.calibration import Passes, choose
-from fedjax_drag.simulation.planning.model_checks import check_model
+from fedjax_drag.simulation.planning.model_checks import check_model, refusing_tokens
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_malicious, choose_root
 from fedjax_drag.simulation.program.participation import span
 from fedjax_drag.simulation.program.programs import Programs, make_programs
-from fedjax_drag.simulation.program.work import FULL, CohortExecution, LocalTraining, Model, Work, model_functions
+from fedjax_drag.simulation.program.work import FULL, CohortExecution, LocalTraining, Work
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch, Params
 
@@ -65,13 +68,14 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
     check_attack(attack, settings.uses_root)
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     usual = Walk(resolve_axis(settings.clients_axis, settings.clients_per_chunk), settings.clients_per_chunk)
-    model = _model_of(settings)
-    params = check_model(settings.model, model, _example(settings))
+    statistics = resolved(settings.model_state, attack)
+    model = _model_of(settings, statistics == "frozen")
+    params, model_state = check_model(settings.model, model, _example(settings))
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
     undecided = settings.clients_axis == "auto" and settings.clients_per_chunk is None
-    walk = _fastest_walk(usual, _passes(settings, mesh, model, params), mesh) if undecided else usual
+    walk = _fastest_walk(usual, _passes(settings, mesh, model, params, model_state), mesh) if undecided else usual
     training = _training_of(settings)
     execution = CohortExecution(
         walk,
@@ -89,6 +93,7 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
         reject_nonfinite=settings.nonfinite == "reject",
         num_byzantine=num_byzantine,
         may_be_absent=settings.may_be_absent,
+        statistics=statistics,
     )
     return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
 
@@ -111,10 +116,13 @@ def _training_of(settings: Settings) -> LocalTraining:
     )
 
 
-def _model_of(settings: Settings) -> Model:
-    """The model of a run as pure functions."""
-    init, apply = model_functions(settings.model, _example(settings), settings.compute_dtype)
-    return Model(init, apply, settings.loss or cross_entropy(), settings.data.preprocess, settings.data.num_classes)
+def _model_of(settings: Settings, frozen: bool) -> Model:
+    """The model of a run as pure functions; with ``frozen`` statistics that never change."""
+    with refusing_tokens(settings.model):
+        functions = functions_of(settings.model, _example(settings), frozen)
+    data = settings.data
+    of_data = settings.loss or cross_entropy(), data.preprocess, data.num_classes
+    return make_model(functions, settings.trainable, settings.compute_dtype, *of_data)
 
 
 def _example(settings: Settings) -> jax.Array:
@@ -130,7 +138,7 @@ def _fastest_walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
     return choose(usual, passes)
 
 
-def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params) -> Passes:
+def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params, state: ModelState) -> Passes:
     """The local passes of a run by their shapes, of which the fastest walk is chosen."""
     counts, rows = settings.data.counts, settings.data.rows
     assert counts is not None
@@ -144,7 +152,13 @@ def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params)
     at_once = settings.cohort_size // (mesh.size if mesh else 1)
     arrays = (_example(settings), settings.data.train.y)
     batch: list[Any] = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in arrays]
-    return Passes(model.mean_loss, params, Batch(*batch), steps, at_once, at_once * settings.num_rounds)
+
+    def loss_fn(params: Params, batch: Batch) -> jax.Array:
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state)
+        rngs = dict.fromkeys(model.streams, jax.random.key(0))
+        return model.training_loss(blank, params, blank.statistics, batch, rngs)[0]
+
+    return Passes(loss_fn, params, Batch(*batch), steps, at_once, at_once * settings.num_rounds)
 
 
 def _typical_amounts(settings: Settings) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The extra ``dissimilarity``: how far each client's model moved in what it predicts on the client's own data."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program.clients_axis import Mapper
 from fedjax_drag.types import DISSIMILARITIES, Batch, Deltas, Params
 
@@ -70,13 +71,14 @@ def requested(needs: Iterable[str]) -> str | None:
     return names[0] if names else None
 
 
-Dissimilarity = Callable[[Batch, Params, Deltas, jax.Array | Batch, jax.Array], jax.Array]
-"""``(train, start, deltas, examples, counts) -> dissimilarity [S]``; ``examples`` as ``gather`` takes them."""
+Dissimilarity = Callable[[Batch, ModelState, Params, Deltas, jax.Array | Batch, jax.Array], jax.Array]
+"""``(train, model_state, start, deltas, examples, counts) -> dissimilarity [S]``, ``examples`` as ``gather`` takes
+them."""
 
 
 def make_dissimilarity(
     kind: str,
-    apply: Callable[[Params, jax.Array], jax.Array],
+    apply: Callable[[Params, ModelState, jax.Array], jax.Array],
     preprocess: Callable[[jax.Array], jax.Array],
     over_clients: Mapper,
 ) -> Dissimilarity:
@@ -84,7 +86,8 @@ def make_dissimilarity(
 
     Each client compares the softmax predictions of the model it was sent, ``start``, with those of the model that it
     uploads, ``start + delta``: for a malicious client that is the forged one. The examples are all of the client's
-    own, as they are; an attacker's changes to its training data are not among them. If the uploaded model or its
+    own, as they are; an attacker's changes to its training data are not among them. Both models have the server's
+    statistics. If the uploaded model or its
     predictions are not finite, the distance is the largest possible.
 
     This costs one prediction of every example of the cohort by each of two models. Examples are predicted in batches,
@@ -93,37 +96,42 @@ def make_dissimilarity(
 
     Args:
       kind: name of one of :data:`DISTANCES`.
-      apply: ``(params, x) -> logits``.
+      apply: ``(params, model_state, x) -> logits``.
       preprocess: from stored examples to model inputs.
       over_clients: maps a function of one client over a leading axis.
     """
     distance, largest = DISTANCES[kind]
 
-    def of_client(shared: tuple[Batch, Params], entry: tuple[Params, Any, jax.Array]) -> Float[Array, ""]:
-        (train, start), (delta, examples, count) = shared, entry
-        models, longest = (start, tree.move(start, delta)), jax.tree.leaves(examples)[0].shape[0]
-        predict = functools.partial(_predict, apply, models, lambda places: gather(train, examples, places, preprocess))
+    def of_client(shared: tuple[Batch, ModelState, Params], entry: tuple[Params, Any, jax.Array]) -> Float[Array, ""]:
+        (train, state, start), (delta, examples, count) = shared, entry
+        models = [functools.partial(apply, params, state) for params in (start, tree.move(start, delta))]
+        longest = jax.tree.leaves(examples)[0].shape[0]
+        predict = functools.partial(_predict, models, lambda places: gather(train, examples, places, preprocess))
         before, after = _in_batches(predict, longest, count)
         moved = distance(before, after, count)
         return jnp.where(jnp.isfinite(moved), moved, largest(before.shape[1]))
 
     def dissimilarity(
-        train: Batch, start: Params, deltas: Deltas, examples: jax.Array | Batch, counts: jax.Array
+        train: Batch,
+        state: ModelState,
+        start: Params,
+        deltas: Deltas,
+        examples: jax.Array | Batch,
+        counts: jax.Array,
     ) -> Float[Array, " clients"]:
-        return over_clients(of_client, (train, start), (deltas, examples, counts))
+        return over_clients(of_client, (train, state, start), (deltas, examples, counts))
 
     return dissimilarity
 
 
 def _predict(
-    apply: Callable[[Params, jax.Array], jax.Array],
-    models: tuple[Params, ...],
+    models: Sequence[Callable[[jax.Array], jax.Array]],
     fetch: Callable[[jax.Array], Batch],
     places: Int[Array, " batch"],
 ) -> list[Float[Array, "batch classes"]]:
     """What each model predicts for the examples at ``places``."""
     x = fetch(places).x
-    return [jax.nn.softmax(tree.accurate(apply(params, x))) for params in models]
+    return [jax.nn.softmax(tree.accurate(model(x))) for model in models]
 
 
 def _in_batches(

@@ -1,5 +1,6 @@
 """Evaluation of parameters on a whole data set."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,8 +9,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
-from fedjax_drag.simulation.program.work import Model
 from fedjax_drag.types import Batch, Params
 
 _EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
@@ -36,8 +37,8 @@ class Counts(NamedTuple):
 
 def make_evaluate(
     model: Model, goal: Goal | None = None, mesh: Mesh | None = None
-) -> Callable[[Params, Batch], dict[str, jax.Array]]:
-    """Builds ``(params, examples) -> {"accuracy", "loss"}`` over all examples.
+) -> Callable[[Params, ModelState, Batch], dict[str, jax.Array]]:
+    """Builds ``(params, model_state, examples) -> {"accuracy", "loss"}`` over all examples.
 
     Args:
       model: whose mean loss over the examples is ``"loss"``.
@@ -48,14 +49,14 @@ def make_evaluate(
     over_batches = make_mapper(Walk("map"), mesh)
     shares = mesh.size if mesh else 1
 
-    def of_batch(shared: tuple[Params, Batch], batch_index: Int[Array, ""]) -> Counts:
-        params, examples = shared
-        return _count(model, goal, params, examples, batch_index)
+    def of_batch(shared: tuple[Params, ModelState, Batch], batch_index: Int[Array, ""]) -> Counts:
+        params, state, examples = shared
+        return _count(model, goal, functools.partial(model.apply, params, state), examples, batch_index)
 
-    def evaluate(params: Params, examples: Batch) -> dict[str, jax.Array]:
+    def evaluate(params: Params, state: ModelState, examples: Batch) -> dict[str, jax.Array]:
         number = examples.y.shape[0]
         num_batches = -(-number // (_batch_size(examples) * shares)) * shares
-        batches: Counts = over_batches(of_batch, (params, examples), jnp.arange(num_batches))
+        batches: Counts = over_batches(of_batch, (params, state, examples), jnp.arange(num_batches))
         sums = jax.tree.map(jnp.sum, batches)
         metrics = {"accuracy": sums.correct / number, "loss": sums.loss / number}
         if goal is not None:
@@ -69,19 +70,25 @@ def _batch_size(examples: Batch) -> int:
     return min(_EVALUATION_BATCH, examples.y.shape[0])
 
 
-def _count(model: Model, goal: Goal | None, params: Params, examples: Batch, batch_index: Int[Array, ""]) -> Counts:
+def _count(
+    model: Model,
+    goal: Goal | None,
+    apply: Callable[[jax.Array], jax.Array],
+    examples: Batch,
+    batch_index: Int[Array, ""],
+) -> Counts:
     """The sums over one batch of ``examples``; places after the last example do not count."""
     number, size = examples.y.shape[0], _batch_size(examples)
     places = batch_index * size + jnp.arange(size)
     real = places < number
     index = jnp.minimum(places, number - 1)
     x, labels = model.preprocess(examples.x[index]), examples.y[index]
-    logits = model.apply(params, x)
+    logits = apply(x)
     correct = (real & (logits.argmax(-1) == labels)).sum()
     loss = jnp.where(real, model.loss(logits, labels), 0.0).sum()
     if goal is None:
         return Counts(correct, loss)
     x, wanted = goal(x, labels, model.num_classes)
     targets = real & (wanted != labels)
-    reached = targets & (model.apply(params, x).argmax(-1) == wanted)
+    reached = targets & (apply(x).argmax(-1) == wanted)
     return Counts(correct, loss, targets.sum(), reached.sum())

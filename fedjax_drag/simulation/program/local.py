@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import tree
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
+from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.work import FULL, ClientInput, LocalResult, LocalTraining, RoundInput, Work
 from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
@@ -18,8 +19,9 @@ from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplin
 ClientPass = Callable[[ClientRule, RoundInput, ClientInput], LocalResult]
 """One client's work in a round."""
 
-LossFn = Callable[[Params, Batch], jax.Array]
-"""``(params, batch) -> scalar``, the mean loss of the batch's real examples."""
+LossFn = Callable[[Params, Statistics, Batch, Streams], tuple[jax.Array, Statistics]]
+"""``(params, statistics, batch, rngs) -> (loss, statistics)``: the mean loss of the batch's real examples in training,
+and the statistics of the model after it."""
 
 
 class Drawn(NamedTuple):
@@ -34,16 +36,30 @@ class Drawn(NamedTuple):
     augmentation_key: PRNGKeyArray | None
 
 
+class ModelInput(NamedTuple):
+    """What a model receives in a local pass beside parameters and examples.
+
+    Attributes:
+      statistics: at the start.
+      rngs: keys ``[U]`` by stream, one for each step.
+    """
+
+    statistics: Statistics = NO_STATISTICS
+    rngs: Streams = NO_STREAMS
+
+
 class Position(NamedTuple):
     """Where a local pass is.
 
     Attributes:
       params: of the client.
+      statistics: of its model.
       carry: what the client rule carries from step to step.
       optimizer: state of the local optimizer; ``()`` without one.
     """
 
     params: Params
+    statistics: Statistics
     carry: Any
     optimizer: Any
 
@@ -63,13 +79,16 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
         places, real = draw_batches(training, key_of("batches"), own.num_examples, longest)
         places, real = _shortened(places, real, training.deadline, own.num_steps)
         keys = None if training.augmentation is None else jax.random.split(key_of("augmentation"), len(places))
+        steps = jnp.arange(len(places))
+        rngs = {name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(f"model.{name}"), steps) for name in model.streams}
         return local_pass(
             client,
-            model.mean_loss,
+            functools.partial(model.training_loss, shared.model),
             shared.downlink._replace(own=own.downlink),
             fetch=functools.partial(_fetch, work, attack, shared, own),
             drawn=Drawn(places, keys),
             step_size=training.step_size(shared.round) if callable(training.step_size) else training.step_size,
+            model=ModelInput(shared.model.statistics, rngs),
             real=real,
             optimizer=training.optimizer,
         )
@@ -133,6 +152,9 @@ def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInp
     return tree.where(own.malicious, attack.poison(key, batch, **about), batch)
 
 
+_PLAIN = ModelInput()
+
+
 def local_pass(
     client: ClientRule,
     loss_fn: LossFn,
@@ -141,6 +163,7 @@ def local_pass(
     drawn: Any,
     step_size: Any,
     *,
+    model: ModelInput = _PLAIN,
     real: Bool[Array, "steps batch"] | None = None,
     optimizer: optax.GradientTransformation | None = None,
 ) -> LocalResult:
@@ -148,46 +171,65 @@ def local_pass(
 
     Args:
       client: what the client computes.
-      loss_fn: ``(params, batch) -> scalar``; of the batch's real examples.
+      loss_fn: see :data:`LossFn`; :func:`stateless` makes one of ``(params, batch) -> scalar``.
       downlink: what the server sent to this client.
       fetch: from a mini-batch as it was drawn to the examples of this client.
       drawn: the mini-batches of the pass, such as :class:`Drawn`; a pytree with a leading axis ``[U]``.
       step_size: eta > 0.
+      model: what the model receives; default for one without statistics and random streams.
       real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
       optimizer: turns a direction into the one that is followed; its state starts anew. Default the direction itself.
     """
 
-    def step(position: Position, one: Any, counts: jax.Array | None) -> tuple[Position, jax.Array]:
-        w, carry, trail = position
-        batch = fetch(one)
+    def step(position: Position, one: tuple[Any, Streams], counts: jax.Array | None) -> tuple[Position, jax.Array]:
+        w, statistics, carry, trail = position
+        drawn, rngs = one
+        batch = fetch(drawn)
         if counts is not None:
             batch = batch._replace(real=counts)
-        loss, gradient = jax.value_and_grad(loss_fn)(w, batch)
-        grad_fn = functools.partial(_gradient, loss_fn, w, batch, gradient)
+
+        # Further gradients of the step see the same statistics and random numbers, as those of one sample should.
+        def loss_on(at: Params, on: Batch) -> tuple[jax.Array, Statistics]:
+            return loss_fn(at, statistics, on, rngs)
+
+        (loss, after), gradient = jax.value_and_grad(loss_on, has_aux=True)(w, batch)
+        grad_fn = functools.partial(_gradient, loss_on, w, batch, gradient)
         direction, carry = _stepped(client.direction(grad_fn, w, carry, downlink, batch), w, carry)
         if optimizer is not None:
             direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
             direction, trail = optimizer.update(direction, trail, w)
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
-        return Position(w, carry, trail), loss
+        return Position(w, after, carry, trail), loss
 
     # A loop to the client's own end: of clients that run at once, those that are done keep what they have.
     def own_step(index: jax.Array, carry: tuple[Position, jax.Array]) -> tuple[Position, jax.Array]:
         position, total = carry
-        position, loss = step(position, *jax.tree.map(lambda x: x[index], (drawn, real)))
+        position, loss = step(position, *jax.tree.map(lambda x: x[index], (each, real)))
         return position, total + loss.astype(total.dtype)
 
     trail = () if optimizer is None else optimizer.init(downlink.start)
-    start = Position(downlink.start, client.begin(downlink), trail)
+    start = Position(downlink.start, model.statistics, client.begin(downlink), trail)
+    each = (drawn, model.rngs)
     if real is None:
-        end, losses = jax.lax.scan(lambda position, one: step(position, one, None), start, drawn)
+        end, losses = jax.lax.scan(lambda position, one: step(position, one, None), start, each)
         num_steps, loss = jax.tree.leaves(drawn)[0].shape[0], losses.mean()
     else:
         num_steps = real.any(1).sum()
         end, total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
         loss = total / num_steps
     aux = client.report(downlink, end.params, end.carry, num_steps * jnp.asarray(step_size))
-    return LocalResult(Uplink(tree.subtract(end.params, downlink.start), aux), loss, jnp.asarray(num_steps, jnp.int32))
+    uplink = Uplink(tree.subtract(end.params, downlink.start), aux)
+    return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32), end.statistics)
+
+
+def stateless(loss_fn: Callable[[Params, Batch], jax.Array]) -> LossFn:
+    """The loss ``(params, batch) -> scalar`` of a model without statistics and random streams."""
+
+    def loss(params: Params, statistics: Statistics, batch: Batch, rngs: Streams) -> tuple[jax.Array, Statistics]:
+        del rngs
+        return loss_fn(params, batch), statistics
+
+    return loss
 
 
 def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:
@@ -206,7 +248,14 @@ def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:
     return direction, after
 
 
-def _gradient(loss_fn: LossFn, w: Params, batch: Batch, gradient: Params, at: Params, on: Batch) -> Params:
+def _gradient(
+    loss_on: Callable[[Params, Batch], tuple[jax.Array, Statistics]],
+    w: Params,
+    batch: Batch,
+    gradient: Params,
+    at: Params,
+    on: Batch,
+) -> Params:
     """The gradient at ``at`` on the batch ``on``; at ``w`` on ``batch`` it is ``gradient``, computed already."""
     # No second forward pass for the usual call.
-    return gradient if at is w and on is batch else jax.grad(loss_fn)(at, on)
+    return gradient if at is w and on is batch else jax.grad(loss_on, has_aux=True)(at, on)[0]

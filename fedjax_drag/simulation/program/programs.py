@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.model.statistics import num_bytes
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
 from fedjax_drag.simulation.program.evaluation import make_evaluate
@@ -110,10 +111,10 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
     """
 
     def init(key: PRNGKeyArray) -> RunState:
-        params = work.model.init(sampling.stream(key, "init"))
+        params, model = work.model.init(sampling.stream(key, "init"))
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
-        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update)
+        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update, model)
 
     training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None, deadline=None)
     timed_pass = make_client_pass(None, dataclasses.replace(work, training=training))
@@ -185,9 +186,9 @@ def _make_evaluate_state(
     measure = make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh)
 
     def evaluate(state: RunState, test: Batch) -> dict[str, jax.Array]:
-        metrics = {TEST_NAMES[name]: value for name, value in measure(state.params, test).items()}
+        metrics = {TEST_NAMES[name]: value for name, value in measure(state.params, state.model, test).items()}
         if algorithm.output is not None:
-            output = measure(algorithm.output(state.params, state.algorithm), test)
+            output = measure(algorithm.output(state.params, state.algorithm), state.model, test)
             metrics |= {OUTPUT_NAMES[name]: value for name, value in output.items()}
         return metrics
 
@@ -206,7 +207,7 @@ def _first_client(
     downlink, own = _first_message(algorithm, work, state)
     row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
     client = ClientInput(jnp.arange(work.cohort_size)[0], row, count, jnp.zeros((), bool), own)
-    return timed_pass(algorithm.client, RoundInput(federation, key, state.round, downlink), client)
+    return timed_pass(algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), client)
 
 
 def _first_message(algorithm: Algorithm, work: Work, state: RunState) -> tuple[Downlink, Any]:
@@ -227,7 +228,9 @@ def cost_of(
         batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), work.model.preprocess)
         return downlink._replace(own=own), batch, programs.client(federation, key, state).uplink
 
-    return client_cost(algorithm.client, *jax.eval_shape(messages, federation, key, state))
+    cost = client_cost(algorithm.client, *jax.eval_shape(messages, federation, key, state))
+    travels = 0 if work.statistics == "frozen" else num_bytes(state.model.statistics)
+    return cost._replace(bytes_down=cost.bytes_down + travels, bytes_up=cost.bytes_up + travels)
 
 
 def _is_per_client(metric: jax.Array) -> bool:

@@ -8,6 +8,8 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.simulation.devices.placement import bring, placed
+from fedjax_drag.simulation.model import statistics
+from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import participation, sampling
 from fedjax_drag.simulation.program.attack_metrics import attack_metrics
 from fedjax_drag.simulation.program.federation import Federation
@@ -67,7 +69,7 @@ def open_round(
     own_state = per_client.gather(state.algorithm, ids)
     downlink = algorithm.broadcast(state.params, own_state, ids)
     reachable, examples = _reachable(work, federation, federation.rows[ids])
-    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()))
+    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
     clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, who.num_steps)
     extras = {
         "client_ids": ids,
@@ -80,7 +82,7 @@ def open_round(
     if "malicious" in algorithm.needs:
         extras["malicious"] = malicious
     if "root_delta" in algorithm.needs:
-        root = RoundInput(federation, key, state.round, Downlink(downlink.start))
+        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
         extras["root_delta"] = root_delta(work, client_pass, root)
     return Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present)
 
@@ -101,7 +103,18 @@ def close_round(
     if attack is not None:
         metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, cohort.present)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
-    return placed((RunState(outcome.params, after, before.round + 1, last_update), metrics), work.execution.mesh)
+    model = before.model._replace(statistics=_statistics(attack, work, before, cohort, outcome))
+    state = RunState(outcome.params, after, before.round + 1, last_update, model)
+    return placed((state, metrics), work.execution.mesh)
+
+
+def _statistics(attack: Attack | None, work: Work, before: RunState, cohort: Cohort, outcome: Outcome) -> Statistics:
+    """The model's statistics on the server after a round."""
+    clients, old = cohort.clients, before.model.statistics
+    key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
+    ids = (clients.malicious, clients.client_id, before.round, cohort.valid if work.may_be_absent else None)
+    local = statistics.forged(attack, key, old, outcome.local.statistics, *ids)
+    return statistics.combined(work.statistics, old, local, clients.num_examples, cohort.valid)
 
 
 def root_delta(work: Work, client_pass: ClientPass, shared: RoundInput) -> Params:

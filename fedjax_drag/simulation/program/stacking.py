@@ -62,8 +62,9 @@ def _aggregate(
     extras = {**cohort.extras, **work.constants, **changes}
     if dissimilarity is not None:  # of what is uploaded, and before devices exchange it
         shared, clients = cohort.shared, cohort.clients
+        models = (shared.model, shared.downlink.start, uplink.delta)
         extras["dissimilarity"] = dissimilarity(
-            shared.federation.train, shared.downlink.start, uplink.delta, clients.examples, clients.num_examples
+            shared.federation.train, *models, clients.examples, clients.num_examples
         )
     if algorithm.split == "coordinates":
         uplink = split_coordinates(uplink, work.execution.mesh)

@@ -5,51 +5,22 @@ examples (``examples``), U local steps (``steps``), B examples in a mini-batch (
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from fedjax_drag import checks
 from fedjax_drag.data.augmentation import Augmentation
-from fedjax_drag.losses import Loss
+from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState, Statistics
 from fedjax_drag.simulation.program.clients_axis import Accumulator, Mapper, Walk
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, State, Uplink
 
 FULL = "full"
 """The batch size that stands for all examples of a client."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """A model as pure functions, with the loss it is trained on.
-
-    Attributes:
-      init: ``(key) -> params``.
-      apply: ``(params, x) -> logits [B, C]``.
-      loss: ``(logits [B, C], labels [B]) -> [B]``.
-      preprocess: from stored examples to model inputs.
-      num_classes: C.
-    """
-
-    init: Callable[[PRNGKeyArray], Params]
-    apply: Callable[[Params, jax.Array], jax.Array]
-    loss: Loss
-    preprocess: Callable[[jax.Array], jax.Array]
-    num_classes: int
-
-    def mean_loss(self, params: Params, batch: Batch) -> Float[Array, ""]:
-        """The mean loss of a batch's real examples."""
-        losses = self.loss(self.apply(params, batch.x), batch.y)
-        if batch.real is None:
-            return losses.mean()
-        return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +85,8 @@ class Work:
       reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
       num_byzantine: expected number of malicious clients in a cohort, rounded up; None where it is not the same for all
         runs of the program.
+      statistics: what becomes of the clients' model statistics, one of
+        :data:`~fedjax_drag.simulation.model.statistics.MODEL_STATES` but ``"auto"``.
       may_be_absent: whether a client that is drawn, or that the method would draw, may be missing.
     """
 
@@ -124,6 +97,7 @@ class Work:
     root_client: ClientRule
     reject_nonfinite: bool = True
     num_byzantine: int | None = None
+    statistics: str = "average"
     may_be_absent: bool = False
 
     @property
@@ -141,12 +115,14 @@ class RunState(NamedTuple):
       algorithm: state of the algorithm.
       round: rounds done, int32 scalar.
       last_update: the last round's change of ``params``; ``()`` unless the attack needs it.
+      model: the model's frozen parameters and its statistics on the server.
     """
 
     params: Params
     algorithm: State
     round: jax.Array
     last_update: Any = ()
+    model: ModelState = ModelState()
 
 
 class RoundInput(NamedTuple):
@@ -157,12 +133,14 @@ class RoundInput(NamedTuple):
       key: of the run.
       round: index of the round, int32 scalar, from 0.
       downlink: what the server sends to everybody; its ``own`` is ``()``.
+      model: the state of the model on the server.
     """
 
     federation: Federation
     key: PRNGKeyArray
     round: Int[Array, ""]
     downlink: Downlink
+    model: ModelState
 
 
 class ClientInput(NamedTuple):
@@ -193,11 +171,13 @@ class LocalResult(NamedTuple):
       uplink: the client's message; ``()`` where it was added up already.
       loss: mean mini-batch loss over the pass (scalar).
       steps: local steps taken, int32 scalar.
+      statistics: of the model after the pass.
     """
 
     uplink: Uplink
     loss: Float[Array, "*clients"]
     steps: Int[Array, "*clients"]
+    statistics: Statistics = NO_STATISTICS
 
 
 class Cohort(NamedTuple):
@@ -254,43 +234,3 @@ class ServerSide(Protocol):
           The outcome, and the scratch for the next round.
         """
         ...
-
-
-def model_functions(
-    module: nn.Module, example: Shaped[Array, "1 ..."], compute_dtype: str
-) -> tuple[Callable[[PRNGKeyArray], Params], Callable[[Params, jax.Array], Any]]:
-    """A Flax module as pure functions ``init: (key) -> params`` and ``apply: (params, x) -> logits``.
-
-    Args:
-      module: with a ``params`` collection only.
-      example: an input ``[1, ...]``.
-      compute_dtype: of the forward and backward pass; parameters and logits stay in float32.
-
-    Raises:
-      ValueError: in ``init``, if the module fails, or has another collection, such as running statistics.
-    """
-
-    def narrow(leaf: jax.Array) -> jax.Array:
-        return leaf.astype(compute_dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    def init(key: PRNGKeyArray) -> Params:
-        try:
-            variables = module.init(key, example)
-        except Exception as error:  # a user's module may raise anything
-            what = f"fails for inputs {example.dtype}{list(example.shape)}"
-            raise ValueError(f"model={type(module).__name__}: {what}: {checks.first_line(error)}") from error
-        if set(variables) != {"params"}:
-            extra = ", ".join(sorted(set(variables) - {"params"}))
-            raise ValueError(
-                f"model={type(module).__name__}: has collections beside 'params' ({extra}); running statistics have "
-                "no meaning across clients, use GroupNorm or LayerNorm"
-            )
-        return variables["params"]
-
-    def apply(params: Params, x: jax.Array) -> Any:
-        if compute_dtype == "float32":
-            return module.apply({"params": params}, x)
-        logits: Any = module.apply({"params": jax.tree.map(narrow, params)}, narrow(x))
-        return logits.astype(jnp.float32)
-
-    return init, apply

@@ -8,6 +8,10 @@ import pytest
 import fedjax_drag as fd
 
 
+def flat(x):
+    return x.reshape(len(x), -1)
+
+
 class WithDropout(nn.Module):
     """Off by default, as models are called outside of training."""
 
@@ -36,10 +40,23 @@ class Attention(nn.Module):
         return nn.Dense(10)(x.reshape(len(x), -1))
 
 
-class NeedsTrain(nn.Module):
+class Needs(nn.Module):
     @nn.compact
-    def __call__(self, x, train):
+    def __call__(self, x, phase):
         return nn.Dense(10)(x.reshape(len(x), -1))
+
+
+class Noisy(nn.Module):
+    @nn.compact
+    def __call__(self, x, noisy=False):
+        x = nn.Dense(10)(x.reshape(len(x), -1))
+        return x + jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x
+
+
+class AlwaysUpdates(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10)(nn.BatchNorm(use_running_average=False)(x.reshape(len(x), -1)))
 
 
 class Embedded(nn.Module):
@@ -51,16 +68,19 @@ class Embedded(nn.Module):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (WithDropout(), r"model=WithDropout: has dropout \(Dropout of rate 0.5\): not supported"),
-        (WithDropout(on=True), r"model=WithDropout: has dropout \(Dropout of rate 0.5\)"),
-        (nn.Sequential([nn.Dense(10), nn.Dropout(0.2, deterministic=True)]), "model=Sequential: has dropout"),
-        (Attention(), r"has dropout \(MultiHeadDotProductAttention of rate 0.1\)"),
-        (OwnNoise(), "model=OwnNoise: draws random numbers with training=True: not supported"),
-        (NeedsTrain(), "model=NeedsTrain: __call__ needs train; must need the inputs only"),
+        (WithDropout(on=True), "model=WithDropout: draws random numbers in evaluation: must have an argument"),
+        (
+            nn.Sequential([flat, nn.Dense(10), nn.Dropout(0.2, deterministic=True)]),
+            r"Dropout of rate 0.2\) that is off in",
+        ),
+        (Attention(), r"has dropout \(MultiHeadDotProductAttention of rate 0.1\) that is off in training"),
+        (Noisy(), "model=Noisy: draws random numbers with noisy=True: must have .*train.* or fd.models.with_modes"),
+        (Needs(), "model=Needs: its call needs phase; must need its inputs only, or what is known, train"),
+        (AlwaysUpdates(), r"model=AlwaysUpdates: changes its collections \(batch_stats\) in evaluation"),
     ],
-    ids=["off", "on", "sequential", "attention", "own", "argument"],
+    ids=["on", "sequential", "attention", "noisy", "argument", "statistics"],
 )
-def test_random_layers_are_refused(settings, fedavg, model, message):
+def test_models_that_would_not_run_as_written_are_refused(settings, fedavg, model, message):
     with pytest.raises(ValueError, match=message) as error:
         fd.simulation.prepare(fedavg, **settings(model=model))
     assert "\n" not in str(error.value)

@@ -12,7 +12,7 @@ from fedjax_drag.data.batching import draw_epochs
 from fedjax_drag.experiment.build.optimizers import local_sgd
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.local import local_pass
+from fedjax_drag.simulation.program.local import local_pass, stateless
 from fedjax_drag.types import Batch, Downlink
 
 drawn = jax.jit(draw_epochs, static_argnames=("epochs", "batch_size", "most"))
@@ -88,7 +88,11 @@ def test_a_client_beside_larger_ones_computes_the_same_as_alone(method):
     def one(data, downlink, key, count):
         positions, real = draw_epochs(key, count, 1.5, 4, most=11)
         fetch = lambda at: Batch(data[0][at], data[1][at])
-        return local_pass(method.client, loss_fn, downlink, fetch, positions, ETA, real=real), positions, real
+        return (
+            local_pass(method.client, stateless(loss_fn), downlink, fetch, positions, ETA, real=real),
+            positions,
+            real,
+        )
 
     keys, axes = jax.random.split(jax.random.key(0), 3), Downlink(None, None, 0)
     together = jax.jit(jax.vmap(one, in_axes=(0, axes, 0, 0)))
@@ -208,7 +212,7 @@ def test_momentum_and_weight_decay_on_a_quadratic(nesterov):
     batch = Batch(jnp.asarray(centre, jnp.float32), jnp.zeros(1, jnp.int32))
     downlink, places = Downlink(jnp.zeros(2)), jnp.zeros((3, 1), jnp.int32)
     optimizer = local_sgd(momentum=0.8, nesterov=nesterov, weight_decay=0.1)
-    result = local_pass(clients.sgd(), loss, downlink, lambda _: batch, places, 0.2, optimizer=optimizer)
+    result = local_pass(clients.sgd(), stateless(loss), downlink, lambda _: batch, places, 0.2, optimizer=optimizer)
     np.testing.assert_allclose(result.uplink.delta, w, rtol=1e-6)
 
 
