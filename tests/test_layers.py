@@ -24,6 +24,7 @@ LAYERS = {
     "fedjax_drag.simulation.devices": 4,
     "fedjax_drag.simulation.model": 4,
     "fedjax_drag.simulation.program": 5,
+    "fedjax_drag.simulation.participation": 5,
     "fedjax_drag.simulation.result": 6,
     "fedjax_drag.simulation.options": 6,
     "fedjax_drag.simulation.parts": 6,

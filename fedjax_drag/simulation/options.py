@@ -79,25 +79,33 @@ def positive_number(name: str, value: Any) -> None:
 
 def count_or_pair(name: str, value: Any) -> None:
     """Refuses what is neither a count nor two counts in ascending order."""
-    if isinstance(value, list | tuple):
-        check_pair(name, value)
-    else:
-        count(name, value)
+    _check_or_pair(count, name, value)
 
 
 def positive_number_or_pair(name: str, value: Any) -> None:
     """Refuses what is neither a number above 0 nor two counts in ascending order."""
+    _check_or_pair(positive_number, name, value)
+
+
+def _check_or_pair(check: Check, name: str, value: Any) -> None:
+    """Refuses what fails a check and is no pair of counts either."""
     if isinstance(value, list | tuple):
-        check_pair(name, value)
-    else:
-        positive_number(name, value)
+        whole = all(isinstance(entry, int | np.integer) and not isinstance(entry, bool) for entry in value)
+        if len(value) != 2 or not whole or not 1 <= value[0] <= value[1] <= LARGEST:
+            raise ValueError(f"{name}={checks.shown(value)}: must be a pair [low, high] of integers, 1 <= low <= high")
+        return
+    try:
+        check(name, value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or a pair [low, high]") from None
 
 
-def check_pair(name: str, value: Sequence[Any]) -> None:
-    """Refuses a list that is not two counts in ascending order."""
-    whole = all(isinstance(entry, int | np.integer) and not isinstance(entry, bool) for entry in value)
-    if len(value) != 2 or not whole or not 1 <= value[0] <= value[1] <= LARGEST:
-        raise ValueError(f"{name}={checks.shown(value)}: must be two integers >= 1, the smaller one first")
+def span(length: float | Sequence[int] | None) -> tuple[int | None, Any]:
+    """The least and the largest value of an option that may be a pair; the least is None where there is only one."""
+    if not isinstance(length, Sequence):
+        return None, length
+    low, high = length
+    return (None if low == high else low), high
 
 
 def flag(name: str, value: Any) -> None:

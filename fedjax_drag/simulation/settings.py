@@ -33,7 +33,9 @@ from fedjax_drag.simulation.options import (
     optional,
     options,
     positive_number_or_pair,
+    span,
 )
+from fedjax_drag.simulation.participation.availability import as_trace, check_availability
 from fedjax_drag.simulation.parts import (
     ALGORITHM,
     METHOD,
@@ -48,7 +50,6 @@ from fedjax_drag.simulation.parts import (
     check_step_size,
 )
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES, count_malicious, malicious_per_cohort
-from fedjax_drag.simulation.program.participation import as_trace, span
 from fedjax_drag.simulation.program.work import FULL, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
 
@@ -159,7 +160,7 @@ class Participation:
         ``"drop"``, nothing.
     """
 
-    availability: Any = None
+    availability: Any = option(check_availability, default=None)
     dropout_rate: float = option(partial(checks.in_range, low=0.0, high=1.0, open_high=True), default=0.0)
     steps_drawn: str = option(one_of("round", "once"), default="round")
     deadline: int | None = option(optional(count), default=None)

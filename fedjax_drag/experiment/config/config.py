@@ -143,6 +143,8 @@ def check(mapping: Mapping[str, Any]) -> Config:
         typed: Any = OmegaConf.to_container(OmegaConf.merge(_SCHEMA, plain), resolve=False, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, plain)) from None
+    if checks.is_concrete(typed["local_epochs"]):
+        typed["local_epochs"] = float(typed["local_epochs"])
     config = Config(**{key: typed[key] for key in plain} | components | others)
     check_pass(config.local_steps, config.local_epochs)
     check_options(config)

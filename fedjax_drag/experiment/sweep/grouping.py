@@ -11,7 +11,7 @@ from fedjax_drag.experiment.build.traced_numbers import numbers
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import identities
-from fedjax_drag.simulation.program.participation import as_trace
+from fedjax_drag.simulation.participation.availability import as_trace
 
 _DATA = frozenset({"name", "seed", "partition", "byzantine_fraction", "num_byzantine"}) | {
     *("root_size", "root_bias", "root_source", "availability", "dropout_rate"),

@@ -13,6 +13,7 @@ from fedjax_drag.simulation.devices.processes import from_first
 from fedjax_drag.simulation.model.forms import functions_of, make_model
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.model.statistics import resolved
+from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
     check_loss,
@@ -24,7 +25,6 @@ from fedjax_drag.simulation.planning.calibration import Passes, choose
 from fedjax_drag.simulation.planning.model_checks import check_model, refusing_tokens
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_malicious, choose_root
-from fedjax_drag.simulation.program.participation import span
 from fedjax_drag.simulation.program.programs import Programs, make_programs
 from fedjax_drag.simulation.program.work import FULL, CohortExecution, LocalTraining, Work
 from fedjax_drag.simulation.settings import Settings

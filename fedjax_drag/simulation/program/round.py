@@ -10,7 +10,8 @@ from fedjax_drag import per_client, tree
 from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model import statistics
 from fedjax_drag.simulation.model.model import Statistics
-from fedjax_drag.simulation.program import participation, sampling
+from fedjax_drag.simulation.participation import attendance
+from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import attack_metrics
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import ClientPass, make_client_pass
@@ -63,7 +64,7 @@ def open_round(
 ) -> Cohort:
     """Draws the cohort and prepares its messages, data and extras."""
     ids, drawable, available = choose_cohort(algorithm, work.cohort_size, federation, key, state)
-    who = participation.attendance(work.training, federation, key, state.round, ids, drawable, available)
+    who = attendance.attend(work.training, federation, key, state.round, ids, drawable, available)
     malicious = malicious_in_cohort(federation, key, state.round, ids)
     # The method sees the cohort's rows only, so that it does not matter where those of the others are.
     own_state = per_client.gather(state.algorithm, ids)
@@ -156,8 +157,8 @@ def choose_cohort(
       available ``[M]``. A mask is None where it would be True for all.
     """
     eligible = algorithm.eligible(state.algorithm) if algorithm.eligible else None
-    available = participation.available(federation, key, state.round)
-    drawable = participation.both(eligible, available)
+    available = attendance.available(federation, key, state.round)
+    drawable = attendance.both(eligible, available)
     cohort_key = sampling.round_key(key, "cohort", state.round)
     return sampling.cohort(cohort_key, federation.rows.shape[0], cohort_size, drawable), drawable, available
 

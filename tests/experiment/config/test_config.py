@@ -157,7 +157,7 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"local_steps": None}, "local_steps=None, local_epochs=None: must be exactly one of the two"),
         ({"local_steps": 2, "local_epochs": 1}, "local_steps=2, local_epochs=1.0: must be exactly one of the two"),
         ({"local_epochs": 0}, "local_epochs=0.0: must be in (0, inf)"),
-        ({"local_epochs": "all"}, "local_epochs='all': must be a number or null"),
+        ({"local_epochs": "all"}, "local_epochs='all': must be a number > 0, or a pair [low, high]"),
         ({"step_size": float("nan")}, "step_size=nan: must be in (0, inf)"),
         ({"byzantine_fraction": 1.5}, "byzantine_fraction=1.5: must be in [0, 1]"),
         ({"diagnostics": "perhaps"}, "diagnostics='perhaps': must be true or false"),

@@ -1,28 +1,21 @@
 """Who answers in a round, and how many local steps each client takes.
 
-A client is *available* or not, the server draws its cohort among those that are, and a client that was drawn may *drop
-out*, or come *late*. Nobody knows in a compiled program who will be missing: the clients that are compute as the others
-do, and their messages do not count.
+A client is *available* or not; the server draws its cohort among those that are. A client that was drawn may *drop
+out*, or be *late*. Shapes do not depend on who is missing: a client that is absent computes as the others do, and its
+message does not count.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from fedjax_drag import checks
 from fedjax_drag.data.batching import epoch_steps
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import batch_length
 from fedjax_drag.simulation.program.work import LocalTraining
-
-READERS = {".npy": lambda path: np.load(path, allow_pickle=False), ".csv": lambda path: np.loadtxt(path, delimiter=",")}
-"""How a file of availabilities is read, by the end of its name."""
 
 
 class Attendance(NamedTuple):
@@ -31,8 +24,7 @@ class Attendance(NamedTuple):
     Attributes:
       drawn: who receives the server's message and works.
       valid: whose message reaches the server.
-      present: who is available, and neither drops out nor comes late; others count as absent, whatever the method
-        thinks of them.
+      present: who is available, does not drop out and is not late, whether the method lets it take part or not.
       num_steps: local steps of each client without a deadline ``[S]``; None where they need not be known before.
     """
 
@@ -40,45 +32,6 @@ class Attendance(NamedTuple):
     valid: Bool[Array, " clients"] | None
     present: Bool[Array, " clients"] | None
     num_steps: Int[Array, " clients"] | None
-
-
-def as_trace(availability: Any, num_clients: int) -> np.ndarray | None:
-    """Availabilities as an array with a row for each round.
-
-    Args:
-      availability: None; a number; numbers ``[M]`` or ``[T, M]``; or the path of a ``.npy`` or ``.csv`` file of them.
-      num_clients: M.
-
-    Returns:
-      Bool or float32 ``[T, M]``, T being 1 where all rounds are alike; None where everybody is always available.
-
-    Raises:
-      ValueError: for anything else, a file that cannot be read included.
-    """
-    if availability is None or (checks.is_concrete(availability) and availability == 1):
-        return None
-    name = f"availability={checks.shown(availability)}"
-    try:
-        values = _read(availability) if isinstance(availability, str | Path) else np.asarray(availability)
-        trace = values if values.dtype == bool else values.astype(np.float32)
-    except (OSError, ValueError, TypeError) as error:
-        allowed = "must be a number, numbers [M] or [T, M], or a .npy or .csv file of them"
-        raise ValueError(f"{name}: {allowed}; {checks.first_line(error)}") from None
-    if trace.ndim == 0:
-        trace = np.broadcast_to(trace, (1, num_clients))
-    trace = np.atleast_2d(trace)
-    if trace.ndim != 2 or trace.shape[1] != num_clients or not len(trace):
-        raise ValueError(f"{name} with shape {values.shape}: must be [{num_clients}] or [rounds, {num_clients}]")
-    if not ((trace >= 0) & (trace <= 1)).all():
-        raise ValueError(f"{name}: must be in [0, 1] for every client")
-    return np.ascontiguousarray(trace)
-
-
-def _read(path: str | Path) -> np.ndarray:
-    suffix = Path(path).suffix
-    if suffix not in READERS:
-        raise ValueError(f"a file of the kind {suffix!r}")
-    return READERS[suffix](path)
 
 
 def available(
@@ -92,7 +45,7 @@ def available(
     return _uniform(sampling.round_key(key, "availability", round_index), everyone) < probability.astype(jnp.float32)
 
 
-def attendance(
+def attend(
     training: LocalTraining,
     federation: Federation,
     key: PRNGKeyArray,
@@ -158,11 +111,3 @@ def _planned_steps(
 def _uniform(key: PRNGKeyArray, clients: Int[Array, " clients"]) -> Array:
     """A number in [0, 1) for each client, whoever else there is."""
     return jax.vmap(lambda client: jax.random.uniform(jax.random.fold_in(key, client)))(clients)
-
-
-def span(length: int | float | Sequence[int] | None) -> tuple[int | None, Any]:
-    """The least and the largest length of a local pass; the least is None where all passes are equally long."""
-    if not isinstance(length, Sequence):
-        return None, length
-    low, high = length
-    return (None if low == high else low), high

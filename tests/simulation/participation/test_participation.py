@@ -12,7 +12,8 @@ import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_epochs, epoch_steps
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.program import participation
+from fedjax_drag.simulation.participation import attendance
+from fedjax_drag.simulation.participation.availability import as_trace
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Totals
@@ -33,12 +34,12 @@ def federation(availability=None, dropout_rate=None, clients=4):
 def answering(rounds, clients=4, training=None, availability=None, dropout_rate=None, key=KEY):
     """Attendance over rounds of full participation, every field ``[T, M]``."""
     everybody, trained = jnp.arange(clients), training or LocalTraining(4, 0.1, local_steps=3)
-    shares = participation.as_trace(availability, clients)
+    shares = as_trace(availability, clients)
     data = federation(None if shares is None else jnp.asarray(shares), dropout_rate, clients)
 
     def one(index):
-        there = participation.available(data, key, index)
-        return participation.attendance(trained, data, key, index, everybody, there, there)
+        there = attendance.available(data, key, index)
+        return attendance.attend(trained, data, key, index, everybody, there, there)
 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jnp.arange(rounds)))
 
@@ -47,7 +48,6 @@ class TestAvailability:
     def test_numbers_lists_traces_and_files_are_rows_of_rounds(self, tmp_path):
         np.save(tmp_path / "trace.npy", TRACE)
         np.savetxt(tmp_path / "trace.csv", TRACE, delimiter=",")
-        as_trace = participation.as_trace
         assert as_trace(None, 4) is None
         assert as_trace(1.0, 4) is None
         np.testing.assert_array_equal(as_trace(0.5, 4), np.full((1, 4), 0.5))
@@ -59,19 +59,23 @@ class TestAvailability:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            (1.5, r"availability=1.5: must be in \[0, 1\] for every client"),
-            (np.nan, r"availability=nan: must be in \[0, 1\]"),
+            (
+                1.5,
+                r"availability=1.5: must be a number in \[0, 1\], a list of them or of lists, or a .npy or .csv file",
+            ),
+            (np.nan, r"availability=nan: must be a number in \[0, 1\]"),
+            ([0.5, 0.5, 0.5, -0.1], r"availability=\[0.5, 0.5, 0.5, -0.1\]: must be in \[0, 1\] for every client"),
             ([0.5, 0.5], r"availability=\[0.5, 0.5\] with shape \(2,\): must be \[4\] or \[rounds, 4\]"),
             (np.ones((2, 3, 4)), r"with shape \(2, 3, 4\): must be \[4\]"),
             (np.ones((0, 4)), r"with shape \(0, 4\): must be"),
-            ([[0.5], [0.5, 0.1]], "must be a number, numbers"),
-            ("nowhere.npy", "availability='nowhere.npy': must be a number, .*; FileNotFoundError"),
-            ("trace.txt", "a .npy or .csv file of them; ValueError: a file of the kind '.txt'"),
+            ([[0.5], [0.5, 0.1]], "must be numbers, as many in each row; ValueError"),
+            ("nowhere.npy", "availability='nowhere.npy': must be a file of numbers; FileNotFoundError"),
+            ("trace.txt", "availability='trace.txt': must be a number in .* or a .npy or .csv file of them"),
         ],
     )
     def test_what_is_refused(self, given, message):
         with pytest.raises(ValueError, match=message) as caught:
-            participation.as_trace(given, 4)
+            as_trace(given, 4)
         assert "\n" not in str(caught.value)
 
     def test_a_trace_is_followed_and_repeats(self):
@@ -141,9 +145,9 @@ class TestNumberOfSteps:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"local_steps": (3, 1)}, r"local_steps=\(3, 1\): must be two integers >= 1, the smaller one first"),
-        ({"local_steps": (1, 2, 3)}, "must be two integers"),
-        ({"local_steps": None, "local_epochs": (1, 2.5)}, r"local_epochs=\(1, 2.5\): must be two integers"),
+        ({"local_steps": (3, 1)}, r"local_steps=\(3, 1\): must be a pair \[low, high\] of integers, 1 <= low <= high"),
+        ({"local_steps": (1, 2, 3)}, "must be a pair"),
+        ({"local_steps": None, "local_epochs": (1, 2.5)}, r"local_epochs=\(1, 2.5\): must be a pair"),
         ({"dropout_rate": 1.0}, r"dropout_rate=1.0: must be in \[0, 1\)"),
         ({"deadline": 0}, "deadline=0: must be an integer"),
         ({"late": "wait"}, "late='wait': must be one of partial, drop"),
