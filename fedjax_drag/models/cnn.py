@@ -1,5 +1,6 @@
 """Plain convolutional networks: convolutions with ReLU and 2x2 max pooling; then two dense layers."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -38,6 +39,7 @@ class CNN(nn.Module):
       dense: width of the hidden dense layer.
       padding: of every convolution, ``"SAME"`` or ``"VALID"``.
       first_pooled: number of convolutions before the first that is pooled; all later ones are pooled too.
+      dropout: rates after the convolutions and after the hidden dense layer.
     """
 
     num_classes: int
@@ -46,17 +48,22 @@ class CNN(nn.Module):
     dense: int
     padding: str = "SAME"
     first_pooled: int = 0
+    dropout: tuple[float, float] = (0.0, 0.0)
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch classes"]:
-        """Maps images to logits."""
+    def __call__(
+        self, x: Float[Array, "batch height width channels"], train: bool = False
+    ) -> Float[Array, "batch classes"]:
+        """Maps images to logits; with ``train`` some activations are dropped."""
         smallest = self._smallest()
         if x.ndim != 4 or min(x.shape[1:3]) < smallest:
             raise ValueError(f"x.shape={x.shape}: this CNN needs [B, H, W, C] with H, W >= {smallest}")
         for index, features in enumerate(self.channels):
             x = nn.relu(Conv(features, self.kernel_size, self.padding, index >= self.first_pooled)(x))
+        x = nn.Dropout(self.dropout[0], deterministic=not train)(x)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(self.dense)(x))
+        x = nn.Dropout(self.dropout[1], deterministic=not train)(x)
         return nn.Dense(self.num_classes)(x)
 
     def _smallest(self) -> int:
@@ -67,7 +74,7 @@ class CNN(nn.Module):
         return size
 
 
-def cnn(num_classes: int, variant: str = "emnist") -> CNN:
+def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0.0, 0.0)) -> CNN:
     """Builds a convolutional network.
 
     | variant | convolutions with ReLU, padded (SAME) and each pooled 2x2 | dense | parameters |
@@ -81,6 +88,8 @@ def cnn(num_classes: int, variant: str = "emnist") -> CNN:
     Args:
       num_classes: number of logits, at least 1.
       variant: a row of the table.
+      dropout: rates in [0, 1) after the convolutions and after the hidden dense layer. ``pooled_once`` with
+        ``(0.25, 0.5)`` is the CIFAR-10 network of the benchmarks of pfl-research.
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``. Height and width must be at
@@ -91,4 +100,8 @@ def cnn(num_classes: int, variant: str = "emnist") -> CNN:
     """
     checks.count("num_classes", num_classes, 1)
     checks.one_of("variant", variant, _VARIANTS)
-    return CNN(num_classes, **_VARIANTS[variant]._asdict())
+    if not isinstance(dropout, Sequence) or len(dropout) != 2:
+        raise ValueError(f"dropout={checks.shown(dropout)}: must be two rates, such as (0.25, 0.5)")
+    for index, rate in enumerate(dropout):
+        checks.in_range(f"dropout[{index}]", rate, 0.0, 0.99)
+    return CNN(num_classes, **_VARIANTS[variant]._asdict(), dropout=(dropout[0], dropout[1]))

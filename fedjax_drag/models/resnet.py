@@ -1,6 +1,7 @@
-"""ResNet-18 for small images, with group normalisation."""
+"""ResNet-18 for small images, with group or batch normalisation."""
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ class ResNet18(nn.Module):
     Attributes:
       num_classes: number of logits.
       width: channels of the first stage.
-      groups: number of groups of channels, each normalised separately.
+      groups: number of groups of channels, each normalised separately; 0 for batch normalisation.
     """
 
     num_classes: int
@@ -24,15 +25,17 @@ class ResNet18(nn.Module):
     groups: int
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch classes"]:
-        """Maps images to logits."""
+    def __call__(
+        self, x: Float[Array, "batch height width channels"], train: bool = False
+    ) -> Float[Array, "batch classes"]:
+        """Maps images to logits; with ``train`` batch normalisation uses and collects the batch's statistics."""
         if x.ndim != 4:
             raise ValueError(f"x.shape={x.shape}: ResNet18 needs [B, H, W, C]")
-        x = nn.relu(nn.GroupNorm(self.groups)(_Conv(self.width)(x)))
+        x = nn.relu(_norm(self.groups, train)()(_Conv(self.width)(x)))
         for stage in range(4):
             for block in range(2):
                 halve = stage > 0 and block == 0
-                x = BasicBlock(self.width * 2**stage, halve, self.groups)(x)
+                x = BasicBlock(self.width * 2**stage, halve, self.groups)(x, train)
         return nn.Dense(self.num_classes)(x.mean((1, 2)))
 
 
@@ -42,7 +45,7 @@ class BasicBlock(nn.Module):
     Attributes:
       features: output channels.
       halve: whether height and width are halved.
-      groups: number of groups of channels, each normalised separately.
+      groups: number of groups of channels, each normalised separately; 0 for batch normalisation.
     """
 
     features: int
@@ -50,15 +53,24 @@ class BasicBlock(nn.Module):
     groups: int
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch out_h out_w features"]:
+    def __call__(
+        self, x: Float[Array, "batch height width channels"], train: bool = False
+    ) -> Float[Array, "batch out_h out_w features"]:
         """Applies the block; with ``halve`` to half the height and width, rounded up."""
-        norm = functools.partial(nn.GroupNorm, self.groups)
+        norm = _norm(self.groups, train)
         y = nn.relu(norm()(_Conv(self.features, halve=self.halve)(x)))
         y = norm()(_Conv(self.features)(y))
         if self.halve:
             # A convolution of one pixel is a dense layer on the channels.
             x = norm()(nn.Dense(self.features, use_bias=False)(x[:, ::2, ::2]))
         return nn.relu(x + y)
+
+
+def _norm(groups: int, train: bool) -> Callable[[], nn.Module]:
+    """What makes a normalisation layer."""
+    if groups:
+        return functools.partial(nn.GroupNorm, groups)
+    return functools.partial(nn.BatchNorm, use_running_average=not train, momentum=0.9)
 
 
 class _Conv(nn.Module):
@@ -89,17 +101,20 @@ def _at_stride_two(
     return conv2d(squares, taps.transpose(0, 2, 1, 3, 4, 5).reshape(2, 2, 4 * c, -1))
 
 
-def resnet18(num_classes: int, width: int = 64, groups: int = 32) -> ResNet18:
-    """Builds ResNet-18 for small images, with group instead of batch normalisation.
+def resnet18(num_classes: int, width: int = 64, groups: int = 32, norm: str = "group") -> ResNet18:
+    """Builds ResNet-18 for small images.
 
-    The first convolution is 3x3 at stride 1 without pooling, as usual for 32x32 images. Group normalisation has no
-    running statistics, which would have no meaning across heterogeneous clients. With ``width`` 64 it has 11,173,962
+    The first convolution is 3x3 at stride 1 without pooling, as usual for 32x32 images. Group normalisation, the
+    default, has no running statistics, whose average over heterogeneous clients fits none of them; of batch
+    normalisation the option ``model_state`` of a run says what becomes of them. With ``width`` 64 it has 11,173,962
     parameters for 32x32x3 images and 10 classes, 11,220,132 for 100.
 
     Args:
       num_classes: number of logits, at least 1.
-      width: channels of the first stage, a multiple of ``groups``; the others have 2, 4 and 8 times as many.
+      width: channels of the first stage, with group normalisation a multiple of ``groups``; the others have 2, 4 and 8
+        times as many.
       groups: number of groups of channels in a layer, each normalised separately; at least 1.
+      norm: ``"group"``, or ``"batch"`` with momentum 0.9, for which ``groups`` has no meaning.
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``.
@@ -111,8 +126,9 @@ def resnet18(num_classes: int, width: int = 64, groups: int = 32) -> ResNet18:
       He et al., Deep residual learning for image recognition, CVPR 2016; Wu and He, Group normalization, ECCV 2018.
     """
     checks.count("num_classes", num_classes, 1)
+    checks.one_of("norm", norm, ("group", "batch"))
     checks.count("groups", groups, 1)
     checks.count("width", width, 1)
-    if width % groups:
+    if norm == "group" and width % groups:
         raise ValueError(f"width={width}: must be a multiple of groups={groups}")
-    return ResNet18(num_classes, width, groups)
+    return ResNet18(num_classes, width, groups if norm == "group" else 0)

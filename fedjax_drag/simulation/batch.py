@@ -19,6 +19,7 @@ from fedjax_drag import checks
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
+from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of
@@ -281,7 +282,7 @@ class BatchSimulation:
         if spent.per_step is not None and columns:
             columns |= {"client_seconds": client_seconds(columns, spent.per_step)}
         return Result(
-            params=state.params,
+            params=joined(state.params, state.model.frozen),
             history=columns,
             state=state,
             seconds=spent.running,

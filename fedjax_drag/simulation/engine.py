@@ -15,6 +15,7 @@ from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
 from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import memory
@@ -161,7 +162,8 @@ class Simulation:
         if seconds_per_step is not None and columns:
             columns |= {"client_seconds": client_seconds(columns, seconds_per_step)}
         seconds = time.perf_counter() - started
-        params = state.params if self.key.is_fully_addressable else own_copy(state.params)
+        params = joined(state.params, state.model.frozen)
+        params = params if self.key.is_fully_addressable else own_copy(params)
         return Result(
             params=params,
             history=columns,

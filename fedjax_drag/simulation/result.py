@@ -16,7 +16,7 @@ class Result(NamedTuple):
     """A finished run.
 
     Attributes:
-      params: final global parameters.
+      params: final global parameters, those that were not trained included.
       history: dict of NumPy arrays, one entry (row) for each evaluation: ``round``, ``test_accuracy``, ``test_loss``,
         ``train_loss`` (mean over the rounds since the last evaluation), ``num_rejected`` (sum over them), and of the
         evaluated round the rule's own metrics, per client ``[E, S]``. Where the algorithm's output is another model
@@ -80,6 +80,11 @@ class Result(NamedTuple):
         if self.diverged_at is not None:
             figures["diverged at round"] = self.diverged_at
         return figures
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What a linen module's ``apply`` takes: the parameters and the server's statistics, by collection."""
+        return {"params": self.params, **self.state.model.statistics}
 
     def rounds_to(self, accuracy: float) -> int | None:
         """First evaluated round whose test accuracy reaches ``accuracy`` (in [0, 1]), or None."""

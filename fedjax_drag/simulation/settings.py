@@ -275,7 +275,8 @@ class Parts:
         and ``apply(params, x) -> logits``. Arguments of its call named ``train``, ``training``, ``is_training``,
         ``deterministic`` and ``use_running_average`` say whether it is in training;
         :func:`fedjax_drag.models.with_modes` names others. In training its random streams, such as ``dropout``, have
-        keys by stream, round, client and step. An nnx module starts from its own parameters.
+        keys by stream, round, client and step. An nnx module starts from its own parameters; a function
+        ``(rngs) -> module``, such as its class, makes them by ``seed``, as a linen module does.
       data: a partitioned :class:`~fedjax_drag.data.FederatedDataset`.
       num_rounds: rounds T, >= 1.
       cohort_size: clients in a round S, at most the number of clients.

@@ -5,6 +5,7 @@ configuration leaves them out.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -91,7 +92,7 @@ def malicious_in_cohort(config: Config, num_clients: int) -> tuple[int, int]:
 
 
 def model(config: Config, fed: FederatedDataset) -> Any:
-    """The Flax module of a resolved configuration, for the classes of ``fed``."""
+    """The model of a resolved configuration, for the classes of ``fed``."""
     return _call("model", config.model, {"num_classes": fed.num_classes})
 
 
@@ -147,6 +148,7 @@ def settings(
         step_size=numbers["step_size"] if numbers and "step_size" in numbers else step_size(config),
         seed=config.seed,
         attack=attack(config, fed),
+        trainable=config.trainable,
         local_optimizer=part(config, "local_optimizer"),
         loss=part(config, "loss"),
         augmentation=part(config, "augmentation"),
@@ -183,7 +185,10 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
         else:
             given[name] = tuple(value) if isinstance(value, list) else value
     try:
-        part = builder(**{name: value for name, value in supplied.items() if name in parameters} | given)
+        arguments = {name: value for name, value in supplied.items() if name in parameters} | given
+        if component.table == "model" and "rngs" in parameters:  # an nnx module, made by each run from its seed
+            return functools.partial(builder, **arguments)
+        part = builder(**arguments)
     except FileNotFoundError:
         raise
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
@@ -196,7 +201,7 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
 
 def _of_another_kind(where: str, component: Component, part: Any) -> str:
     """What is wrong with a part that is not what its key asks for."""
-    names = [type(part).__name__, PARTS[component.table].__name__]
+    names = [type(part).__name__, PARTS[component.table][0].__name__]
     is_a, must_be = (f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}" for name in names)
     keys = [key for key in COMPONENTS if key in PARTS and isinstance(part, PARTS[key])]
     hint = f"; it belongs under {keys[0]!r}" if keys else ""

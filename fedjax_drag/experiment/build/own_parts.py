@@ -90,7 +90,7 @@ def own_builder(where: str, name: str, code: Code | None, table: str, has_argume
             f"{where}.name={name!r}: is code that this configuration would run; must be allowed by {remedy}"
         )
     is_part = table in _FUNCTIONS and callable(part) and not has_arguments and _needs_arguments(part)
-    return part if _makes_parts(part) and not is_part else functools.partial(_itself, part)
+    return _with_signature(part) if _makes_parts(part) and not is_part else functools.partial(_itself, part)
 
 
 def is_own(name: str) -> bool:
@@ -201,6 +201,21 @@ def _reason(error: Exception, path: str = "") -> str:
 def _makes_parts(value: Any) -> bool:
     """Whether a value makes a part when it is called: a function or a class, and no part that can be called."""
     return inspect.isroutine(value) or inspect.isclass(value) or isinstance(value, functools.partial)
+
+
+def _with_signature(builder: Builder) -> Builder:
+    """A builder that shows its arguments, which the metaclass of nnx modules hides."""
+    if not inspect.isclass(builder) or inspect.signature(builder).parameters.keys() - {"args", "kwargs"}:
+        return builder
+    of_init = inspect.signature(builder.__init__)
+    own = list(of_init.parameters.values())[1:]
+
+    @functools.wraps(builder, updated=())
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return builder(*args, **kwargs)
+
+    make.__signature__ = inspect.Signature(own)  # pyright: ignore[reportAttributeAccessIssue]
+    return make
 
 
 def _needs_arguments(function: Builder) -> bool:

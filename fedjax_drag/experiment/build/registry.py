@@ -1,14 +1,17 @@
 """Names become functions: the only tables from a configuration's strings to builders."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import optax
+from flax import nnx
 
 from fedjax_drag import aggregators, algorithms, attacks, clients, data, losses, models, server_optimizers
 from fedjax_drag.data import FederatedDataset, augmentation, partition
 from fedjax_drag.experiment.build import optimizers
+from fedjax_drag.models.modes import WithModes
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
 
 Builders = Mapping[str, Callable[..., Any]]
@@ -133,17 +136,17 @@ TABLES: Mapping[str, Builders] = {
 }
 """Builders of each component key of a configuration, and of the kinds that occur only inside another."""
 
-PARTS: Mapping[str, type] = {
-    "data": FederatedDataset,
-    "partition": FederatedDataset,
-    "model": nn.Module,
-    "algorithm": Algorithm,
-    "aggregator": Aggregator,
-    "client": ClientRule,
-    "root_client": ClientRule,
-    "attack": Attack,
-    "local_optimizer": optax.GradientTransformation,
-    "optimizer": optax.GradientTransformation,
+PARTS: Mapping[str, tuple[type, ...]] = {
+    "data": (FederatedDataset,),
+    "partition": (FederatedDataset,),
+    "model": (nn.Module, nnx.Module, WithModes, tuple, functools.partial),
+    "algorithm": (Algorithm,),
+    "aggregator": (Aggregator,),
+    "client": (ClientRule,),
+    "root_client": (ClientRule,),
+    "attack": (Attack,),
+    "local_optimizer": (optax.GradientTransformation,),
+    "optimizer": (optax.GradientTransformation,),
 }
 """What the builders of a table make; of the tables that are left out, functions."""
 

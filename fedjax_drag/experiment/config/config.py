@@ -22,7 +22,8 @@ from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTION
 from fedjax_drag.experiment.config.names import check_name
 from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.config.yaml_text import one_line
-from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, with_default
+from fedjax_drag.simulation.model.trainable import check_patterns
+from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, optional, with_default
 from fedjax_drag.simulation.settings import (
     Adversary,
     Execution,
@@ -70,6 +71,7 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
       cohort_size: clients in a round, S.
       step_size: local step size, a number or a schedule.
       local_optimizer: what transforms the directions of the local steps, or None.
+      trainable: which parameters are trained, patterns of their paths such as ``head`` or ``*/lora_*``; None for all.
       loss: what the clients minimise.
       augmentation: how training inputs are changed at random, or None.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
@@ -94,6 +96,7 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
     batch_size: Any = with_default(LocalWork, "batch_size", 10)
     step_size: Any = option(_check_step_size, 0.01)
     local_optimizer: Component | None = None
+    trainable: Any = option(optional(check_patterns), None)
     loss: Component = component("cross_entropy")
     augmentation: Component | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)

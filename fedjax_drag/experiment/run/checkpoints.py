@@ -32,6 +32,9 @@ KEEP = 2
 
 _ACCURACY, _CHECKSUM, _HISTORY = "test_accuracy", "checksum", "history"
 
+_VARIABLES = {"params.": "params.", "model.frozen.": "params.", "model.statistics.": ""}
+"""Where the fields of a state are among a model's variables."""
+
 T = TypeVar("T")
 
 
@@ -50,20 +53,34 @@ class Stored(NamedTuple):
 def load_params(folder: str | Path, which: str | int = "latest") -> Any:
     """Global parameters of a run, from one of the checkpoints in its results folder.
 
+    Those that were not trained are among them. Arguments and errors are those of :func:`load_variables`.
+
+    Returns:
+      Nested dicts of arrays, as Flax has them: ``model.apply({"params": params}, x)``.
+
+    Examples:
+      >>> params = load_params("runs/quickstart", "best")  # doctest: +SKIP
+    """
+    return load_variables(folder, which)["params"]
+
+
+def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str, Any]:
+    """Global parameters and statistics of a run's model, from one of the checkpoints in its results folder.
+
     Args:
       folder: the run's results folder.
       which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest test accuracy, of equal ones the
         newest), or the round of a checkpoint.
 
     Returns:
-      Nested dicts of arrays, as Flax has them: ``model.apply({"params": params}, x)``.
+      Nested dicts of arrays by collection, as Flax has them: ``model.apply(variables, x)``.
 
     Raises:
       FileNotFoundError: there is no such checkpoint.
       ValueError: ``which`` is something else, or the checkpoint is damaged.
 
     Examples:
-      >>> params = load_params("runs/quickstart", "best")  # doctest: +SKIP
+      >>> variables = load_variables("runs/quickstart", "best")  # doctest: +SKIP
     """
     if isinstance(which, bool) or not (isinstance(which, int) or which in ("latest", "best")):
         raise ValueError(f"which={which!r}: must be 'latest', 'best' or the round of a checkpoint")
@@ -76,7 +93,7 @@ def load_params(folder: str | Path, which: str | int = "latest") -> Any:
         if round_number not in rounds:
             there = ", ".join(map(str, rounds)) or "none"
             raise FileNotFoundError(f"{str(folder)!r}: no checkpoint {which!r}; there are those of rounds {there}")
-        return checkpoints.params(round_number)
+        return checkpoints.variables(round_number)
 
 
 class Checkpoints:
@@ -236,12 +253,15 @@ class Checkpoints:
         state = jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
         return Stored(state, history)
 
-    def params(self, round_number: int) -> Any:
-        """The global parameters after a round, as nested dicts."""
+    def variables(self, round_number: int) -> dict[str, Any]:
+        """The global parameters, under ``"params"``, and the model's statistics after a round, as nested dicts."""
         from flax.traverse_util import unflatten_dict
 
-        stored = self._read(round_number)
-        leaves = {name.removeprefix("params."): x for name, x in stored.items() if name.startswith("params.")}
+        leaves: dict[str, Any] = {}
+        for name, x in self._read(round_number).items():
+            for stored, collection in _VARIABLES.items():
+                if name.startswith(stored):
+                    leaves[collection + name.removeprefix(stored)] = x
         return unflatten_dict(leaves, sep=".")
 
     def _stored(self, round_number: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """An nnx module as pure functions: split into graph and state once, merged inside the program."""
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,34 +15,40 @@ from fedjax_drag.simulation.model.model import Statistics, Streams
 from fedjax_drag.simulation.model.modes import modes_of
 from fedjax_drag.types import Params
 
+_KINDS = (nnx.Param, nnx.RngState, ...)
+"""Parameters, random streams, and the rest, in the order of a split."""
+
 
 def functions_of_nnx(model: Any, frozen: bool = False) -> ModelFunctions:
     """The functions of an nnx module; the module itself is not changed.
 
-    Its parameters and its other variables become nested dicts, as ``nnx.to_pure_dict`` gives them. ``init`` returns
-    those that the module has, whatever the key. In training and in evaluation ``module.train()`` and ``module.eval()``
-    set the attributes of its layers.
+    Its parameters and its other variables become nested dicts, as ``nnx.to_pure_dict`` gives them. In training and in
+    evaluation ``module.train()`` and ``module.eval()`` set the attributes of its layers.
 
     Args:
-      model: the module, or one with modes.
+      model: the module, whose parameters every run starts from; or a function ``(rngs) -> module``, such as its class,
+        which makes them from a run's key; with or without modes.
       frozen: whether BatchNorm normalises by its running statistics in training too, and no variable changes.
 
     Raises:
       ValueError: its call needs an argument that is not known, or, in ``train``, it has BatchNorm and is given padding.
     """
-    module: Any = model.model if isinstance(model, WithModes) else model
+    given: Any = model.model if isinstance(model, WithModes) else model
+    make: Callable[[PRNGKeyArray], Any] = lambda key: given(rngs=nnx.Rngs(key))
+    if isinstance(given, nnx.Module):
+        make = lambda key: given
+    module: Any = given if isinstance(given, nnx.Module) else nnx.eval_shape(make, jax.random.key(0))
     modes = modes_of(model, module.__call__, 1)
     graphs = _graph(module, training=True, frozen=frozen), _graph(module, training=False, frozen=frozen)
-    state = nnx.split(module, nnx.Param, nnx.RngState, ...)[1:]
+    params_like, rngs_like, rest_like = nnx.split(module, *_KINDS)[1:]
     normalises = any(isinstance(layer, nnx.BatchNorm) for _, layer in nnx.iter_graph(module))
 
     def init(key: PRNGKeyArray) -> tuple[Params, Statistics]:
-        del key
-        return _pure(state[0]), _pure(state[2])
+        params, _, rest = nnx.split(make(key), *_KINDS)[1:]
+        return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
     def merged(graph: Any, params: Params, statistics: Statistics, rngs: Streams) -> Any:
-        parts = _filled(state[0], params), _seeded(state[1], rngs), _filled(state[2], statistics)
-        return nnx.merge(graph, *parts)
+        return nnx.merge(graph, _filled(params_like, params), _seeded(rngs_like, rngs), _filled(rest_like, statistics))
 
     def evaluate(params: Params, statistics: Statistics, x: jax.Array) -> Any:
         return merged(graphs[1], params, statistics, {})(x, **modes.evaluation)
@@ -58,16 +65,17 @@ def functions_of_nnx(model: Any, frozen: bool = False) -> ModelFunctions:
         logits = instance(x, **modes.training)
         if frozen or not statistics:
             return logits, statistics
-        after = _pure(nnx.split(instance, nnx.Param, nnx.RngState, ...)[3])
+        rest: Any = nnx.split(instance, *_KINDS)[3]
+        after = nnx.to_pure_dict(rest)
         return logits, jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, statistics)
 
-    tags = {variable.get_metadata("tag") for _, variable in nnx.to_flat_state(state[1])}
+    tags = {variable.get_metadata("tag") for _, variable in _flat(rngs_like)}
     return ModelFunctions(init, evaluate, train, modes.streams or tuple(sorted(tags)))
 
 
 def _graph(module: Any, training: bool, frozen: bool) -> Any:
     """The graph of a module in one of its modes."""
-    copy: Any = nnx.clone(module)
+    copy: Any = nnx.merge(*nnx.split(module))
     if training:
         copy.train()
     else:
@@ -76,17 +84,12 @@ def _graph(module: Any, training: bool, frozen: bool) -> Any:
         for _, layer in nnx.iter_graph(copy):
             if isinstance(layer, nnx.BatchNorm):
                 layer.use_running_average = True
-    return nnx.split(copy, nnx.Param, nnx.RngState, ...)[0]
-
-
-def _pure(state: Any) -> Any:
-    return nnx.to_pure_dict(state)
+    return nnx.split(copy, *_KINDS)[0]
 
 
 def _filled(like: Any, values: Any) -> Any:
     """A state like ``like`` with these values."""
-    flat = [(path, variable.replace(_at(values, path))) for path, variable in nnx.to_flat_state(like)]
-    return nnx.from_flat_state(flat)
+    return nnx.from_flat_state([(path, variable.replace(_at(values, path))) for path, variable in _flat(like)])
 
 
 def _at(values: Any, path: tuple[Any, ...]) -> Any:
@@ -100,11 +103,13 @@ def _seeded(like: Any, rngs: Streams) -> Any:
 
     def value(path: tuple[Any, ...], variable: Any) -> Any:
         if not isinstance(variable, nnx.RngKey):
-            return jnp.zeros_like(variable.get_value())
-        key = rngs.get(variable.get_metadata("tag"))
-        if key is None:  # in evaluation, where nothing is drawn
-            return variable.get_value()
+            return jnp.zeros((), jnp.uint32)
+        key = rngs.get(variable.get_metadata("tag"), jax.random.key(0))  # in evaluation nothing is drawn from it
         return jax.random.fold_in(key, zlib.crc32("/".join(map(str, path)).encode()))
 
-    flat = [(path, variable.replace(value(path, variable))) for path, variable in nnx.to_flat_state(like)]
-    return nnx.from_flat_state(flat)
+    return nnx.from_flat_state([(path, variable.replace(value(path, variable))) for path, variable in _flat(like)])
+
+
+def _flat(state: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """The variables of a state with their paths."""
+    return list(nnx.to_flat_state(state))

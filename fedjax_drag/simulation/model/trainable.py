@@ -15,11 +15,20 @@ Trainable = str | Sequence[str] | Callable[[str], bool]
 
 def check_trainable(name: str, value: Any) -> None:
     """Refuses what is neither patterns of paths nor a function of one."""
+    if not callable(value):
+        _check_patterns(name, value, ", or a function of a path")
+
+
+def check_patterns(name: str, value: Any) -> None:
+    """Refuses what is no pattern of paths and no list of them."""
+    _check_patterns(name, value, "")
+
+
+def _check_patterns(name: str, value: Any, also: str) -> None:
     patterns = [value] if isinstance(value, str) else value
-    if callable(value) or (isinstance(patterns, Sequence) and patterns and all(isinstance(p, str) for p in patterns)):
-        return
-    allowed = "a pattern of parameter paths such as 'head' or '*/lora_*', a list of them, or a function of a path"
-    raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
+    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(one, str) for one in patterns):
+        allowed = f"a pattern of parameter paths such as 'head' or '*/lora_*', or a list of them{also}"
+        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
 
 
 def split(params: Params, trainable: Trainable) -> tuple[Params, Params]:

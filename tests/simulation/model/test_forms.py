@@ -1,0 +1,165 @@
+"""Linen modules, nnx modules and pairs of functions train alike, and as a plain loop would train them."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import fedjax_drag as fd
+from fedjax_drag.data.batching import draw_epochs, draw_positions
+from fedjax_drag.simulation import prepare
+from fedjax_drag.simulation.program import sampling
+from tests.simulation.model.nets import NNX, Net, apply, init
+
+DRAG = fd.aggregators.drag(c=0.25, alpha=0.25)
+
+
+def same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def started(rule, params, statistics=None, **settings):
+    """A run from given parameters."""
+    simulation = prepare(rule, **settings)
+    state = simulation.initial_state()
+    model = state.model if statistics is None else state.model._replace(statistics=statistics)
+    return simulation.run(initial=state._replace(params=params, model=model))
+
+
+def test_three_forms_give_the_same_bits(settings):
+    params = init(jax.random.key(3))
+    forms = [Net(0.0, normalised=False), NNX(nnx.Rngs(0), 0.0, normalised=False), (init, apply)]
+    linen, *others = [started(DRAG, params, **settings(model=form)) for form in forms]
+    for other in others:
+        same(other.params, linen.params)
+        np.testing.assert_array_equal(other.history["test_loss"], linen.history["test_loss"])
+
+
+def test_batch_norm_of_linen_and_nnx_give_the_same_bits(settings):
+    module = NNX(nnx.Rngs(1), 0.0)
+    before = nnx.to_pure_dict(nnx.state(module))
+    params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+    linen = started(DRAG, params, **settings(model=Net(0.0)))
+    other = fd.simulate(DRAG, **settings(model=module))
+    same(other.params, linen.params)
+    same(other.state.model.statistics, linen.state.model.statistics["batch_stats"])
+    same(nnx.to_pure_dict(nnx.state(module)), before)  # the user's module is as it was
+
+
+def batches(data, key, round_index, local_epochs):
+    """The mini-batches of the only client in a round, as rows of the training examples."""
+    own = sampling.client_key(key, "batches", round_index, 0)
+    if local_epochs is None:
+        return list(data.rows[0][np.asarray(draw_positions(own, data.counts[0], 3, 8))])
+    places, real = map(np.asarray, draw_epochs(own, int(data.counts[0]), local_epochs, 8, len(data.rows[0])))
+    return [data.rows[0][place[kept]] for place, kept in zip(places, real, strict=True)]
+
+
+@pytest.mark.parametrize("local_epochs", [None, 1.0], ids=["steps", "epochs"])
+def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs):
+    """With dropout and BatchNorm, by optax and the same keys; the last batch of an epoch has 4 examples."""
+    x, y = np.asarray(digits.train.x[:36], np.float32) / 16, np.asarray(digits.train.y[:36])
+    data = fd.data.partition.iid(fd.data.from_arrays(x, y, x, y), num_clients=1)
+    length = {"local_steps": None, "local_epochs": 1.0} if local_epochs else {"local_steps": 3}
+    net, key, optimizer = Net(), jax.random.key(0), optax.sgd(0.1)
+    options = {"data": data, "cohort_size": 1, "batch_size": 8, "num_rounds": 2, "eval_every": 1, "seed": 0}
+    ours = fd.simulate(fd.aggregators.fedavg(), **settings(model=net, **options, **length))
+    variables = net.init(sampling.stream(key, "init"), jnp.zeros((1, *data.input_shape)), train=False)
+    params, statistics = variables["params"], variables["batch_stats"]
+    inputs = np.asarray(data.preprocess(data.train.x))
+
+    @jax.jit
+    def gradient(params, statistics, x, y, rng):
+        def loss(params):
+            variables = {"params": params, "batch_stats": statistics}
+            logits, after = net.apply(variables, x, train=True, rngs={"dropout": rng}, mutable=["batch_stats"])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), after["batch_stats"]
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    for round_index in range(2):
+        dropout = sampling.client_key(key, "model.dropout", round_index, 0)
+        for step, index in enumerate(batches(data, key, round_index, local_epochs)):
+            rng = jax.random.fold_in(dropout, step)
+            slope, statistics = gradient(params, statistics, inputs[index], data.train.y[index], rng)
+            params = optax.apply_updates(params, optimizer.update(slope, optimizer.init(params))[0])
+    close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
+    jax.tree.map(close, ours.params, params)
+    jax.tree.map(close, ours.state.model.statistics["batch_stats"], statistics)
+    logits = net.apply(ours.variables, data.preprocess(data.test.x), train=False)
+    assert ours.history["test_accuracy"][-1] == pytest.approx(np.mean(logits.argmax(-1) == data.test.y))
+
+
+class Noise(nn.Module):
+    """Has a random stream of another name, and an argument that only its owner knows."""
+
+    @nn.compact
+    def __call__(self, x, noisy=False):
+        x = nn.Dense(10)(x.reshape(len(x), -1))
+        return x + jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x
+
+
+def test_modes_and_streams_may_be_given(settings):
+    plain = {"train_loss": [], "test_loss": []}
+    for noisy in (False, True):
+        model = fd.models.with_modes(Noise(), training={"noisy": noisy}, rngs=["noise"] if noisy else [])
+        history = fd.simulate(DRAG, **settings(model=model)).history
+        for name, values in plain.items():
+            values.append(history[name][-1])
+    assert plain["train_loss"][1] != plain["train_loss"][0]
+    assert np.isfinite(plain["test_loss"]).all()
+    with pytest.raises(ValueError, match=r"training=3: must be a mapping"):
+        fd.models.with_modes(Noise(), training=3)
+    with pytest.raises(ValueError, match=r"rngs='noise': must be names of streams"):
+        fd.models.with_modes(Noise(), rngs="noise")
+
+
+def test_a_pair_may_have_a_key(settings):
+    def dropped(params, x, *, train=False, key=None):
+        assert train == (key is not None)
+        return apply(params, x * jax.random.bernoulli(key, 0.5, x.shape) * 2 if train else x)
+
+    result = fd.simulate(DRAG, **settings(model=(init, dropped)))
+    plain = fd.simulate(DRAG, **settings(model=(init, apply)))
+    assert result.history["train_loss"][-1] != plain.history["train_loss"][-1]
+
+
+def test_an_nnx_class_starts_by_the_seed(settings):
+    starts = [prepare(DRAG, **settings(model=NNX, seed=seed)).initial_state() for seed in (0, 0, 1)]
+    same(starts[0].params, starts[1].params)
+    assert (starts[0].params["a"]["kernel"] != starts[2].params["a"]["kernel"]).any()
+    module = NNX(nnx.Rngs(5))
+    for seed in (0, 1):
+        start = prepare(DRAG, **settings(model=module, seed=seed)).initial_state()
+        same(start.params, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
+
+
+def test_nnx_drops_out_in_training_only(settings):
+    kept, dropped = (fd.simulate(DRAG, **settings(model=NNX(nnx.Rngs(0), rate))) for rate in (0.0, 0.25))
+    assert kept.history["train_loss"][-1] != dropped.history["train_loss"][-1]
+    again = fd.simulate(DRAG, **settings(model=NNX(nnx.Rngs(0), 0.25)))
+    same(again.params, dropped.params)  # the keys are the run's, not the module's
+
+
+def test_nnx_batch_norm_has_no_padded_batches(settings):
+    with pytest.raises(ValueError, match=r"model=NNX: has BatchNorm, .* must have none with local_epochs"):
+        prepare(DRAG, **settings(model=NNX(nnx.Rngs(0)), local_steps=None, local_epochs=1.0))
+
+
+@pytest.mark.parametrize("changes", [{"clients_axis": "map"}, {"clients_axis": "map", "clients_per_chunk": 2}])
+@pytest.mark.thorough
+def test_ways_over_the_clients_agree(settings, changes):
+    runs = [fd.simulate(DRAG, **settings(model=Net(), **ways)) for ways in (changes, {"clients_axis": "vmap"})]
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *(run.state.model for run in runs))
+
+
+def test_a_run_goes_on_where_it_stopped(settings):
+    whole = fd.simulate(DRAG, **settings(model=Net()))
+    half = fd.simulate(DRAG, **settings(model=Net(), num_rounds=3))
+    same(fd.simulate(DRAG, **settings(model=Net()), initial=half.state).state, whole.state)

@@ -1,0 +1,91 @@
+"""What becomes of the clients' running statistics."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag.simulation.model.statistics import combined, resolved
+from tests.simulation.model.nets import Net
+
+COUNTS = np.array([1, 2, 3, 4, 10])
+VALID = np.array([True, True, True, False, True])
+
+
+@pytest.fixture(scope="module")
+def local():
+    rng = np.random.default_rng(0)
+    mean, var = rng.normal(size=(5, 3)).astype(np.float32), rng.random((5, 3)).astype(np.float32)
+    mean[1, 2] = np.inf
+    return {"batch_stats": {"mean": mean, "var": var}, "counters": {"steps": np.array([3, 9, 5, 7, 4], np.int32)}}
+
+
+def before(local):
+    return jax.tree.map(lambda x: jnp.full(x.shape[1:], 7, x.dtype), local)
+
+
+def numpy_twin(how, x, counted):
+    if how == "median":
+        return np.median(x[counted], axis=0)
+    return np.average(x[counted], axis=0, weights=COUNTS[counted] if how == "weighted" else None)
+
+
+@pytest.mark.parametrize("how", ["average", "weighted", "median"])
+def test_numpy_twin(local, how):
+    """The client whose mean is infinite does not count, nor does the one that is absent."""
+    found = jax.jit(combined, static_argnums=0)(how, before(local), local, COUNTS, VALID)
+    counted = VALID & np.array([True, False, True, True, True])
+    for name, x in local["batch_stats"].items():
+        np.testing.assert_allclose(found["batch_stats"][name], numpy_twin(how, x, counted), rtol=1e-6)
+    assert found["counters"]["steps"] == 5
+
+
+def test_nobody_counts(local):
+    for how in ("average", "weighted", "median", "frozen"):
+        found = combined(how, before(local), local, jnp.asarray(COUNTS), jnp.zeros(5, bool))
+        jax.tree.map(np.testing.assert_array_equal, found, before(local))
+
+
+def test_default_is_the_median_under_an_attack_that_forges():
+    forging, poisoning = fd.attacks.sign_flip(), fd.attacks.label_flip()
+    assert [resolved("auto", attack) for attack in (None, poisoning, forging)] == ["average", "average", "median"]
+    assert resolved("average", forging) == "average"
+
+
+def moments(settings, **changes):
+    rule = fd.aggregators.median()
+    result = fd.simulate(rule, **settings(model=Net(), num_rounds=1, eval_every=1, cohort_size=12, **changes))
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.state.model.statistics)]), result
+
+
+def test_forged_statistics_are_clipped_to_the_median(settings):
+    """A quarter of the clients sends statistics that a mean would follow."""
+    honest, _ = moments(settings)
+    attacked = {"attack": fd.attacks.scale_noise(variance=1e8), "byzantine_fraction": 0.25}
+    clipped, result = moments(settings, **attacked)
+    followed, _ = moments(settings, **attacked, model_state="average")
+    assert np.abs(followed - honest).max() > 100
+    assert np.abs(clipped - honest).max() < 0.5
+    assert np.isfinite(result.history["test_loss"]).all()
+
+
+def test_statistics_that_are_frozen_are_evaluation_mode(settings):
+    """And dropout, which is switched by the same argument, stays on in training."""
+    frozen = fd.simulate(fd.aggregators.fedavg(), **settings(model=Net(0.0), model_state="frozen"))
+    off = fd.models.with_modes(Net(0.0), training={"train": False}, evaluation={"train": False}, rngs=())
+    evaluated = fd.simulate(fd.aggregators.fedavg(), **settings(model=off, model_state="frozen"))
+    jax.tree.map(np.testing.assert_array_equal, frozen.state.params, evaluated.state.params)
+    dropped = fd.simulate(fd.aggregators.fedavg(), **settings(model=Net(), model_state="frozen"))
+    start = fd.simulation.prepare(fd.aggregators.fedavg(), **settings(model=Net())).initial_state()
+    jax.tree.map(np.testing.assert_array_equal, dropped.state.model, start.model)
+    assert dropped.history["train_loss"][-1] != frozen.history["train_loss"][-1]
+
+
+def test_statistics_travel(settings):
+    """32 numbers in each direction, unless they are frozen."""
+    rule = fd.aggregators.fedavg()
+    costs = [
+        fd.simulation.prepare(rule, **settings(model=Net(), model_state=how)).cost for how in ("average", "frozen")
+    ]
+    assert costs[0].bytes_up - costs[1].bytes_up == costs[0].bytes_down - costs[1].bytes_down == 32 * 4
