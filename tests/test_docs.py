@@ -77,7 +77,7 @@ def test_the_index_of_results_agrees_with_the_recorded_claims():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("page", "blocks"), [("recipes.md", 8), ("own_parts.md", 9)])
+@pytest.mark.parametrize(("page", "blocks"), [("recipes.md", 8), ("own_parts.md", 9), ("participation.md", 1)])
 def test_the_blocks_of_a_page_run(page, blocks, capsys):
     found = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     assert len(found) >= blocks
@@ -85,4 +85,4 @@ def test_the_blocks_of_a_page_run(page, blocks, capsys):
     for block in found:
         exec(compile(block, page, "exec"), namespace)
     assert capsys.readouterr().out
-    assert all(cell.status == "done" for cell in namespace["found"].cells)
+    assert page == "participation.md" or all(cell.status == "done" for cell in namespace["found"].cells)
