@@ -1,4 +1,4 @@
-"""State that a method keeps for every client, one row of parameter size each.
+"""State that a method, or the engine, keeps for every client, one row each.
 
 Such state is the only part of a run whose memory grows with the federation and not with the cohort. The engine
 recognises it inside any state by its type :class:`PerClient`: it can be counted, divided among devices, or kept in host
@@ -67,6 +67,16 @@ def zeros(params: Any, num_clients: int, dtype: Callable[[Any], Any] = jnp.resul
     return PerClient(jax.tree.map(lambda p: jnp.zeros((num_clients, *jnp.shape(p)), dtype(p)), params))
 
 
+def repeat(row: Any, num_clients: int) -> PerClient:
+    """The same row for each of M clients.
+
+    Args:
+      row: a pytree of arrays, without an axis of clients.
+      num_clients: M.
+    """
+    return PerClient(jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *jnp.shape(x))), row))
+
+
 def is_per_client(node: Any) -> bool:
     """Whether a node of a state is :class:`PerClient`."""
     return isinstance(node, PerClient)
@@ -89,6 +99,27 @@ def gather(state: Any, client_ids: Int[Array, " clients"]) -> Any:
 def scatter(state: Any, cohort: Any, client_ids: Int[Array, " clients"]) -> Any:
     """``cohort``, a state with the rows of one cohort, completed by the other rows of ``state``."""
     return convert(lambda mine, whole: whole.scatter(client_ids, mine.rows), cohort, state)
+
+
+def put(
+    state: Any, cohort: Any, client_ids: Int[Array, " clients"], counted: Bool[Array, " clients"] | None = None
+) -> Any:
+    """``state`` with the rows of those clients of a cohort that are counted and whose new rows are finite.
+
+    Args:
+      state: whose rows are replaced; of all clients, or of the cohort alone.
+      cohort: of the same form, with the new rows of the cohort.
+      client_ids: ``[S]``, of the cohort.
+      counted: ``[S]``; default everybody.
+    """
+    nodes = found_in(cohort)
+    if not nodes:  # the program of a run that keeps nothing has nothing of this
+        return state
+    kept = jnp.ones(client_ids.shape, bool) if counted is None else counted
+    for rows in jax.tree.leaves(nodes):
+        if jnp.issubdtype(rows.dtype, jnp.inexact):
+            kept &= jnp.isfinite(rows).reshape(len(rows), -1).all(1)
+    return convert(lambda whole, mine: whole.put(client_ids, mine.rows, kept), state, cohort)
 
 
 def found_in(state: Any) -> list[PerClient]:

@@ -334,11 +334,15 @@ class ClientRule(NamedTuple):
         :class:`DirectionFn`.
       report: ``(downlink, w_end, carry, total_step_size) -> aux``, the message beside the delta; see
         :class:`ReportFn`.
+      keeps_carry: whether a client's next local pass goes on with the carry at the end of its last one. ``begin`` is
+        then called once, before the first round, with ``Downlink(initial parameters)``; the server's own pass on its
+        root data begins afresh every time. Default False: every pass begins afresh.
     """
 
     begin: BeginFn
     direction: DirectionFn
     report: ReportFn
+    keeps_carry: bool = False
 
     def __repr__(self) -> str:
         return f"ClientRule({self.name})"

@@ -81,11 +81,13 @@ MODELS = (
     Mistake("name of a model", 'run(model="mlp")', "model='mlp'", "fd.models.mlp(...)"),
     Mistake("model not called", "run(model=fd.models.mlp)", "model=", "call it, fd.models.mlp(...)"),
     Mistake("class of a model", "run(model=Softmax)", "model=class Softmax", "an instance, Softmax(...)"),
-    Mistake("nnx", "run(model=Layers())", "model=", "flax.nnx.bridge.to_linen"),
+    Mistake("class of a model with arguments", "run(model=Layers)", "model=class Layers", "an instance, Layers(...)"),
     Mistake("PyTorch model", "run(model=torch.Linear())", "model=", "flax.linen.Module"),
     Mistake("wrong classes", "run(model=fd.models.mlp(num_classes=3))", "model:", "must be (1, 10), the logits"),
     Mistake("model that fails", "run(model=fd.models.lstm(num_classes=10))", "model=", "float32[1, 8, 8, 1]"),
-    Mistake("batch statistics", "run(model=Normalised())", "model=Normalised", "use GroupNorm or LayerNorm"),
+    Mistake("batch statistics", "run(model=Normalised())", "model=Normalised", "an argument of its call"),
+    Mistake("dropout left off", "run(model=Dropping())", "model=Dropping", "off in training: must have an argument"),
+    Mistake("nothing trained", "run(trainable='head')", "trainable='head'", "there are Dense_0/bias, Dense_0/kernel"),
 )
 
 DATA = (
@@ -117,7 +119,10 @@ PARTS = (
     Mistake("key as seed", "run(seed=jax.random.key(0))", "seed=", "must be an integer"),
     Mistake("number of devices", "run(mesh=4)", "mesh=4", "jax.sharding.Mesh"),
     Mistake("one callback", "run(callbacks=print)", "callbacks=function print", "[print]"),
-    Mistake("parameters as state", "run(initial=params)", "initial=", "initial_state()._replace(params=params)"),
+    Mistake("parameters as state", "run(initial=params)", "initial=", "initial_params"),
+    Mistake("result as parameters", "run(initial_params=result)", "initial_params=Result", "such as result.params"),
+    Mistake("other parameters", "run(initial_params=params)", "initial_params: has no Dense_0/bias", "there are b, w"),
+    Mistake("optimizer to keep", 'run(local_optimizer_state="keep")', "='keep'", "optax.trace(0.9)"),
     Mistake("result as state", "run(initial=result)", "initial=", "give its state, result.state"),
     Mistake("text for yes or no", 'run(time_clients="no")', "time_clients='no'", "must be True or False"),
     Mistake("direction alone", "run(with_direction(lambda g, w, c, d, b: g(w, b)))", "direction", "(direction, carry)"),
@@ -152,8 +157,8 @@ A wrong argument is an error of one line that names the argument, shows what was
 before anything is compiled. In the table `run(...)` stands for
 `fd.simulate(rule, model=model, data=data, num_rounds=6, cohort_size=5, local_steps=3, batch_size=4, step_size=0.1)`
 with the changes in parentheses, and `rule` for `fd.aggregators.fedavg()`. `with_direction` makes a client rule and
-`with_apply` an aggregation rule of the function in parentheses; `Softmax`, `Normalised` and `Layers` are models, the
-last one in Flax NNX.
+`with_apply` an aggregation rule of the function in parentheses; `Softmax`, `Normalised`, `Dropping` and `Layers` are models,
+the last one in Flax NNX.
 
 This page is written by `python tests/mistakes.py > docs/mistakes.md`."""
 
@@ -178,8 +183,20 @@ class Normalised(nn.Module):
         return nn.Dense(10)(nn.BatchNorm(use_running_average=False)(x.reshape(x.shape[0], -1)))
 
 
+class Dropping(nn.Module):
+    """A model with dropout that nothing switches on."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps inputs to logits."""
+        return nn.Dropout(0.5, deterministic=True)(nn.Dense(10)(x.reshape(x.shape[0], -1)))
+
+
 class Layers(nnx.Module):
     """A model in the other style of Flax."""
+
+    def __init__(self, inputs: int, rngs: nnx.Rngs):
+        self.dense = nnx.Linear(inputs, 10, rngs=rngs)
 
 
 @functools.cache
@@ -203,6 +220,7 @@ def setting() -> dict[str, Any]:
         "optax": optax,
         "Softmax": Softmax,
         "Normalised": Normalised,
+        "Dropping": Dropping,
         "Layers": Layers,
         "torch": pytorch(),
         "digits": digits,

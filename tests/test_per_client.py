@@ -34,6 +34,7 @@ def rows_of(tree, places):
 
 
 put = jax.jit(PerClient.put)
+put_state = jax.jit(per_client.put)
 
 
 @st.composite
@@ -74,6 +75,23 @@ def test_a_round_on_gathered_rows_is_the_round_on_all_of_them(case):
     assert bits(there) == bits(after.gather(ids))
     assert bits(whole.scatter(ids, there.rows)) == bits(after)
     assert bits(whole.scatter(ids, part.rows)) == bits(whole)
+
+
+@given(rounds(), st.integers(0, 99))
+@settings(max_examples=10, deadline=None)
+def test_rows_of_a_state_change_for_those_who_count_and_are_finite(case, broken):
+    """A row counts as a whole, also where only one of several kinds of rows is not finite; integers always are."""
+    ids, counted, seed = case
+    place = broken % len(ids)
+    state = {"a": PerClient(stacked(M, seed)), "b": (), "c": PerClient(jnp.arange(M))}
+    new = jax.tree.map(lambda x: x.at[place].set(jnp.nan), stacked(len(ids), seed + 1))
+    cohort = {"a": PerClient(new, True), "b": (), "c": PerClient(jnp.zeros(len(ids), jnp.int32), True)}
+    after = put_state(state, cohort, ids, counted)
+    kept = counted & (np.arange(len(ids)) != place)
+    expected = {"a": put(state["a"], ids, new, kept), "c": put(state["c"], ids, cohort["c"].rows, kept)}
+    assert bits(after) == bits(expected)
+    assert bits(put_state(state, cohort, ids)) == bits(put_state(state, cohort, ids, np.ones(len(ids), bool)))
+    assert bits(per_client.repeat(rows_of(new, 0), M).gather(ids)) == bits(rows_of(new, np.zeros(len(ids), int)))
 
 
 def test_gathered_rows_are_in_the_order_of_the_cohort():

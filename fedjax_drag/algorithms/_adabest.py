@@ -45,6 +45,9 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     With full participation, a fixed point is a stationary point of
     ``F(theta) + mu (1 - beta) / 2 ||theta - theta_0||^2``, not of the objective ``F``.
 
+    Assumes steps of ``eta`` along the corrected gradient. With a ``local_optimizer``, its state kept or not, deltas are
+    ``1 / (1 - momentum)`` times as long, by which ``mu`` is stronger.
+
     Args:
       num_clients: M, clients in the federation; the state holds one correction for each.
       mu: strength of the clients' correction, >= 0. Paper of DRAG: 0.02.

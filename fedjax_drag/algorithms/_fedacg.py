@@ -36,6 +36,8 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
     The momentum starts at zero. With ``lam = 0`` this is :func:`~fedjax_drag.clients.fedprox` under the plain
     aggregation rule, with ``beta = 0`` as well the plain rule.
 
+    Assumes nothing of the local step: a ``local_optimizer``, its state kept or not, changes the deltas alone.
+
     Args:
       lam: share of the momentum that is kept, in [0, 1). Paper of BR-DRAG: 0.85.
       beta: strength of the proximal term, >= 0. Papers: 0.2 (BR-DRAG), 0.001 (TACO).

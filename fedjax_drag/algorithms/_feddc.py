@@ -44,6 +44,9 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
     The sums run over all M clients; those that are absent do not change. Everything starts at zero. With
     ``b = 0`` this is :func:`~fedjax_drag.algorithms.feddyn`, whose correction is ``-a`` times the drift.
 
+    Assumes steps of ``eta`` along this direction. With a ``local_optimizer`` ``c_m'`` is the mean direction that it has
+    made of gradients, longer by ``1 / (1 - momentum)``; a kept state adds those of earlier rounds.
+
     Args:
       num_clients: M, clients in the federation; the state holds a drift and a control variate for each.
       a: strength of the penalty, > 0. Its authors' code: 0.01 for CIFAR-10.

@@ -39,6 +39,9 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
     fixed point every ``h_m`` is the gradient of ``f_m`` and their sum is zero: unlike
     :func:`~fedjax_drag.clients.fedprox`, heterogeneous clients do not move the optimum.
 
+    Assumes that the local steps rest where this direction is zero. A ``local_optimizer`` with momentum does, also where
+    its state is kept, and leaves the fixed point; one with weight decay moves it.
+
     Args:
       num_clients: M, clients in the federation; the state holds one correction for each.
       a: strength of the regulariser, > 0. Its authors try 0.1, 0.01 and 0.001.

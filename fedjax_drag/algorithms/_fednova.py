@@ -35,6 +35,9 @@ def fednova(
     pass: the number of steps without momentum and proximal term, and in general the pass's response to gradients
     that are all 1. If all clients take the same number of steps, this is the plain aggregation rule.
 
+    Assumes that ``rho`` and ``mu`` are all that changes a step. ``a_m`` does not count what a ``local_optimizer`` does,
+    nor the gradients of earlier rounds in a state that is kept: local momentum is ``rho``.
+
     Args:
       rho: local momentum, in [0, 1); the buffer ``u`` starts at zero in every pass. Paper: 0.9.
       mu: strength of the proximal term, >= 0, with ``eta mu <= 1``: beyond, a step overshoots ``theta``.

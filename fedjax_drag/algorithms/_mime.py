@@ -39,6 +39,9 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
     The momentum starts at zero and moves by gradients at ``theta``, where no client has drifted yet. With ``b = 0``
     it is the plain aggregation rule.
 
+    Assumes that ``m``, fixed during a pass, is the only momentum. A ``local_optimizer`` adds another to these steps,
+    and one whose state is kept holds gradients of earlier rounds at other points.
+
     Args:
       b: weight of the momentum, in [0, 1). Paper: 0.9.
       gradient: estimate of a client's ``grad f_m(theta)``: ``"average"`` over all mini-batches of its pass, which

@@ -59,6 +59,9 @@ def scaffold(
     All control variates start at zero. With ``a = 0`` the parameters are those of the plain
     aggregation rule.
 
+    Assumes steps of ``eta`` along the corrected gradient. With a ``local_optimizer`` ``c_m'`` is the mean direction
+    that it has made of gradients, longer by ``1 / (1 - momentum)``; a kept state adds those of earlier rounds.
+
     Args:
       num_clients: M, clients in the federation; the state holds one control variate for each.
       a: strength of the correction, >= 0.

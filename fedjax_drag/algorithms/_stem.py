@@ -77,6 +77,9 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
     ``v_0 = grad(theta, xi_0) + (1 - a) (mean v_{K-1} - grad(theta', xi_0))``, ``theta'`` the parameters before the
     last round. A step costs two gradients. With ``a = 1`` clients do plain SGD.
 
+    Assumes steps of ``eta`` along ``v``. A ``local_optimizer``, its state kept or not, changes ``g_m`` alone: the
+    recursion and the server's further step use ``v`` as it was before.
+
     Args:
       a: share of the history that a step drops, in [0, 1]. TACO's comparison: 0.2.
       carry_momentum: whether momentum goes from round to round, or ends with the local pass as in TACO's comparison.

@@ -82,6 +82,9 @@ def taco(
     Beside ``theta`` the method has the output ``z_t = theta_t + (1 - mean alpha_m) (theta_t - theta_{t-1})``, which
     the engine reports as ``output_accuracy`` and ``output_loss``.
 
+    Assumes steps of ``eta`` along the corrected gradient. With a ``local_optimizer``, its state kept or not, ``D`` has
+    the length of what it makes of gradients, ``1 / (1 - momentum)`` times as much, by which ``gamma`` is stronger.
+
     Args:
       num_clients: M, clients in the federation; the state holds a coefficient and a count for each.
       gamma: strength of the correction, >= 0; default ``1/K``, as in the paper. Its Lemma 1 and Fig. 7 are those of

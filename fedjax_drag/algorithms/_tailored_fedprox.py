@@ -40,6 +40,8 @@ def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | N
     weights are those of ``aggregator``. Plain FedProx is
     ``from_aggregator(aggregator, client=fedprox(mu))``.
 
+    Assumes nothing of the local step: a ``local_optimizer``, its state kept or not, changes the deltas alone.
+
     Args:
       num_clients: M, clients in the federation; the state holds a coefficient for each.
       mu: strength of the proximal term, >= 0; 0 is the plain aggregation rule. Paper: 0.1.

@@ -19,8 +19,9 @@ from fedjax_drag import checks
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
+from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
-from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning import initial_params, memory
 from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
@@ -77,7 +78,7 @@ class LoweredBatch(NamedTuple):
     """The programs of a batch of cells, traced; every ``state`` and ``cell`` has a leading axis of cells.
 
     Attributes:
-      init: ``(cells) -> states``.
+      init: ``(cells, given) -> states``, from the same start ``given``, or from what each cell draws.
       advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
       evaluate: ``(cells, states, test) -> metrics``.
     """
@@ -125,9 +126,9 @@ class CellPrograms:
         settings = dataclasses.replace(self.rebuild(cell.numbers), **self.walk._asdict())
         return programs_of(settings, None, self.num_byzantine)[0]
 
-    def init(self, cells: Cells) -> RunState:
+    def init(self, cells: Cells, given: Start | None) -> RunState:
         """The states before the first round."""
-        return self.over_cells(lambda _, cell: self.of(cell).init(cell.key), (), cells)
+        return self.over_cells(lambda given, cell: self.of(cell).init(cell.key, given), given, cells)
 
     def advance(
         self, train: Batch, cells: Cells, states: RunState, totals: Totals, stop: Any
@@ -161,6 +162,7 @@ class BatchSimulation:
       mesh: devices that share them, or None.
       programs: one cell's run as pure functions, with the numbers of the first.
       walk: the way over the clients of a round.
+      given: from which all cells start, on the device; None to draw it for each.
       lowered: the programs for :attr:`width` cells, traced.
       cost: what the method asks of one client.
     """
@@ -173,6 +175,7 @@ class BatchSimulation:
     mesh: Mesh | None
     programs: Programs
     walk: Walk
+    given: Start | None
     lowered: LoweredBatch
     cost: ClientCost
 
@@ -236,7 +239,7 @@ class BatchSimulation:
         # The program has one width: what is missing is filled up with copies of the last cell, which are not reported.
         padded = [*which, *[which[-1]] * (self.width - len(which))]
         cells, compiled, seconds_per_step = self._cells_at(padded), self.compiled, self.seconds_per_step
-        states = compiled.init(cells) if initial is None else self._stacked(initial)
+        states = compiled.init(cells, self.given) if initial is None else self._stacked(initial)
 
         started = time.perf_counter()
         histories: list[list[dict[str, Any]]] = [[] for _ in which]
@@ -343,10 +346,11 @@ def prepare_batch(
     alone, work = programs_of(first, None, told)
     walk = work.execution.walk
     programs = CellPrograms(rebuild, walk, make_mapper(Walk(cells_axis), mesh), told)
-    lowered = _lower(programs, cells, _for_each(width, alone.totals), train, test, mesh)
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (cells.federation, cells.key))
     federation = own[0]._replace(train=train)
     state = jax.eval_shape(alone.init, own[1])
+    given = jax.device_put(initial_params.given(first.initial_params, state), everywhere(mesh))
+    lowered = _lower(programs, cells, _for_each(width, alone.totals), (train, test, given), mesh)
     check_benign(first, alone, federation, own[1], state)
     cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
     return BatchSimulation(
@@ -358,25 +362,35 @@ def prepare_batch(
         mesh=mesh,
         programs=alone,
         walk=walk,
+        given=given,
         lowered=lowered,
         cost=cost,
     )
 
 
 def _lower(
-    programs: CellPrograms, cells: Cells, totals: Totals, train: Batch, test: Batch, mesh: Mesh | None
+    programs: CellPrograms, cells: Cells, totals: Totals, shared: tuple[Batch, Batch, Start | None], mesh: Mesh | None
 ) -> LoweredBatch:
-    """The programs for cells such as these, as many as ``totals`` has entries, traced."""
+    """The programs for cells such as these, traced.
+
+    Args:
+      programs: of one cell.
+      cells: of which only shapes count.
+      totals: of no rounds, for as many cells as the programs are for.
+      shared: training examples, test examples and a start.
+      mesh: devices that share the cells, or None.
+    """
+    train, test, given = shared
     split, width = _share_of(mesh), len(totals.diverged_at)
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=split), tree)
 
     example = shapes(cells)
-    states = shapes(jax.eval_shape(programs.init, example))
+    states = shapes(jax.eval_shape(programs.init, example, given))
     advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
     return LoweredBatch(
-        jax.jit(programs.init, out_shardings=split).lower(example),
+        jax.jit(programs.init, out_shardings=split).lower(example, given),
         advance.lower(train, example, states, totals, np.int32(1)),
         jax.jit(programs.evaluate, out_shardings=split).lower(example, states, test),
     )

@@ -22,7 +22,6 @@ ELSEWHERE = {
     "server_lr": "the server's step belongs to the rule, fd.aggregators.fedavg(server_optimizer=optax.sgd(...))",
     "server_optimizer": "it belongs to the rule, fd.aggregators.fedavg(server_optimizer=...)",
     "momentum": "momentum of the clients is local_optimizer=optax.trace(0.9)",
-    "params": "parameters to start from go into a state; see initial",
     "name": "configurations have names, for fd.run",
     "out": "results folders are written by fd.run",
 }
@@ -56,6 +55,9 @@ ALIASES = {
     "callback": "callbacks",
     "verbose": "progress",
     "eval_interval": "eval_every",
+    "params": "initial_params",
+    "init_params": "initial_params",
+    "pretrained": "initial_params",
     "state": "initial",
     "initial_state": "initial",
     "dtype": "compute_dtype",

@@ -15,10 +15,11 @@ from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
 from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import STATE, as_algorithm
-from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning import initial_params, memory
 from fedjax_drag.simulation.planning.fingerprint import fingerprint
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, trace_programs
@@ -59,6 +60,7 @@ class Simulation:
       federation: data on the device.
       test: test examples on the device.
       key: from which all randomness is derived.
+      given: from which the run starts, on the host; None to draw it.
       cohort_size: clients in a round.
       num_rounds: rounds of the run.
       eval_every: rounds between evaluations.
@@ -74,6 +76,7 @@ class Simulation:
     federation: Federation
     test: Batch
     key: jax.Array
+    given: Start | None
     cohort_size: int
     num_rounds: int
     eval_every: int
@@ -117,7 +120,7 @@ class Simulation:
 
     @property
     def client_state_bytes(self) -> int:
-        """Bytes of what the method keeps for every client of the federation."""
+        """Bytes of what is kept for every client of the federation, by the method and by the engine."""
         return per_client.num_bytes(self.shapes)
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
@@ -226,22 +229,22 @@ class Simulation:
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
-        program = self.shared.init
+        given = place(self.given, everywhere(self.mesh))
+        program = self.shared.inits.get(given is not None)
         if program is None:
-            lowered = self._jitted_init().lower(self.key)
+            lowered = self._jitted_init().lower(self.key, given)
             program = program_cache.compiled(lowered, self.mesh)
             if self._is_unchanged() and program_cache.is_self_contained(lowered):
-                self.shared.init = program
-        if not self.shared.outline.rows_on_host:
-            return program(self.key)
-        return host_state.repeat(program(self.key), self.federation.rows.shape[0])
+                self.shared.inits[given is not None] = program
+        state = program(self.key, given)
+        return host_state.repeat(state, self.federation.rows.shape[0]) if self.shared.outline.rows_on_host else state
 
     def _jitted_init(self) -> Any:
         init = self.programs.init
         if not self.shared.outline.rows_on_host:
             return jax.jit(init, out_shardings=self.shardings)
         # Every client starts from the same row: one on the device is enough.
-        return jax.jit(lambda key: host_state.first_row(init(key)), out_shardings=self.key.sharding)
+        return jax.jit(lambda *inputs: host_state.first_row(init(*inputs)), out_shardings=self.key.sharding)
 
     def _checked(self, initial: RunState) -> RunState:
         STATE.check("initial", initial)
@@ -311,21 +314,31 @@ def trace(asked: Settings) -> Simulation:
     def traced() -> Traced:
         return trace_programs(asked, *(built or build()), federation, test, key)
 
+    shared = shared or Shared(traced().outline)
     return Simulation(
         federation=federation,
         test=test,
         key=key,
+        given=_given(asked, shared, mesh),
         cohort_size=asked.cohort_size,
         num_rounds=asked.num_rounds,
         eval_every=asked.eval_every,
         rounds_per_compile=asked.rounds_per_compile or asked.eval_every,
         mesh=mesh,
         traced=traced,
-        shared=Shared(traced().outline) if shared is None else shared,
+        shared=shared,
         name=name,
         time_clients=asked.time_clients,
         stop_on_divergence=asked.stop_on_divergence,
     )
+
+
+def _given(asked: Settings, shared: Shared, mesh: Mesh | None) -> Start | None:
+    """What the run starts from, on the host; None to draw it."""
+    given = initial_params.given(asked.initial_params, shared.outline.shapes)
+    if mesh is not None and mesh.is_multi_process:
+        processes.check_same("initial_params", given)
+    return given
 
 
 def _name(asked: Settings, mesh: Mesh | None, federation: Federation) -> tuple[Hashable, ...] | None:
@@ -371,6 +384,8 @@ def simulate(
       ...             step_size=0.01)
     """
     check_options(Watching(callbacks=callbacks, initial=initial, progress=progress))
+    if initial is not None and settings.get("initial_params") is not None:
+        raise ValueError("initial_params: is for a fresh start; must not be given with initial, which has parameters")
     simulation = prepare(algorithm, **settings)
     start = 0 if initial is None else int(initial.round)
     progress = progress if processes.is_first() else False

@@ -1,9 +1,11 @@
 """The objects that a run is made of: what each of them may be."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
@@ -46,7 +48,7 @@ STATE = Kind(
     RunState,
     "the state of a run, such as result.state",
     libraries={"fedjax_drag.simulation.result.Result": "give its state, result.state"},
-    otherwise="parameters go into one, fd.simulation.prepare(...).initial_state()._replace(params=params)",
+    otherwise="parameters to start from are the argument initial_params",
 )
 
 
@@ -54,6 +56,16 @@ def as_algorithm(name: str, value: Any) -> Algorithm:
     """An algorithm as it is, and the one that an aggregation rule stands for; anything else is refused."""
     METHOD.check(name, value)
     return from_aggregator(value) if isinstance(value, Aggregator) else value
+
+
+def check_initial_params(name: str, value: Any) -> None:
+    """Refuses what is neither the path of a file nor a pytree of arrays; which ones it must have, the model decides."""
+    if isinstance(value, str | os.PathLike):
+        return
+    leaves = jax.tree.leaves(value)
+    if not leaves or not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
+        allowed = "a pytree of arrays like the model's parameters, such as result.params, or the path of a file"
+        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
 
 
 def check_callbacks(name: str, value: Any) -> None:

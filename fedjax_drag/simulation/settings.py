@@ -44,6 +44,7 @@ from fedjax_drag.simulation.parts import (
     check_augmentation,
     check_callbacks,
     check_data,
+    check_initial_params,
     check_loss,
     check_model_form,
     check_schedule,
@@ -127,6 +128,9 @@ class LocalWork:
         does not divide n. Clients that are done wait for those that run at the same time; under ``"map"`` one
         client runs at a time and nobody waits. The server goes over its root data as often. A pair of integers
         ``(low, high)`` is drawn from as that of ``local_steps`` is.
+      local_optimizer_state: what a local pass begins with where there is a ``local_optimizer``: ``"reset"`` (default),
+        its state afresh; or ``"keep"``: each client goes on with the state at the end of its last pass, such as its
+        momentum, which is kept as ``client_state`` says. The server's root pass begins afresh in any case.
       model_state: what becomes of statistics that a model keeps beside its parameters, such as BatchNorm's running
         means (:mod:`~fedjax_drag.simulation.model.statistics`): every client starts from the server's, which are
         then the ``"average"`` of the clients', the average ``"weighted"`` by numbers of examples, or their
@@ -137,6 +141,7 @@ class LocalWork:
     batch_size: int | str = option(check_batch_size)
     local_steps: int | tuple[int, int] | None = option(optional(count_or_pair), default=None)
     local_epochs: float | tuple[int, int] | None = option(optional(positive_number_or_pair), default=None)
+    local_optimizer_state: str = option(one_of("reset", "keep"), default="reset")
     model_state: str = option(one_of(*MODEL_STATES), default="auto")
 
 
@@ -226,8 +231,9 @@ class Execution:
         ``"bfloat16"``, faster where the hardware has it, slower elsewhere. Parameters, what clients send, aggregation
         and the loss of the logits are float32 in any case.
       rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
-      client_state: where the rows lie that a method keeps for every client, such as SCAFFOLD's control variates:
-        ``"device"``, or ``"host"``, from where only the cohort's rows travel, with the same results bit for bit.
+      client_state: where the rows lie that are kept for every client, such as SCAFFOLD's control variates or a kept
+        momentum: ``"device"``, or ``"host"``, from where only the cohort's rows travel, with the same results bit for
+        bit.
         :attr:`Simulation.client_state_bytes` says what they need.
     """
 
@@ -284,12 +290,12 @@ class Parts:
         A number may be traced.
       seed: of everything random; default 0.
       local_optimizer: an optax transformation through which the directions of the client rule go before the step
-        ``w -= step_size * transformed``; default none. It starts afresh in every local pass and leaves
-        the learning rate to ``step_size``: ``optax.trace(0.9)`` for momentum,
-        ``optax.chain(optax.add_decayed_weights(1e-4), optax.trace(0.9))`` for SGD as elsewhere with both, but not
-        ``optax.sgd(0.1, 0.9)``, which would climb. The server's root pass uses it too. Methods that take every
-        step to be ``step_size`` times the client rule's own direction are then approximate: SCAFFOLD and FedDC, which
-        divide deltas by the sum of the step sizes, STEM, TACO and FedNova.
+        ``w -= step_size * transformed``; default none. It starts afresh in every local pass, unless
+        ``local_optimizer_state="keep"``, and leaves the learning rate to ``step_size``: ``optax.trace(0.9)`` for
+        momentum, ``optax.chain(optax.add_decayed_weights(1e-4), optax.trace(0.9))`` for SGD as elsewhere with both, but
+        not ``optax.sgd(0.1, 0.9)``, which would climb. The server's root pass uses it too. Methods that take every
+        step to be ``step_size`` times the client rule's own direction are then approximate: SCAFFOLD, FedDC, FedDyn,
+        AdaBest, STEM, TACO and FedNova, each of which says what it takes a step to be.
       trainable: which parameters are trained: a pattern of parameter paths such as ``"head"`` or ``"*/lora_*"``, a list
         of them, or a function of a path; default all. The others stay as they start, on the server alone: rules,
         messages and byte counts have the trained ones only.
@@ -300,6 +306,12 @@ class Parts:
       attack: what malicious clients do; default None.
       root_client: what the server runs on its root data, for rules that need it; default
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
+      initial_params: parameters from which the run starts: a pytree of arrays like the model's own, or variables with
+        its statistics, ``{"params": ..., "batch_stats": ...}``; or the path of a safetensors file with such names
+        joined by ``/`` or ``.`` (``pip install 'fedjax-drag[safetensors]'``), of a results folder, whose newest
+        checkpoint is taken, or of one of its checkpoints. The parameters that are not ``trainable`` must be there too.
+        They are an input of the compiled program: runs from other parameters compile nothing anew. Default: drawn by
+        ``seed``.
     """
 
     algorithm: Algorithm | Aggregator = option(METHOD.check, kw_only=False)
@@ -315,6 +327,7 @@ class Parts:
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
     attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
     root_client: ClientRule | None = option(optional(kinds.CLIENT_RULE.check), default=None)
+    initial_params: Any = option(optional(check_initial_params), default=None)
 
 
 @documented
@@ -365,6 +378,8 @@ class Settings(Arguments):
         check_pass(self.local_steps, self.local_epochs)
         check_deadline(self.local_steps, self.deadline, self.late)
         _ = self.availability_trace
+        if self.local_optimizer_state == "keep" and self.local_optimizer is None:
+            raise ValueError("local_optimizer_state='keep': needs a local_optimizer, such as optax.trace(0.9)")
         if callable(self.step_size):
             check_schedule(self.step_size, self.num_rounds)
         assert self.data.counts is not None

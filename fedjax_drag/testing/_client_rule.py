@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag.testing._local import batches, cohort_pass, local_pass
+from fedjax_drag.attacks._forgery import unlike
+from fedjax_drag.testing._local import STEPS, batches, cohort_pass, local_pass, step
 from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 
@@ -42,7 +43,8 @@ def check_client_rule(rule: ClientRule, *, params: Params = None, shared: Any = 
 
     Clients with quadratic losses take a few local steps. The rule's formula is not checked, but that ``direction``
     returns a pair ``(direction, carry)`` in the structures, shapes and dtypes of the parameters and of the carry that
-    ``begin`` made, that it is pure, works under ``jit``, ``scan`` and ``vmap``, and sends finite messages.
+    ``begin`` made, that it is pure, works under ``jit``, ``scan`` and ``vmap``, and sends finite messages; of one that
+    keeps its carry from round to round, that the carry begins with the parameters alone and stays finite.
 
     Args:
       rule: the rule to check.
@@ -98,4 +100,24 @@ def _ignores_padding(bench: _Bench) -> None:
     chex.assert_trees_all_close(padded, short, rtol=RTOL, atol=ATOL)
 
 
-_PROMISES = (_keeps_shapes, _scans, _repeats, _is_finite, _runs_for_many_clients, _ignores_padding)
+def _goes_on(bench: _Bench) -> None:
+    """A kept carry begins with the initial parameters alone and stays finite from pass to pass."""
+    if not bench.rule.keeps_carry:
+        return
+    start = bench.downlink.start
+    first = bench.rule.begin(Downlink(start))
+    difference = unlike(first, bench.rule.begin(bench.downlink))
+    assert not difference, f"begin returns a carry {difference}, like that of a whole downlink"
+
+    @jax.jit
+    def after(carry: Any) -> Any:
+        w, data = start, bench.data(0)
+        for index in range(STEPS):
+            w, carry = step(bench.rule, w, carry, bench.downlink, jax.tree.map(lambda x, i=index: x[i], data))
+        return carry
+
+    for path, leaf in jax.tree.leaves_with_path(after(after(first))):
+        assert np.isfinite(leaf).all(), f"carry{jax.tree_util.keystr(path)} is not"
+
+
+_PROMISES = (_keeps_shapes, _scans, _repeats, _is_finite, _runs_for_many_clients, _ignores_padding, _goes_on)

@@ -153,6 +153,7 @@ def settings(
         loss=part(config, "loss"),
         augmentation=part(config, "augmentation"),
         root_client=part(config, "root_client"),
+        initial_params=config.initial_params,
         **plain,
     )
 

@@ -93,7 +93,7 @@ def adagrad(
 
 
 def local_sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> optax.GradientTransformation:
-    """Momentum and weight decay of the local steps, which start afresh in every round.
+    """Momentum and weight decay of the local steps; momentum starts afresh in every round unless its state is kept.
 
     ::
 

@@ -48,6 +48,7 @@ CLIENTS: Builders = {
     "sgd": clients.sgd,
     "fedprox": clients.fedprox,
     "fedsam": clients.fedsam,
+    "momentum_sgd": clients.momentum_sgd,
     "robust_sgd": clients.robust_sgd,
 }
 ALGORITHMS: Builders = {

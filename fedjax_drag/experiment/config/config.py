@@ -74,6 +74,8 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
       trainable: which parameters are trained, patterns of their paths such as ``head`` or ``*/lora_*``; None for all.
       loss: what the clients minimise.
       augmentation: how training inputs are changed at random, or None.
+      initial_params: a safetensors file, a results folder or one of its checkpoints, from whose parameters the run
+        starts; None to draw them.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       keep_checkpoints: how many of the newest checkpoints are kept.
       keep_best: whether the checkpoint with the highest test accuracy is kept as well.
@@ -99,6 +101,7 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
     trainable: Any = option(optional(check_patterns), None)
     loss: Component = component("cross_entropy")
     augmentation: Component | None = None
+    initial_params: str | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
     mesh: str | None = with_default(Execution, "mesh", None)
     keep_checkpoints: int = option(count, 2)

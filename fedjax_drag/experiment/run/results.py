@@ -27,6 +27,7 @@ from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
+from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.version import __version__
 
@@ -123,18 +124,30 @@ def check_same(folder: Path, config: Config) -> None:
             raise ValueError(
                 f"{key}={new!r}: the run to resume in {str(folder)!r} has {key}={old!r}; must be that{hint}"
             )
-    _warn_of_changed_code(folder, config)
+    _warn_of_changed_files(folder, config)
 
 
-def _warn_of_changed_code(folder: Path, config: Config) -> None:
-    """Warns if a file of code that a configuration refers to is not what it was when the run began."""
+def _warn_of_changed_files(folder: Path, config: Config) -> None:
+    """Warns if a file that a configuration refers to is not what it was when the run began."""
     try:
-        then = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))["code"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # without such code, or damaged
+        then = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # missing, or damaged
         return
-    for path, checksum in checksums(references(config.to_mapping())).items():
-        if isinstance(then, dict) and then.get(path, checksum) != checksum:
-            warnings.warn(f"{path} has changed since the run in {str(folder)!r} began", stacklevel=2)
+    for kind, files in _files(config).items():
+        before = then.get(kind) if isinstance(then, dict) else None
+        for path, checksum in files.items():
+            if isinstance(before, dict) and before.get(path, checksum) != checksum:
+                warnings.warn(f"{path} has changed since the run in {str(folder)!r} began", stacklevel=2)
+
+
+def _files(config: Config) -> dict[str, dict[str, str]]:
+    """SHA-256 by path of the files that a configuration refers to: code, and initial parameters."""
+    start = () if config.initial_params is None else (initial_params.located(config.initial_params),)
+    files = {
+        "code": checksums(references(config.to_mapping())),
+        initial_params.NAME: {str(path): initial_params.digest(path) for path in start},
+    }
+    return {kind: found for kind, found in files.items() if found}
 
 
 def clear(folder: Path) -> None:
@@ -168,8 +181,7 @@ def begin(folder: Path, config: Config, walk: Walk | None = None) -> None:
     """Makes the folder with its ``config.yaml`` and ``environment.json``, with ``walk`` in the latter."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG, written(config.to_mapping()))
-    code = checksums(references(config.to_mapping()))
-    stored = environment(config.seed) | ({"code": code} if code else {}) | (walk._asdict() if walk else {})
+    stored = environment(config.seed) | _files(config) | (walk._asdict() if walk else {})
     write_json(folder / ENVIRONMENT, stored)
 
 

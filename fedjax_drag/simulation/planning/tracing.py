@@ -83,14 +83,14 @@ class Shared:
       outline: of the run.
       compiled: its programs; None until the first of the runs has started.
       needed: bytes that its programs ``advance`` and ``evaluate`` need on each device.
-      init: ``(key) -> state``, compiled when it is first needed.
+      inits: ``(key, given) -> state``, by whether parameters are given; each compiled when it is first needed.
       seconds_per_step: of a client's local step, where one of the runs has measured it.
     """
 
     outline: Outline
     compiled: Lowered | None = None
     needed: tuple[int, ...] = ()
-    init: Any = None
+    inits: dict[bool, Any] = dataclasses.field(default_factory=dict)
     seconds_per_step: float | None = None
 
 

@@ -9,11 +9,21 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from fedjax_drag import tree
+from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
+from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.work import FULL, ClientInput, LocalResult, LocalTraining, RoundInput, Work
+from fedjax_drag.simulation.program.work import (
+    FULL,
+    NOTHING_KEPT,
+    ClientInput,
+    ClientRows,
+    LocalResult,
+    LocalTraining,
+    RoundInput,
+    Work,
+)
 from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
 
 ClientPass = Callable[[ClientRule, RoundInput, ClientInput], LocalResult]
@@ -36,16 +46,18 @@ class Drawn(NamedTuple):
     augmentation_key: PRNGKeyArray | None
 
 
-class ModelInput(NamedTuple):
-    """What a model receives in a local pass beside parameters and examples.
+class PassInput(NamedTuple):
+    """What a local pass is given beside the server's message and the examples.
 
     Attributes:
-      statistics: at the start.
-      rngs: keys ``[U]`` by stream, one for each step.
+      statistics: of the model, at the start.
+      rngs: keys ``[U]`` by stream of the model, one for each step.
+      kept: from which the carry of the client and the state of the optimizer go on; what it lacks begins afresh.
     """
 
     statistics: Statistics = NO_STATISTICS
     rngs: Streams = NO_STREAMS
+    kept: ClientRows = NOTHING_KEPT
 
 
 class Position(NamedTuple):
@@ -88,12 +100,29 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
             fetch=functools.partial(_fetch, work, attack, shared, own),
             drawn=Drawn(places, keys),
             step_size=training.step_size(shared.round) if callable(training.step_size) else training.step_size,
-            model=ModelInput(shared.model.statistics, rngs),
+            given=PassInput(shared.model.statistics, rngs, own.kept),
             real=real,
             optimizer=training.optimizer,
         )
 
     return client_pass
+
+
+def first_rows(client: ClientRule, training: LocalTraining, params: Params, num_clients: int) -> ClientRows:
+    """What every client has kept before the first round: where a local pass would begin afresh.
+
+    Args:
+      client: what the clients compute.
+      training: says whether the state of its optimizer is kept.
+      params: the initial parameters.
+      num_clients: M.
+    """
+    rows = NOTHING_KEPT
+    if client.keeps_carry:
+        rows = rows._replace(carry=per_client.repeat(client.begin(Downlink(params)), num_clients))
+    if training.keeps_optimizer and training.optimizer is not None:
+        rows = rows._replace(optimizer=per_client.repeat(training.optimizer.init(params), num_clients))
+    return rows
 
 
 def draw_batches(
@@ -152,7 +181,7 @@ def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInp
     return tree.where(own.malicious, attack.poison(key, batch, **about), batch)
 
 
-_PLAIN = ModelInput()
+_PLAIN = PassInput()
 
 
 def local_pass(
@@ -163,7 +192,7 @@ def local_pass(
     drawn: Any,
     step_size: Any,
     *,
-    model: ModelInput = _PLAIN,
+    given: PassInput = _PLAIN,
     real: Bool[Array, "steps batch"] | None = None,
     optimizer: optax.GradientTransformation | None = None,
 ) -> LocalResult:
@@ -176,9 +205,9 @@ def local_pass(
       fetch: from a mini-batch as it was drawn to the examples of this client.
       drawn: the mini-batches of the pass, such as :class:`Drawn`; a pytree with a leading axis ``[U]``.
       step_size: eta > 0.
-      model: what the model receives; default for one without statistics and random streams.
+      given: see :class:`PassInput`; default for a model without statistics and random streams, and nothing kept.
       real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
-      optimizer: turns a direction into the one that is followed; its state starts anew. Default the direction itself.
+      optimizer: turns a direction into the one that is followed. Default the direction itself.
     """
 
     def step(position: Position, one: tuple[Any, Streams], counts: jax.Array | None) -> tuple[Position, jax.Array]:
@@ -207,9 +236,7 @@ def local_pass(
         position, loss = step(position, *jax.tree.map(lambda x: x[index], (each, real)))
         return position, total + loss.astype(total.dtype)
 
-    trail = () if optimizer is None else optimizer.init(downlink.start)
-    start = Position(downlink.start, model.statistics, client.begin(downlink), trail)
-    each = (drawn, model.rngs)
+    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs)
     if real is None:
         end, losses = jax.lax.scan(lambda position, one: step(position, one, None), start, each)
         num_steps, loss = jax.tree.leaves(drawn)[0].shape[0], losses.mean()
@@ -219,7 +246,32 @@ def local_pass(
         loss = total / num_steps
     aux = client.report(downlink, end.params, end.carry, num_steps * jnp.asarray(step_size))
     uplink = Uplink(tree.subtract(end.params, downlink.start), aux)
-    return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32), end.statistics)
+    return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32), end.statistics, _kept_after(given.kept, end))
+
+
+def _start(
+    client: ClientRule, downlink: Downlink, optimizer: optax.GradientTransformation | None, given: PassInput
+) -> Position:
+    """Where a local pass starts."""
+    kept = given.kept
+    if per_client.is_per_client(kept.carry):
+        carry = kept.carry.rows
+    else:
+        carry = client.begin(downlink)
+    if per_client.is_per_client(kept.optimizer):
+        trail = kept.optimizer.rows
+    else:
+        trail = () if optimizer is None else optimizer.init(downlink.start)
+    return Position(downlink.start, given.statistics, carry, trail)
+
+
+def _kept_after(kept: ClientRows, end: Position) -> ClientRows:
+    """What a client keeps at the end of a local pass, in the form of ``kept``."""
+
+    def after(before: Any, row: Any) -> Any:
+        return PerClient(row, gathered=True) if per_client.is_per_client(before) else ()
+
+    return ClientRows(after(kept.carry, end.carry), after(kept.optimizer, end.optimizer))
 
 
 def stateless(loss_fn: Callable[[Params, Batch], jax.Array]) -> LossFn:

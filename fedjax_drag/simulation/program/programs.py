@@ -13,12 +13,13 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.model.start import Start, started
 from fedjax_drag.simulation.model.statistics import num_bytes
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import ClientPass, batch_length, make_client_pass
+from fedjax_drag.simulation.program.local import ClientPass, batch_length, first_rows, make_client_pass
 from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, Uplink
@@ -85,7 +86,7 @@ class Programs(NamedTuple):
     """The run as pure functions.
 
     Attributes:
-      init: ``(key) -> state``.
+      init: ``(key, given) -> state``: from the start ``given``, or from what ``key`` draws if that is None.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
       evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
@@ -93,7 +94,7 @@ class Programs(NamedTuple):
       totals: those of no rounds, from which ``advance`` starts.
     """
 
-    init: Callable[[PRNGKeyArray], RunState]
+    init: Callable[..., RunState]
     advance: Callable[..., tuple[RunState, Metrics, Totals]]
     evaluate: Callable[[RunState, Batch], dict[str, jax.Array]]
     client: Callable[[Federation, PRNGKeyArray, RunState], LocalResult]
@@ -110,11 +111,12 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
       diagnostics: whether to report per-client metrics; what is not reported is not computed.
     """
 
-    def init(key: PRNGKeyArray) -> RunState:
-        params, model = work.model.init(sampling.stream(key, "init"))
+    def init(key: PRNGKeyArray, given: Start | None = None) -> RunState:
+        params, model = started(work.model, sampling.stream(key, "init"), given)
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
-        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update, model)
+        clients = first_rows(algorithm.client, work.training, params, work.num_clients)
+        return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update, model, clients)
 
     training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None, deadline=None)
     timed_pass = make_client_pass(None, dataclasses.replace(work, training=training))

@@ -71,7 +71,8 @@ def open_round(
     downlink = algorithm.broadcast(state.params, own_state, ids)
     reachable, examples = _reachable(work, federation, federation.rows[ids])
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
-    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, who.num_steps)
+    kept = per_client.gather(state.clients, ids)
+    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
     extras = {
         "client_ids": ids,
         "round": state.round,
@@ -105,7 +106,8 @@ def close_round(
         metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, cohort.present)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
     model = before.model._replace(statistics=_statistics(attack, work, before, cohort, outcome))
-    state = RunState(outcome.params, after, before.round + 1, last_update, model)
+    clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
+    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients)
     return placed((state, metrics), work.execution.mesh)
 
 

@@ -34,6 +34,7 @@ class LocalTraining:
       local_epochs: passes over the client's own data, the most where clients differ; None where ``local_steps`` is
         given.
       optimizer: transforms the directions of a local pass; None for none.
+      keeps_optimizer: whether each client's state of ``optimizer`` is kept from round to round.
       augmentation: changes training inputs at random; None for none.
       fewest: local steps, or epochs, from which on each client's number is drawn; None where all have the same.
       drawn_once: whether a client keeps its number for the whole run.
@@ -46,6 +47,7 @@ class LocalTraining:
     local_steps: int | None = None
     local_epochs: float | None = None
     optimizer: optax.GradientTransformation | None = None
+    keeps_optimizer: bool = False
     augmentation: Augmentation | None = None
     fewest: int | None = None
     drawn_once: bool = False
@@ -80,6 +82,7 @@ class Work:
       model: what is trained.
       training: one local pass.
       execution: the local passes of a cohort.
+      num_clients: M.
       cohort_size: S.
       root_client: what the server runs on its root data.
       reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
@@ -93,6 +96,7 @@ class Work:
     model: Model
     training: LocalTraining
     execution: CohortExecution
+    num_clients: int
     cohort_size: int
     root_client: ClientRule
     reject_nonfinite: bool = True
@@ -107,6 +111,24 @@ class Work:
         return {"reject_nonfinite": self.reject_nonfinite, **told}
 
 
+class ClientRows(NamedTuple):
+    """What the engine keeps for every client from round to round, beside the state of the method.
+
+    Each part is a :class:`~fedjax_drag.per_client.PerClient`, or ``()`` where the run does not keep it.
+
+    Attributes:
+      carry: of the client rule, if that keeps it (:attr:`~fedjax_drag.types.ClientRule.keeps_carry`).
+      optimizer: state of the local optimizer.
+    """
+
+    carry: Any = ()
+    optimizer: Any = ()
+
+
+NOTHING_KEPT = ClientRows()
+"""Of a run that keeps nothing, and of a local pass that begins afresh."""
+
+
 class RunState(NamedTuple):
     """All that a run carries from round to round.
 
@@ -116,6 +138,7 @@ class RunState(NamedTuple):
       round: rounds done, int32 scalar.
       last_update: the last round's change of ``params``; ``()`` unless the attack needs it.
       model: the model's frozen parameters and its statistics on the server.
+      clients: what the engine keeps for every client.
     """
 
     params: Params
@@ -123,6 +146,7 @@ class RunState(NamedTuple):
     round: jax.Array
     last_update: Any = ()
     model: ModelState = ModelState()
+    clients: ClientRows = NOTHING_KEPT
 
 
 class RoundInput(NamedTuple):
@@ -153,6 +177,7 @@ class ClientInput(NamedTuple):
       num_examples: how many of them are the client's, int32 scalar.
       malicious: bool scalar.
       downlink: the client's own part of the server's message, ``Downlink.own``.
+      kept: what the client has kept of earlier rounds; default nothing.
       num_steps: local steps until the pass ends, int32 scalar; None for all that are drawn.
     """
 
@@ -161,6 +186,7 @@ class ClientInput(NamedTuple):
     num_examples: Int[Array, "*clients"]
     malicious: Bool[Array, "*clients"]
     downlink: Any = ()
+    kept: ClientRows = NOTHING_KEPT
     num_steps: Int[Array, "*clients"] | None = None
 
 
@@ -172,12 +198,14 @@ class LocalResult(NamedTuple):
       loss: mean mini-batch loss over the pass (scalar).
       steps: local steps taken, int32 scalar.
       statistics: of the model after the pass.
+      kept: what the client keeps for later rounds, with the parts of :attr:`ClientInput.kept`.
     """
 
     uplink: Uplink
     loss: Float[Array, "*clients"]
     steps: Int[Array, "*clients"]
     statistics: Statistics = NO_STATISTICS
+    kept: ClientRows = NOTHING_KEPT
 
 
 class Cohort(NamedTuple):

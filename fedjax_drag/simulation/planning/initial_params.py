@@ -1,0 +1,94 @@
+"""Where the parameters come from that a run is given: a pytree, a safetensors file or a checkpoint."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from fedjax_drag import checks
+from fedjax_drag.simulation.devices.processes import checksum
+from fedjax_drag.simulation.model.start import Start, fitted, named
+from fedjax_drag.simulation.program.work import RunState
+
+NAME = "initial_params"
+
+CHECKPOINTS, STATE, CHECKSUM = "checkpoints", "default", "checksum"
+"""Of a results folder its checkpoints; of a checkpoint the folder of its state, and the name of the checksum there."""
+
+_OF_MODEL = ("params.", "model.frozen.", "model.statistics.")
+"""Beginnings of the names of what a checkpoint holds of the model."""
+
+
+def given(value: Any, like: RunState) -> Start | None:
+    """What a run starts from, as arrays on the host; None to draw it.
+
+    Args:
+      value: of the option ``initial_params``.
+      like: shapes of the run's state.
+
+    Raises:
+      ValueError: one line that names the file that cannot be read, or the first leaf that differs from the model's.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike):
+        return fitted(NAME, named(value), like.params, like.model)
+    path, where = located(value), f"{NAME}={str(value)!r}"
+    found = _of_checkpoint(where, path) if path.is_dir() else _of_safetensors(where, path)
+    return fitted(where, named(found), like.params, like.model)
+
+
+def located(path: str | os.PathLike[str]) -> Path:
+    """The file, or the folder of the checkpoint, that ``path`` stands for: of a results folder the newest checkpoint.
+
+    Raises:
+      ValueError: there is no such file, or a folder without a checkpoint.
+    """
+    place, where = Path(path), f"{NAME}={str(path)!r}"
+    if place.is_file() or (place / STATE).is_dir():
+        return place
+    if not place.is_dir():
+        raise ValueError(f"{where}: no such file or folder in {str(Path.cwd())!r}")
+    names = [inner.parent.name for inner in place.glob(f"{CHECKPOINTS}/*/{STATE}")]
+    rounds = [int(name) for name in names if name.isdecimal()]
+    if not rounds:
+        raise ValueError(f"{where}: a folder without a checkpoint; must be a results folder or one of its checkpoints")
+    return place / CHECKPOINTS / str(max(rounds))
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of all files in a folder."""
+    if path.is_file():
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    files = sorted(inner for inner in path.rglob("*") if inner.is_file())
+    lines = [f"{digest(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _of_safetensors(where: str, path: Path) -> dict[str, Any]:
+    """The arrays of a safetensors file by name."""
+    try:
+        from safetensors.numpy import load_file
+    except ImportError:
+        raise ValueError(f"{where}: needs safetensors; pip install 'fedjax-drag[safetensors]'") from None
+    try:
+        return load_file(path)
+    except Exception as error:  # the package has exceptions of its own
+        allowed = "must be a safetensors file, a results folder or one of its checkpoints"
+        raise ValueError(f"{where}: {allowed} ({checks.first_line(error)})") from error
+
+
+def _of_checkpoint(where: str, path: Path) -> dict[str, Any]:
+    """The parameters and statistics of a checkpoint by name."""
+    import orbax.checkpoint as ocp  # imported here: slow, and few runs need it
+
+    try:
+        with ocp.StandardCheckpointer() as reader:
+            stored = dict(reader.restore((path / STATE).absolute()))
+    except Exception as error:  # Orbax and TensorStore raise many kinds
+        raise ValueError(f"{where}: checkpoint {path.name} cannot be read: {checks.first_line(error)}") from error
+    if CHECKSUM in stored and int(stored.pop(CHECKSUM)) != checksum(stored):
+        raise ValueError(f"{where}: checkpoint {path.name} is damaged: does not match its checksum")
+    beginnings = [(name, beginning) for name in stored for beginning in _OF_MODEL if name.startswith(beginning)]
+    return {name.removeprefix(beginning): stored[name] for name, beginning in beginnings}

@@ -1,0 +1,140 @@
+"""What the engine keeps for every client: the same bits wherever it lies, however the run is cut."""
+
+import contextlib
+import dataclasses
+
+import chex
+import jax
+import numpy as np
+import optax
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, _flatten
+from fedjax_drag.simulation import prepare, trace
+from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation.program.work import NOTHING_KEPT, ClientRows
+from fedjax_drag.simulation.settings import Settings
+
+NUM_CLIENTS, PARAMETERS = 12, 650
+
+
+def method(beta=0.9, rule=None):
+    return fd.algorithms.from_aggregator(rule or fd.aggregators.median(), client=fd.clients.momentum_sgd(beta))
+
+
+def on_host(result):
+    return jax.tree.map(np.asarray, (result.params, result.state.clients))
+
+
+@pytest.fixture(scope="module")
+def kept(settings):
+    """Settings of a run that keeps the client rule's carry and the optimizer's state."""
+
+    def make(**changes):
+        base = {"num_rounds": 4, "eval_every": 2, "cohort_size": 4, "local_steps": 2, "clients_axis": "map"}
+        optimizer = {"local_optimizer": optax.scale_by_adam(), "local_optimizer_state": "keep"}
+        return settings(**base | optimizer | changes)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(kept):
+    return fd.simulate(method(), **kept())
+
+
+def test_the_rows_of_those_who_took_part_change_and_no_others(kept):
+    simulation = prepare(method(rule=fd.aggregators.fedavg()), **kept(num_rounds=2))
+    result = simulation.run()
+    rows = result.state.clients
+    turns = np.asarray(rows.optimizer.rows.count)
+    assert turns.sum() == 2 * 4 * 2, "a step of the optimizer for each local step of each client in each round"
+    for node in (rows.carry.rows, rows.optimizer.rows.mu):
+        for leaf in jax.tree.leaves(node):
+            np.testing.assert_array_equal(leaf.reshape(NUM_CLIENTS, -1).any(1), turns > 0)
+    assert set(result.history["client_ids"].ravel()) <= set(np.flatnonzero(turns))
+    assert 0 < (turns > 0).sum() < NUM_CLIENTS
+    assert simulation.client_state_bytes == 4 * NUM_CLIENTS * (3 * PARAMETERS + 1)
+
+
+@pytest.mark.thorough
+@pytest.mark.optimised
+def test_on_the_host_and_resumed_they_are_the_same_bits(kept, whole):
+    host = fd.simulate(method(), **kept(client_state="host"))
+    chex.assert_trees_all_equal(on_host(host), on_host(whole), strict=True)
+    half = fd.simulate(method(), **kept(num_rounds=2))
+    again = fd.simulate(method(), initial=half.state, **kept())
+    chex.assert_trees_all_equal(on_host(again), on_host(whole), strict=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.optimised
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mesh": "cores"},
+        {"mesh": "cores", "client_state": "host", "shard_data": True},
+        {"rounds_per_compile": 1},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+def test_however_it_is_computed_they_are_the_same_bits(kept, whole, changes):
+    chex.assert_trees_all_equal(on_host(fd.simulate(method(), **kept(**changes))), on_host(whole), strict=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.optimised
+def test_from_a_checkpoint_they_go_on(kept, whole, tmp_path):
+    half = fd.simulate(method(), **kept(num_rounds=2))
+    simulation = prepare(method(), **kept())
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(2, half.state, 0.5)
+        restored = checkpoints.restore(2, simulation.shapes).state
+    chex.assert_trees_all_equal(on_host(simulation.run(initial=restored)), on_host(whole), strict=True)
+
+
+@pytest.mark.thorough
+def test_a_stream_of_two_passes_keeps_what_a_stack_keeps(kept):
+    """In its first round DRAG goes over the cohort twice, from the same rows."""
+    drag = fd.aggregators.drag(c=0.25, alpha=0.25)
+    stack, stream = (fd.simulate(method(rule=drag), **kept(aggregation=a)) for a in ("stack", "stream"))
+    chex.assert_trees_all_close(on_host(stream), on_host(stack), rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(stream.state.clients.optimizer.rows.count, stack.state.clients.optimizer.rows.count)
+
+
+@pytest.mark.thorough
+def test_cells_of_a_sweep_keep_rows_of_their_own(kept):
+    made = [Settings(algorithm=method(beta), **kept(seed=seed)) for beta, seed in ((0.5, 0), (0.9, 1))]
+    numbers = [{"beta": 0.5}, {"beta": 0.9}]
+    rebuild = lambda own: dataclasses.replace(made[0], algorithm=method(own["beta"]))
+    for one, cell in zip(made, prepare_batch(made, numbers, rebuild).run([0, 1]), strict=True):
+        chex.assert_trees_all_close(on_host(cell), on_host(trace(one).run()), rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_that_keeps_nothing_has_the_state_that_it_had(settings, fedavg):
+    """So that checkpoints of older versions are read."""
+    simulation = prepare(fedavg, **settings(local_optimizer=optax.trace(0.9)))
+    assert simulation.shapes.clients == NOTHING_KEPT == ClientRows((), ())
+    assert simulation.client_state_bytes == 0
+    names = jax.eval_shape(_flatten, simulation.shapes)
+    assert not [name for name in names if name.startswith("clients")]
+    assert "round" in names
+
+
+@pytest.mark.thorough
+def test_a_client_whose_row_is_not_finite_keeps_the_old_one(settings, digits):
+    """A client's only input is not finite: it is left out of the round, and its momentum stays at zero."""
+    train, test = (part._replace(x=np.float32(part.x)) for part in (digits.train, digits.test))
+    train.x[digits.rows[3][: digits.counts[3]]] = np.inf
+    data = dataclasses.replace(digits, train=train, test=test)
+    full = settings(data=data, cohort_size=NUM_CLIENTS, num_rounds=1, eval_every=1, local_steps=1)
+    result = fd.simulate(method(rule=fd.aggregators.fedavg()), **full)
+    rows = np.asarray(result.state.clients.carry.rows["Dense_0"]["kernel"])
+    np.testing.assert_array_equal(rows.reshape(NUM_CLIENTS, -1).any(1), np.arange(NUM_CLIENTS) != 3)
+    assert result.history["num_rejected"].tolist() == [1]
+
+
+def test_a_state_to_keep_needs_an_optimizer(settings, fedavg):
+    with pytest.raises(ValueError, match=r"^local_optimizer_state='keep': needs a local_optimizer, such as .*$"):
+        fd.simulate(fedavg, **settings(local_optimizer_state="keep"))
