@@ -159,8 +159,8 @@ A wrong argument is an error of one line that names the argument, shows what was
 before anything is compiled. In the table `run(...)` stands for
 `fd.simulate(rule, model=model, data=data, num_rounds=6, cohort_size=5, local_steps=3, batch_size=4, step_size=0.1)`
 with the changes in parentheses, and `rule` for `fd.aggregators.fedavg()`. `with_direction` makes a client rule and
-`with_apply` an aggregation rule of the function in parentheses; `Softmax`, `Normalised`, `Dropping` and `Layers` are models,
-the last one in Flax NNX.
+`with_apply` an aggregation rule of the function in parentheses; `Softmax`, `Normalised`, `Dropping` and `Layers` are
+models, the last one in Flax NNX.
 
 This page is written by `python tests/mistakes.py > docs/mistakes.md`."""
 

@@ -134,7 +134,8 @@ class LocalWork:
       model_state: what becomes of statistics that a model keeps beside its parameters, such as BatchNorm's running
         means (:mod:`~fedjax_drag.simulation.model.statistics`): every client starts from the server's, which are
         then the ``"average"`` of the clients', the average ``"weighted"`` by numbers of examples, or their
-        coordinatewise ``"median"``; or they are ``"frozen"``, and training normalises by them as evaluation does.
+        coordinatewise ``"median"``; or they are ``"frozen"``, and training normalises by them as evaluation does; or
+        they are ``"local"``: every client goes on with its own, and the average serves evaluation on the test set.
         Default ``"auto"``: the average, or the median under an attack that forges messages.
     """
 

@@ -7,6 +7,8 @@ server makes new ones of the clients':
 - ``"weighted"``: the same, weighted by numbers of examples;
 - ``"median"``: the coordinatewise median over them, which a minority of malicious clients cannot move beyond the values
   of benign ones;
+- ``"local"``: every client goes on with its own, as FedBN does with all of BatchNorm; the mean over those that took
+  part is the server's for evaluation on the test set, and no client receives it;
 - ``"frozen"``: no client changes them: BatchNorm normalises by the running statistics in training as in evaluation.
 
 The statistics of a client count if all of them are finite. Where an attack forges messages, malicious clients forge
@@ -25,7 +27,7 @@ from fedjax_drag import tree
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.types import Attack, Uplink
 
-MODEL_STATES = ("auto", "average", "weighted", "median", "frozen")
+MODEL_STATES = ("auto", "average", "weighted", "median", "frozen", "local")
 """What can become of the statistics; ``"auto"`` is the average, or the median under an attack that forges."""
 
 

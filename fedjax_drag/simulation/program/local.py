@@ -100,7 +100,7 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
             fetch=functools.partial(_fetch, work, attack, shared, own),
             drawn=Drawn(places, keys),
             step_size=training.step_size(shared.round) if callable(training.step_size) else training.step_size,
-            given=PassInput(shared.model.statistics, rngs, own.kept),
+            given=PassInput(own_statistics(own.kept, shared.model.statistics), rngs, own.kept),
             real=real,
             optimizer=training.optimizer,
         )
@@ -108,21 +108,28 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
     return client_pass
 
 
-def first_rows(client: ClientRule, training: LocalTraining, params: Params, num_clients: int) -> ClientRows:
+def first_rows(client: ClientRule, work: Work, params: Params, statistics: Statistics) -> ClientRows:
     """What every client has kept before the first round: where a local pass would begin afresh.
 
     Args:
       client: what the clients compute.
-      training: says whether the state of its optimizer is kept.
+      work: says whether the state of an optimizer is kept, and statistics are local.
       params: the initial parameters.
-      num_clients: M.
+      statistics: of the model at the start.
     """
-    rows = NOTHING_KEPT
+    rows, training, num_clients = NOTHING_KEPT, work.training, work.num_clients
     if client.keeps_carry:
         rows = rows._replace(carry=per_client.repeat(client.begin(Downlink(params)), num_clients))
     if training.keeps_optimizer and training.optimizer is not None:
         rows = rows._replace(optimizer=per_client.repeat(training.optimizer.init(params), num_clients))
+    if work.statistics == "local" and jax.tree.leaves(statistics):
+        rows = rows._replace(statistics=per_client.repeat(statistics, num_clients))
     return rows
+
+
+def own_statistics(kept: ClientRows, of_server: Statistics) -> Statistics:
+    """The statistics from which a client starts: its own where they are local, else the server's."""
+    return of_server if isinstance(kept.statistics, tuple) else kept.statistics.rows
 
 
 def draw_batches(
@@ -271,7 +278,8 @@ def _kept_after(kept: ClientRows, end: Position) -> ClientRows:
     def after(before: Any, row: Any) -> Any:
         return PerClient(row, gathered=True) if per_client.is_per_client(before) else ()
 
-    return ClientRows(after(kept.carry, end.carry), after(kept.optimizer, end.optimizer))
+    ends = ClientRows(end.carry, end.optimizer, end.statistics)
+    return ClientRows(*(after(*pair) for pair in zip(kept, ends, strict=True)))
 
 
 def stateless(loss_fn: Callable[[Params, Batch], jax.Array]) -> LossFn:

@@ -115,7 +115,7 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
         params, model = started(work.model, sampling.stream(key, "init"), given)
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
-        clients = first_rows(algorithm.client, work.training, params, work.num_clients)
+        clients = first_rows(algorithm.client, work, params, model.statistics)
         return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update, model, clients)
 
     training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None, deadline=None)
@@ -231,7 +231,7 @@ def cost_of(
         return downlink._replace(own=own), batch, programs.client(federation, key, state).uplink
 
     cost = client_cost(algorithm.client, *jax.eval_shape(messages, federation, key, state))
-    travels = 0 if work.statistics == "frozen" else num_bytes(state.model.statistics)
+    travels = 0 if work.statistics in ("frozen", "local") else num_bytes(state.model.statistics)
     return cost._replace(bytes_down=cost.bytes_down + travels, bytes_up=cost.bytes_up + travels)
 
 

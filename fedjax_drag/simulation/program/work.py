@@ -119,10 +119,12 @@ class ClientRows(NamedTuple):
     Attributes:
       carry: of the client rule, if that keeps it (:attr:`~fedjax_drag.types.ClientRule.keeps_carry`).
       optimizer: state of the local optimizer.
+      statistics: of the client's own model, where they are local.
     """
 
     carry: Any = ()
     optimizer: Any = ()
+    statistics: Any = ()
 
 
 NOTHING_KEPT = ClientRows()

@@ -82,6 +82,28 @@ def test_statistics_that_are_frozen_are_evaluation_mode(settings):
     assert dropped.history["train_loss"][-1] != frozen.history["train_loss"][-1]
 
 
+def test_local_statistics_stay_with_their_clients(settings):
+    """Parameters do not depend on running statistics; those of who has taken part average to the server's."""
+    rule = fd.aggregators.fedavg()
+    options = {"model": Net(), "model_state": "local", "num_rounds": 1, "eval_every": 1}
+    local = fd.simulate(rule, **settings(**options))
+    average = fd.simulate(rule, **settings(**options | {"model_state": "average"}))
+    jax.tree.map(np.testing.assert_array_equal, local.params, average.params)
+    jax.tree.map(np.testing.assert_array_equal, local.state.model, average.state.model)
+    cohort = local.history["client_ids"][0]
+    start = fd.simulation.prepare(rule, **settings(**options)).initial_state()
+    rows, before = local.state.clients.statistics.rows, start.clients.statistics.rows
+    absent = np.setdiff1d(np.arange(12), cohort)
+    for row, old, mean in zip(*map(jax.tree.leaves, (rows, before, local.state.model.statistics)), strict=True):
+        np.testing.assert_array_equal(row[absent], old[absent])
+        assert (row[cohort] != old[cohort]).any(1).all()
+        np.testing.assert_allclose(row[cohort].mean(0), mean, atol=1e-6)
+    again = fd.simulate(rule, **settings(**options | {"num_rounds": 2}), initial=local.state)
+    later = fd.simulate(rule, **settings(**options | {"num_rounds": 2, "client_state": "host"}))
+    for row, other in zip(*(jax.tree.leaves(run.state.clients.statistics.rows) for run in (again, later)), strict=True):
+        np.testing.assert_array_equal(row, other)
+
+
 def test_statistics_travel(settings):
     """32 numbers in each direction, unless they are frozen."""
     rule = fd.aggregators.fedavg()

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import fedjax_drag as fd
 from fedjax_drag.simulation.planning.content import read
@@ -48,8 +49,6 @@ def test_models_schedules_and_functions_of_libraries(build):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flax's own, where JAX is older
 def test_a_module_of_nnx():
-    from flax import nnx
-
     one, same, other = (read(nnx.bridge.to_linen(nnx.Linear, 3, width)) for width in (2, 2, 4))
     assert one is not None
     assert one == same != other
@@ -195,3 +194,19 @@ def test_a_jitted_function_is_compared_by_identity_too():
     one, other = jax.jit(lambda x: FACTOR * x), jax.jit(lambda x: FACTOR * x)
     assert read(one) is not None
     assert read(one) == read(one) != read(other)
+
+
+class Scaled(nnx.Module):
+    def __init__(self, scale, rngs):
+        self.dense, self.scale = nnx.Linear(4, 3, rngs=rngs), scale
+
+    def __call__(self, x):
+        return self.scale * self.dense(x)
+
+
+def test_modules_of_nnx_are_compared_by_graph_and_arrays():
+    made = [read(Scaled(*arguments)) for arguments in ((2.0, nnx.Rngs(0)), (2.0, nnx.Rngs(0)))]
+    assert made[0] is not None
+    assert made[0] == made[1]
+    assert made[0] not in (read(Scaled(3.0, nnx.Rngs(0))), read(Scaled(2.0, nnx.Rngs(1))))
+    assert read(Scaled) is not None
