@@ -53,11 +53,10 @@ def attack_metrics(
     if weight is None:
         return metrics
     size = jnp.where(valid, jnp.abs(weight), 0.0)
-    rejected, benign_clients = size == 0, ~malicious
-    if present is not None:
-        malicious, benign_clients = malicious & present, benign_clients & present
+    rejected = size == 0
+    there = lambda clients: clients if present is None else clients & present
     return metrics | {
         "malicious_weight": jnp.where(malicious, size, 0.0).sum() * tree.inverse(size.sum()),
-        "detection_tpr": (rejected & malicious).sum() / malicious.sum(),
-        "detection_fpr": (rejected & benign_clients).sum() / benign_clients.sum(),
+        "detection_tpr": (rejected & there(malicious)).sum() / there(malicious).sum(),
+        "detection_fpr": (rejected & there(~malicious)).sum() / there(~malicious).sum(),
     }

@@ -222,7 +222,7 @@ def assert_close(one, other, names):
         np.testing.assert_allclose(one.history[name], other.history[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "drag"])
 def test_every_way_to_compute_a_round_gives_the_same(settings, name):
     method = {"scaffold": fd.algorithms.scaffold(12), "drag": fd.aggregators.drag(c=0.3, alpha=0.3)}[name]
