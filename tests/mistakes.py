@@ -98,6 +98,7 @@ DATA = (
     Mistake("pair as data", "run(data=(x, y))", "data=", "fd.data.from_arrays"),
     Mistake("unsplit data", "run(data=digits)", "data='digits'", "fd.data.partition.dirichlet"),
     Mistake("unknown data set", 'fd.data.load("mnsit")', "'mnsit'", "did you mean 'mnist'?"),
+    Mistake("validation split too late", "fd.data.hold_out(data, 0.1)", "digits", "must come before the partition"),
     Mistake("one-hot labels", "fd.data.from_arrays(x, np.eye(10)[y], x, y)", "train_y", "must be integers"),
 )
 

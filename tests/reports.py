@@ -33,13 +33,14 @@ def write_run(folder, accuracies, summary=None, config=None, **columns):
     return folder
 
 
-def write_sweep(folder, axes, accuracies, base=None):
-    """A sweep whose cells, in order, have these curves; None for a cell that was not begun."""
+def write_sweep(folder, axes, accuracies, base=None, validation=None):
+    """A sweep whose cells, in order, have these curves, on test and validation; None for a cell that was not begun."""
     folder.mkdir()
     written = BASE | (base or {}) | {"name": "matrix", "axes": axes}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(written, sort_keys=False))
     grid = load_grid(written)
-    for point, curve in zip(grid.points, accuracies, strict=True):
+    for place, (point, curve) in enumerate(zip(grid.points, accuracies, strict=True)):
         if curve is not None:
-            write_run(folder / "cells" / point.folder, curve, {"interrupted": False}, {"name": point.label})
+            more = {} if validation is None else {"validation_accuracy": validation[place]}
+            write_run(folder / "cells" / point.folder, curve, {"interrupted": False}, {"name": point.label}, **more)
     return folder, grid

@@ -6,6 +6,7 @@ from fedjax_drag.data.loading import DATASETS, load
 from fedjax_drag.data.sets.builtin import synthetic
 from fedjax_drag.data.sets.shakespeare import load_shakespeare
 from fedjax_drag.data.skew import SkewReport
+from fedjax_drag.data.validation import hold_out
 
 __all__ = [
     "DATASETS",
@@ -13,6 +14,7 @@ __all__ = [
     "SkewReport",
     "augmentation",
     "from_arrays",
+    "hold_out",
     "load",
     "load_shakespeare",
     "partition",

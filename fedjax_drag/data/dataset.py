@@ -23,7 +23,7 @@ _SMALLEST_SIDE = 8
 
 @dataclass(frozen=True, eq=False)
 class FederatedDataset:
-    """Training and test examples, and which client owns which.
+    """Training, validation and test examples, and which client owns which of the first.
 
     M clients cost M rows of indices, not copies of data. Made by :func:`fedjax_drag.data.load` or
     :func:`from_arrays` without clients; a function of :mod:`fedjax_drag.data.partition` adds them.
@@ -44,6 +44,8 @@ class FederatedDataset:
         order, then zeros. None before partitioning.
       counts: ``[M]`` int32, at least 1: how many entries of each row are real. None before partitioning.
       partition: description of the split, for titles; empty before partitioning.
+      validation: the same as ``test`` for the examples by which rounds and settings are chosen, from
+        :func:`~fedjax_drag.data.hold_out`; None where that is done on the test examples.
     """
 
     name: str
@@ -58,13 +60,15 @@ class FederatedDataset:
     rows: np.ndarray | None = None
     counts: np.ndarray | None = None
     partition: str = ""
+    validation: Batch | None = None
 
     def __post_init__(self) -> None:
         checks.count("num_classes", self.num_classes, 1)
-        for part in ("train", "test"):
-            _check_examples(part, getattr(self, part), self.input_shape, self.num_classes)
-        if self.train.x.dtype != self.test.x.dtype:
-            raise ValueError(f"test: inputs of type {self.test.x.dtype} beside {self.train.x.dtype} of train")
+        for part in ("train", "test", *(() if self.validation is None else ("validation",))):
+            examples = getattr(self, part)
+            _check_examples(part, examples, self.input_shape, self.num_classes)
+            if examples.x.dtype != self.train.x.dtype:
+                raise ValueError(f"{part}: inputs of type {examples.x.dtype} beside {self.train.x.dtype} of train")
         _check_statistics(self.mean, self.std, self.input_shape)
         if self.users is not None:
             _check_users(self.users, self.user_names, len(self.train.y))
@@ -81,7 +85,8 @@ class FederatedDataset:
     def __repr__(self) -> str:
         examples = f"{len(self.train.y):,} + {len(self.test.y):,} examples {self.train.x.dtype}{list(self.input_shape)}"
         clients = f"{self.num_clients:,} clients by {self.partition}" if self.num_clients else "not split among clients"
-        return f"FederatedDataset({self.name}: {examples}, {self.num_classes} classes, {clients})"
+        held_out = "" if self.validation is None else f", {len(self.validation.y):,} for validation"
+        return f"FederatedDataset({self.name}: {examples}{held_out}, {self.num_classes} classes, {clients})"
 
     def _repr_html_(self) -> str:
         shown = notebook.table(self.name, self._figures())
@@ -96,6 +101,7 @@ class FederatedDataset:
         """What the data set holds, as it is shown."""
         figures: dict[str, Any] = {
             "training examples": f"{len(self.train.y):,}",
+            **({} if self.validation is None else {"validation examples": f"{len(self.validation.y):,}"}),
             "test examples": f"{len(self.test.y):,}",
             "inputs": f"{self.train.x.dtype}{list(self.input_shape)}",
             "classes": self.num_classes,

@@ -11,6 +11,7 @@ from fedjax_drag.data import preparing
 from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.formats import files
 from fedjax_drag.data.sets import adult, builtin, cifar, emnist, leaf, shakespeare, svhn, tfds
+from fedjax_drag.data.validation import hold_out
 
 Place = str | os.PathLike[str] | None
 
@@ -98,6 +99,8 @@ def load(
     data_dir: Place = None,
     source: Literal["auto", "files", "tfds"] = "auto",
     allow_download: bool = False,
+    validation_fraction: float | int | None = None,
+    validation_seed: int = 0,
 ) -> FederatedDataset:
     """Loads a data set, not yet split among clients.
 
@@ -115,6 +118,9 @@ def load(
         as array_record, for which the extra ``tfds`` must be installed, but no TensorFlow; or ``"auto"``, files, else
         TFDS.
       allow_download: whether TFDS may download missing files, with TensorFlow.
+      validation_fraction: share of the training examples, in (0, 1), or, as an integer, their number, that
+        :func:`~fedjax_drag.data.hold_out` moves into a validation split; default none.
+      validation_seed: of that draw, >= 0.
 
     Returns:
       The data set as NumPy arrays; no accelerator is touched.
@@ -126,6 +132,11 @@ def load(
     """
     checks.one_of("name", name, SOURCES)
     checks.one_of("source", source, ("auto", "files", "tfds"))
+    return hold_out(_loaded(name, data_dir, source, allow_download), validation_fraction, validation_seed)
+
+
+def _loaded(name: str, data_dir: Place, source: str, allow_download: bool) -> FederatedDataset:
+    """The data set from the first of its sources."""
     if source == "tfds":
         checks.one_of("name", name, tfds.DATASETS)
         return _from_tfds(name, data_dir, allow_download)

@@ -80,7 +80,7 @@ class LoweredBatch(NamedTuple):
     Attributes:
       init: ``(cells, given) -> states``, from the same start ``given``, or from what each cell draws.
       advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
-      evaluate: ``(cells, states, test) -> metrics``.
+      evaluate: ``(cells, states, held_out) -> metrics``.
     """
 
     init: Any
@@ -144,9 +144,13 @@ class CellPrograms:
         federation = cell.federation._replace(train=train)
         return self.of(cell).advance(federation, cell.key, state._replace(round=start), totals, stop)
 
-    def evaluate(self, cells: Cells, states: RunState, test: Batch) -> dict[str, jax.Array]:
-        """Metrics on the test set."""
-        return self.over_cells(lambda test, entry: self.of(entry[0]).evaluate(entry[1], test), test, (cells, states))
+    def evaluate(self, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None]) -> dict[str, jax.Array]:
+        """Metrics on the test examples, and on the validation examples where there are any."""
+
+        def one(held_out: tuple[Batch, Batch | None], entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
+            return self.of(entry[0]).evaluate(entry[1], *held_out)
+
+        return self.over_cells(one, held_out, (cells, states))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +161,7 @@ class BatchSimulation:
       first: the settings of the first cell, with what all have in common.
       cells: all of them, on the host.
       train: training examples on the device.
-      test: test examples on the device.
+      held_out: test and validation examples on the device; None for the latter where the data have none.
       width: how many run in one call of the program.
       mesh: devices that share them, or None.
       programs: one cell's run as pure functions, with the numbers of the first.
@@ -170,7 +174,7 @@ class BatchSimulation:
     first: Settings
     cells: Cells
     train: Batch
-    test: Batch
+    held_out: tuple[Batch, Batch | None]
     width: int
     mesh: Mesh | None
     programs: Programs
@@ -193,7 +197,7 @@ class BatchSimulation:
         """
         started = time.perf_counter()
         init, advance, evaluate = (program.compile() for program in self.lowered)
-        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), self.test)]
+        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), self.held_out)]
         memory.check(whole, 0, [f"width below {self.width}"])
         return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)
 
@@ -277,7 +281,7 @@ class BatchSimulation:
             while done < target:
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
                 states, metrics, totals = self.compiled.advance(self.train, cells, states, totals, np.int32(done))
-            measured = metrics, totals, self.compiled.evaluate(cells, states, self.test)
+            measured = metrics, totals, self.compiled.evaluate(cells, states, self.held_out)
             return states, jax.device_get(measured)
 
     def _result(self, history: list[dict[str, Any]], state: RunState, spent: Spent, diverged_at: int | None) -> Result:
@@ -339,7 +343,8 @@ def prepare_batch(
         cells_axis = "map" if jax.default_backend() == "cpu" else "vmap"
     first, devices = settings[0], mesh.size if mesh else 1
     width = -(-min(width or len(settings), len(settings)) // devices) * devices
-    train, test = jax.device_put((first.data.train, first.data.test), everywhere(mesh))
+    examples = first.data.train, (first.data.test, first.data.validation)
+    train, held_out = jax.device_put(examples, everywhere(mesh))
     cells = _stack(settings, numbers)
     numbers_told = {one.num_byzantine_in_cohort for one in settings}
     told = numbers_told.pop() if len(numbers_told) == 1 else None
@@ -350,14 +355,14 @@ def prepare_batch(
     federation = own[0]._replace(train=train)
     state = jax.eval_shape(alone.init, own[1])
     given = jax.device_put(initial_params.given(first.initial_params, state), everywhere(mesh))
-    lowered = _lower(programs, cells, _for_each(width, alone.totals), (train, test, given), mesh)
+    lowered = _lower(programs, cells, _for_each(width, alone.totals), (train, held_out, given), mesh)
     check_benign(first, alone, federation, own[1], state)
     cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
     return BatchSimulation(
         first=first,
         cells=cells,
         train=train,
-        test=test,
+        held_out=held_out,
         width=width,
         mesh=mesh,
         programs=alone,
@@ -369,7 +374,11 @@ def prepare_batch(
 
 
 def _lower(
-    programs: CellPrograms, cells: Cells, totals: Totals, shared: tuple[Batch, Batch, Start | None], mesh: Mesh | None
+    programs: CellPrograms,
+    cells: Cells,
+    totals: Totals,
+    shared: tuple[Batch, tuple[Batch, Batch | None], Start | None],
+    mesh: Mesh | None,
 ) -> LoweredBatch:
     """The programs for cells such as these, traced.
 
@@ -377,10 +386,10 @@ def _lower(
       programs: of one cell.
       cells: of which only shapes count.
       totals: of no rounds, for as many cells as the programs are for.
-      shared: training examples, test examples and a start.
+      shared: training examples, examples of evaluations and a start.
       mesh: devices that share the cells, or None.
     """
-    train, test, given = shared
+    train, held_out, given = shared
     split, width = _share_of(mesh), len(totals.diverged_at)
 
     def shapes(tree: Any) -> Any:
@@ -392,7 +401,7 @@ def _lower(
     return LoweredBatch(
         jax.jit(programs.init, out_shardings=split).lower(example, given),
         advance.lower(train, example, states, totals, np.int32(1)),
-        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, test),
+        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, held_out),
     )
 
 

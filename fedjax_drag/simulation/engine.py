@@ -59,6 +59,7 @@ class Simulation:
     Attributes:
       federation: data on the device.
       test: test examples on the device.
+      validation: validation examples on the device; None where the data have none.
       key: from which all randomness is derived.
       given: from which the run starts, on the host; None to draw it.
       cohort_size: clients in a round.
@@ -75,6 +76,7 @@ class Simulation:
 
     federation: Federation
     test: Batch
+    validation: Batch | None
     key: jax.Array
     given: Start | None
     cohort_size: int
@@ -154,7 +156,7 @@ class Simulation:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
-                evaluated = compiled.evaluate(per_client.without_rows(state), self.test)
+                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
@@ -195,7 +197,8 @@ class Simulation:
     def _check_memory(self) -> None:
         rows, on_host = self.client_state_bytes, self.shared.outline.rows_on_host
         ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.mesh is not None)
-        programs = zip(self.shared.needed, ((self.federation, self.key), self.test), strict=True)
+        inputs = (self.federation, self.key), (self.test, self.validation)
+        programs = zip(self.shared.needed, inputs, strict=True)
         memory.check(programs, rows if on_host else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
@@ -301,23 +304,25 @@ def trace(asked: Settings) -> Simulation:
     shared = None if name is None else program_cache.runs.get(name)
     build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
     built = build() if shared is None else None
-    everyone = everywhere(mesh)
+    everyone, held_out = everywhere(mesh), (asked.data.test, asked.data.validation)
     if mesh is not None and mesh.is_multi_process:
-        processes.check_same("data", (on_host, asked.data.test, asked.seed))
+        processes.check_same("data", (on_host, *held_out, asked.seed))
     if asked.shard_data and mesh is None:
         raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
     train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, everyone)
-    federation, test, key = place((on_host._replace(train=()), asked.data.test, jax.random.key(asked.seed)), everyone)
+    placed = place((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
+    federation, held_out, key = placed
     federation = federation._replace(train=train)
 
     @functools.cache
     def traced() -> Traced:
-        return trace_programs(asked, *(built or build()), federation, test, key)
+        return trace_programs(asked, *(built or build()), federation, held_out, key)
 
     shared = shared or Shared(traced().outline)
     return Simulation(
         federation=federation,
-        test=test,
+        test=held_out[0],
+        validation=held_out[1],
         key=key,
         given=_given(asked, shared, mesh),
         cohort_size=asked.cohort_size,

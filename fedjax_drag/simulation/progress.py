@@ -11,6 +11,8 @@ from typing import Any
 from tqdm import TqdmWarning
 from tqdm import tqdm as text_bar
 
+from fedjax_drag.simulation.result import VALIDATION, choice_metric
+
 SECONDS_BETWEEN_LINES = 30.0
 """Least time between two lines of a run whose progress nobody has asked for."""
 
@@ -43,7 +45,8 @@ class Progress:
 
     def update(self, round_number: int, metrics: Mapping[str, Any]) -> None:
         """Moves the bar to an evaluated round; without a bar, writes a line if the last one is old enough."""
-        accuracy = f"accuracy {float(metrics['test_accuracy']):.1%}"
+        name = choice_metric(metrics)
+        accuracy = f"{'validation accuracy' if name == VALIDATION else 'accuracy'} {float(metrics[name]):.1%}"
         if self._every is not None and time.monotonic() - self._last_line >= self._every:
             self._last_line = time.monotonic()
             print(f"{self._label}: round {round_number}/{self._num_rounds}, {accuracy}", file=sys.stderr, flush=True)

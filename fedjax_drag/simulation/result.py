@@ -1,15 +1,27 @@
 """What a run returns: the final parameters and the history."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from fedjax_drag import notebook
+from fedjax_drag import checks, notebook
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.programs import ACCUMULATED, Kind, Totals
 from fedjax_drag.types import Params
+
+VALIDATION, TEST = "validation_accuracy", "test_accuracy"
+"""Metrics by which rounds and settings can be chosen."""
+
+
+def choice_metric(*histories: Container[str]) -> str:
+    """The metric by which rounds and settings are chosen: validation accuracy where all have it, else test accuracy.
+
+    Args:
+      *histories: of the runs that are compared, or the names of their metrics.
+    """
+    return VALIDATION if histories and all(VALIDATION in history for history in histories) else TEST
 
 
 class Result(NamedTuple):
@@ -19,9 +31,11 @@ class Result(NamedTuple):
       params: final global parameters, those that were not trained included.
       history: dict of NumPy arrays, one entry (row) for each evaluation: ``round``, ``test_accuracy``, ``test_loss``,
         ``train_loss`` (mean over the rounds since the last evaluation), ``num_rejected`` (sum over them), and of the
-        evaluated round the rule's own metrics, per client ``[E, S]``. Where the algorithm's output is another model
-        than its parameters, ``output_accuracy`` and ``output_loss`` are that model's. Under attack, of the evaluated
-        round: ``cosine_to_benign``, ``malicious_weight``, ``detection_tpr`` and ``detection_fpr`` of
+        evaluated round the rule's own metrics, per client ``[E, S]``. Where the data have a validation split,
+        ``validation_accuracy`` and ``validation_loss`` are those on its examples. Where the algorithm's output is
+        another model than its parameters, ``output_accuracy``, ``output_loss``, ``output_validation_accuracy`` and
+        ``output_validation_loss`` are that model's. Under attack, of the evaluated round: ``cosine_to_benign``,
+        ``malicious_weight``, ``detection_tpr`` and ``detection_fpr`` of
         :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`, and ``attack_success_rate`` on the test
         set where the attack has a goal.
         Of the clients, summed over the rounds since the last evaluation: ``participants`` (those that answered),
@@ -66,9 +80,11 @@ class Result(NamedTuple):
         if "test_accuracy" in history:
             accuracy = history["test_accuracy"]
             figures["test accuracy"] = f"{accuracy[-1]:.1%}"
-            if np.isfinite(accuracy).any():
-                best = int(np.nanargmax(accuracy))
-                figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}"
+            by = history[choice_metric(history)]
+            if np.isfinite(by).any():
+                best = int(np.nanargmax(by))
+                chosen = f", chosen by validation accuracy {by[best]:.1%}" if VALIDATION in history else ""
+                figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}{chosen}"
         for name in ("output_accuracy", "attack_success_rate"):
             if name in history:
                 figures[name.replace("_", " ")] = f"{history[name][-1]:.1%}"
@@ -86,22 +102,40 @@ class Result(NamedTuple):
         """What a linen module's ``apply`` takes: the parameters and the server's statistics, by collection."""
         return {"params": self.params, **self.state.model.statistics}
 
-    def rounds_to(self, accuracy: float) -> int | None:
-        """First evaluated round whose test accuracy reaches ``accuracy`` (in [0, 1]), or None."""
-        return self._first("round", accuracy, int)
+    def rounds_to(self, accuracy: float, on: Literal["validation", "test"] | None = None) -> int | None:
+        """First evaluated round whose accuracy reaches ``accuracy``, or None.
 
-    def time_to(self, accuracy: float) -> float | None:
-        """``client_seconds`` at the first evaluated round whose test accuracy reaches ``accuracy``, or None.
+        Args:
+          accuracy: in [0, 1].
+          on: which examples; default the validation examples where the data have any, so that settings that are chosen
+            by it are not chosen on the test set, else the test examples.
 
         Raises:
-          ValueError: if the clients were not timed.
+          ValueError: ``on`` is something else, or there are no validation examples.
+        """
+        return self._first("round", accuracy, on, int)
+
+    def time_to(self, accuracy: float, on: Literal["validation", "test"] | None = None) -> float | None:
+        """``client_seconds`` at the first evaluated round whose accuracy reaches ``accuracy``, or None.
+
+        Args:
+          accuracy: in [0, 1].
+          on: as for :meth:`rounds_to`.
+
+        Raises:
+          ValueError: as for :meth:`rounds_to`, or the clients were not timed.
         """
         if "client_seconds" not in self.history:
             raise ValueError("time_to: the clients of this run were not timed; set time_clients=True")
-        return self._first("client_seconds", accuracy, float)
+        return self._first("client_seconds", accuracy, on, float)
 
-    def _first(self, name: str, accuracy: float, kind: Callable[[Any], Any]) -> Any:
-        reached = np.flatnonzero(self.history["test_accuracy"] >= accuracy)
+    def _first(self, name: str, accuracy: float, on: str | None, kind: Callable[[Any], Any]) -> Any:
+        if on is not None:
+            checks.one_of("on", on, ("validation", "test"))
+        metric = choice_metric(self.history) if on is None else f"{on}_accuracy"
+        if on == "validation" and metric not in self.history:
+            raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
+        reached = np.flatnonzero(self.history[metric] >= accuracy)
         return kind(self.history[name][reached[0]]) if reached.size else None
 
 
@@ -120,7 +154,7 @@ def history_row(
       rounds: how many of them since the row before.
       metrics: of the last of them.
       totals: accumulated over them, also for metrics that the method does not have.
-      evaluated: on the test set.
+      evaluated: on the test examples, and on the validation examples where there are any.
       cost: what the method asks of one client.
     """
     sums = {name: total for name, total in totals.sums.items() if name in metrics}

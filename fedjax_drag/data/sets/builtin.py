@@ -4,6 +4,7 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset, make
+from fedjax_drag.data.validation import hold_out
 
 _MOST = 1 << 27
 """Largest number of entries of all inputs: half a GiB, and three times as much while they are drawn."""
@@ -37,6 +38,8 @@ def synthetic(
     dim: int = 32,
     separation: float = 0.6,
     seed: int = 0,
+    validation_fraction: float | int | None = None,
+    validation_seed: int = 0,
 ) -> FederatedDataset:
     """A mixture of Gaussians: the centre of each class ~ N(0, separation^2 I), an example ~ N(centre, I).
 
@@ -50,6 +53,9 @@ def synthetic(
       dim: entries of an input, >= 1; of all inputs together at most 134,217,728.
       separation: spread of the class centres in units of the noise, in [0, 1e6]; 0 makes learning impossible.
       seed: of everything drawn.
+      validation_fraction: share of the training examples, in (0, 1), or, as an integer, their number, that
+        :func:`~fedjax_drag.data.hold_out` moves into a validation split; default none.
+      validation_seed: of that draw, >= 0.
 
     Returns:
       Inputs float32 ``[dim]``.
@@ -75,4 +81,5 @@ def synthetic(
         return (centres[y] + rng.normal(size=(size, dim))).astype(np.float32), y
 
     train, test = draw(num_examples), draw(num_test_examples)
-    return make("synthetic", train, test, num_classes, (0.0,), (float(np.sqrt(1 + separation**2)),))
+    fed = make("synthetic", train, test, num_classes, (0.0,), (float(np.sqrt(1 + separation**2)),))
+    return hold_out(fed, validation_fraction, validation_seed)

@@ -29,6 +29,7 @@ from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.formats import compressed, locate
 from fedjax_drag.data.formats.cache import cached
 from fedjax_drag.data.sets import leaf
+from fedjax_drag.data.validation import hold_out
 
 ARCHIVE = "openshakespeare-0.6-texts.tar"
 TEXTS = ("tinyshakespeare-input.txt", "tinyshakespeare.txt", "input.txt")
@@ -47,6 +48,8 @@ def load_shakespeare(
     window: int | None = None,
     stride: int | None = None,
     test_fraction: float | None = None,
+    validation_fraction: float | int | None = None,
+    validation_seed: int = 0,
 ) -> FederatedDataset:
     """Next-character data by role, from the first of: LEAF's JSON files, Open Shakespeare 0.6, a plain text.
 
@@ -63,6 +66,9 @@ def load_shakespeare(
       stride: characters from the beginning of a window to that of the next, >= 1; 10 if not given. 1, as in LEAF,
         makes windows that share all but one of their characters: ten times the memory for little more text.
       test_fraction: of each role's characters, in (0, 1); 0.2, as in LEAF's full-sized task, if not given.
+      validation_fraction: share of the training examples, in (0, 1), or, as an integer, their number, that
+        :func:`~fedjax_drag.data.hold_out` moves into a validation split; default none.
+      validation_seed: of that draw, >= 0.
 
     Returns:
       Tokens ``[N, window]`` int8 and the token that follows ``[N]``, of 80; ``users`` are the roles of the training
@@ -73,7 +79,12 @@ def load_shakespeare(
       ValueError: an argument out of range, or given for LEAF's files, which are already windows; a file that is damaged
         or without roles.
     """
-    paths = find(data_dir)
+    fed = _loaded(find(data_dir), window, stride, test_fraction)
+    return hold_out(fed, validation_fraction, validation_seed)
+
+
+def _loaded(paths: list[Path], window: int | None, stride: int | None, test_fraction: float | None) -> FederatedDataset:
+    """The data set from files that were found."""
     if compressed.official_name(paths[0]).endswith(".json"):
         for name, value in (("window", window), ("stride", stride), ("test_fraction", test_fraction)):
             if value is not None:

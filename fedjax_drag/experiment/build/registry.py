@@ -165,7 +165,7 @@ An argument that is a function is a schedule: a function of the round.
 SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "data": ("name",),
     "partition": ("fed", "seed"),
-    "model": ("num_classes",),
+    "model": ("num_classes", "rngs"),
     "algorithm": ("num_clients", "aggregator", "client"),
     "aggregator": ("num_clients", "num_byzantine"),
     "client": (),

@@ -78,7 +78,8 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
         starts; None to draw them.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       keep_checkpoints: how many of the newest checkpoints are kept.
-      keep_best: whether the checkpoint with the highest test accuracy is kept as well.
+      keep_best: whether the checkpoint with the highest accuracy is kept as well: validation accuracy where the data
+        have a validation split, else test accuracy.
       compare: None, or a mapping from a label to the keys that this variant changes.
     """
 

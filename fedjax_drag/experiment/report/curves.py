@@ -12,6 +12,7 @@ from fedjax_drag.experiment.report.charts import Line
 from fedjax_drag.experiment.report.reading import Run
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import METRICS, Kind, kind
+from fedjax_drag.simulation.result import TEST, choice_metric
 
 LINES = 8
 """Lines in a chart; more are divided among charts, the best first."""
@@ -37,10 +38,9 @@ class Group:
         ended = tuple(run for run in self.runs if run.status in ("done", "diverged"))
         return ended or tuple(run for run in self.runs if run.history)
 
-    @property
-    def final(self) -> float:
-        """Last test accuracy, its mean over the seeds; NaN without any."""
-        lasts = [float(run.history["test_accuracy"][-1]) for run in self.drawn]
+    def final(self, metric: str) -> float:
+        """An accuracy at the end, its mean over the seeds; NaN without any."""
+        lasts = [float(run.history[metric][-1]) for run in self.drawn]
         return float(np.mean(lasts)) if lasts else np.nan
 
     def line(self, measure: str, series: int) -> Line | None:
@@ -97,6 +97,11 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     return [Group(row, column, tuple(same)) for (row, column), same in found.items()]
 
 
+def choice_of(found: Sequence[Group]) -> str:
+    """The accuracy by which rounds and settings are chosen: the same for all runs."""
+    return choice_metric(*(run.history for group in found for run in group.drawn))
+
+
 def blocks(found: Sequence[Group], target: float | None, drawing: list[dict[str, Any]]) -> list[Block]:
     """The charts of every quantity that the runs have.
 
@@ -105,12 +110,15 @@ def blocks(found: Sequence[Group], target: float | None, drawing: list[dict[str,
       target: accuracy to mark, in [0, 1], or None.
       drawing: the charts of the page, to which these are appended.
     """
+    metric = choice_of(found)
     columns = list(dict.fromkeys(group.column for group in found))
     rows = list(dict.fromkeys(group.row for group in found))
     if len(rows) > LINES:
-        best = {row: np.nan_to_num(np.nanmax([-1.0, *(g.final for g in found if g.row == row)])) for row in rows}
+        best = {
+            row: np.nan_to_num(np.nanmax([-1.0, *(g.final(metric) for g in found if g.row == row)])) for row in rows
+        }
         rows.sort(key=lambda row: -best[row])
-    shown = ("test_accuracy", "test_loss") if len(columns) == 1 else ("test_accuracy",)
+    shown = {metric, TEST, "test_loss"} if len(columns) == 1 else {metric, TEST}
     made = []
     for measure in _measures(found):
         title = metric_kinds.title(measure)
@@ -132,7 +140,7 @@ def blocks(found: Sequence[Group], target: float | None, drawing: list[dict[str,
                     if where == column
                 ]
                 if lines:
-                    drawing.append(charts.curves(lines, axis, target if measure == "test_accuracy" else None))
+                    drawing.append(charts.curves(lines, axis, target if measure == metric else None))
                     about = f"{title} over communication rounds{f', {column}' if column else ''}"
                     panels.append(Panel(len(drawing) - 1, column if len(columns) > 1 else "", about))
             parts.append(Part(names, panels))

@@ -16,7 +16,8 @@ from fedjax_drag.experiment.figures.labels import clean, header, method
 from fedjax_drag.experiment.report import clients, curves, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import metric_kinds, results
+from fedjax_drag.simulation.result import TEST
 
 _SOURCES = Path(__file__).parent / "page"
 _LIBRARY = (
@@ -45,8 +46,8 @@ def write(
     Args:
       folder: of a run, a comparison or a sweep; nothing but ``out`` is written into it.
       out: the page; default ``report.html`` in ``folder``.
-      target: test accuracy in (0, 1] of which the table tells when it was reached; default the largest multiple of
-        0.05 that at least half of the lines reach.
+      target: accuracy in (0, 1] of which the table tells when it was reached, validation accuracy where all runs have
+        it, else test accuracy; default the largest multiple of 0.05 that at least half of the lines reach.
       with_skew: whether the data are loaded and split anew, to show how they are spread over the clients.
 
     Returns:
@@ -88,6 +89,7 @@ def _content(found: Found, folder: Path, target: float | None, with_skew: bool) 
         "seeds": max(len(group.runs) for group in groups),
         "target": aim,
         "chosen": target is None,
+        "measure": metric_kinds.title(curves.choice_of(groups)),
         "table": tables.results(groups, aim),
         "clients": clients.diagnostics(found.runs, drawing),
         "clients_left": max(0, len(found.runs) - clients.RUNS),
@@ -112,40 +114,55 @@ def _facts(found: Found, groups: Sequence[Group], target: float | None) -> list[
     begun = [group for group in groups if group.drawn]
     if not begun:
         return [Fact("runs", str(len(found.runs)), "none has been evaluated")]
+    metric = curves.choice_of(groups)
     if found.kind == "run":
-        return _facts_of_run(found.runs[0], target)
+        return _facts_of_run(found.runs[0], metric, target)
     ended = [group for group in begun if all(run.status != "diverged" for run in group.drawn)] or begun
-    best = max(ended, key=lambda group: np.nan_to_num(group.final, nan=-1.0))
-    facts = [Fact("highest final accuracy", _percent(best.final), ", ".join(filter(None, (best.row, best.column))))]
+    best = max(ended, key=lambda group: np.nan_to_num(group.final(metric), nan=-1.0))
+    name = "highest final accuracy" if metric == TEST else "final test accuracy of the best"
+    about = ", ".join(filter(None, (best.row, best.column, _choice(metric, best.final(metric)))))
+    facts = [Fact(name, _percent(best.final(TEST)), about)]
     matrix = tables.robustness(found)
     if matrix is not None and matrix.rows[0][1].shade is not None:
         label, worst, _ = matrix.rows[0]
-        facts.insert(0, Fact("best worst case", f"{worst.text} %", f"{label}, over {len(matrix.rows[0][2])} settings"))
+        name = "best worst case" if matrix.metric == TEST else f"best worst case, {metric_kinds.title(matrix.metric)}"
+        facts.insert(0, Fact(name, f"{worst.text} %", f"{label}, over {len(matrix.rows[0][2])} settings"))
     if target is not None and found.kind == "comparison":
-        reached = [(n, g.row) for g in begun for run in g.drawn if (n := tables.rounds_to(run, target)) is not None]
+        rounds = [(tables.rounds_to(run, metric, target), group.row) for group in begun for run in group.drawn]
+        reached = [(number, row) for number, row in rounds if number is not None]
         if reached:
             number, row = min(reached)
-            facts.append(Fact(f"fewest rounds to {100 * target:g} %", str(number), row))
+            about = row if metric == TEST else f"{row}, {metric_kinds.title(metric)}"
+            facts.append(Fact(f"fewest rounds to {100 * target:g} %", str(number), about))
     counts = Counter(run.status for run in found.runs)
     about = ", ".join(f"{number} {status}" for status, number in counts.items())
     return [*facts, Fact("runs", str(len(found.runs)), about)]
 
 
-def _facts_of_run(run: Run, target: float | None) -> list[Fact]:
-    best, at = tables.best_of(run)
+def _choice(metric: str, accuracy: float) -> str:
+    """By what a round or a setting is chosen."""
+    return (
+        "chosen on the test set" if metric == TEST else f"chosen by {metric_kinds.title(metric)} {_percent(accuracy)}"
+    )
+
+
+def _facts_of_run(run: Run, metric: str, target: float | None) -> list[Fact]:
+    best = tables.best_of(run, metric)
     last = int(run.history["round"][-1])
-    final = float(run.history["test_accuracy"][-1])
+    final = float(run.history[TEST][-1])
+    name = "best test accuracy" if metric == TEST else "test accuracy of the best round"
     facts = [
         Fact(
             "final test accuracy",
             _percent(final),
             f"{method(run.config)}, round {last}",
         ),
-        Fact("best test accuracy", _percent(best), f"round {at}"),
+        Fact(name, _percent(best.test_accuracy), f"round {best.round}, {_choice(metric, best.accuracy)}"),
     ]
     if target is not None:
-        number = tables.rounds_to(run, target)
-        facts.append(Fact(f"rounds to {100 * target:g} %", str(number or "not reached"), "test accuracy"))
+        number = tables.rounds_to(run, metric, target)
+        reached = str(number or "not reached")
+        facts.append(Fact(f"rounds to {100 * target:g} %", reached, metric_kinds.title(metric)))
     seconds = finite(run.figures.get("seconds"))
     about = run.message or (f"{seconds:,.0f} s of wall clock" if seconds is not None else "")
     return [*facts, Fact("status", run.status, about)]

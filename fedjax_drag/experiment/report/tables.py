@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.report.curves import Group
+from fedjax_drag.experiment.report.curves import Group, choice_of
 from fedjax_drag.experiment.report.reading import Found, Run, cells, finite
 from fedjax_drag.experiment.sweep import outcome_table
-from fedjax_drag.simulation.result import client_seconds
+from fedjax_drag.simulation.result import TEST, VALIDATION, client_seconds
 
 DASH = "\N{EN DASH}"
 """For a figure that there is not."""
@@ -59,33 +59,53 @@ class Robustness(NamedTuple):
       heads: a line for each other axis: its name, and its labels with the number of columns that each spans.
       rows: label, worst case and entries, the best worst case first.
       num_seeds: runs behind an entry.
+      metric: the accuracy that the entries are.
     """
 
     axis: str
     heads: list[tuple[str, list[tuple[str, int]]]]
     rows: list[tuple[str, Entry, list[Entry]]]
     num_seeds: int
+    metric: str
+
+
+class BestRound(NamedTuple):
+    """The evaluated round with the highest accuracy of a kind, that accuracy, and the test accuracy."""
+
+    round: int
+    accuracy: float
+    test_accuracy: float
 
 
 def target_for(found: Sequence[Group]) -> float | None:
     """The largest multiple of 5 % that at least half of the lines reach in one of their runs; None if that is 0."""
-    best = sorted(max(best_of(run)[0] for run in group.drawn) for group in found if group.drawn)
+    metric = choice_of(found)
+    best = sorted(max(best_of(run, metric).accuracy for run in group.drawn) for group in found if group.drawn)
     middle = best[len(best) // 2] if best else 0.0
     return round(int(min(max(middle, 0.0), 1.0) / _STEP + 1e-9) * _STEP, 2) or None
 
 
 def results(found: Sequence[Group], target: float | None) -> Table:
-    """Final and best accuracy, and what it took to reach ``target``, of each group of runs."""
+    """Final and best accuracy, and what it took to reach ``target``, of each group of runs.
+
+    With validation examples the best round and the target are by validation accuracy.
+    """
+    metric = choice_of(found)
+    accuracies: list[tuple[str, Callable[[Run], float]]] = [("final accuracy, %", lambda run: _last(run, TEST))]
+    if metric == VALIDATION:
+        accuracies.append(("best validation accuracy, %", lambda run: best_of(run, metric).accuracy))
+        accuracies.append(("test accuracy there, %", lambda run: best_of(run, metric).test_accuracy))
+    else:
+        accuracies.append(("best accuracy, %", lambda run: best_of(run, metric).accuracy))
     wanted: list[tuple[str, Callable[[Group], str]]] = [
-        ("final accuracy, %", lambda group: _over(group, lambda run: 100 * float(run.history["test_accuracy"][-1]))),
-        ("best accuracy, %", lambda group: _over(group, lambda run: 100 * best_of(run)[0])),
+        (head, lambda group, figure=figure: _over(group, lambda run: 100 * figure(run))) for head, figure in accuracies
     ]
     if target is not None:
         to = f"to {100 * target:g} %"
         wanted += [
-            (f"rounds {to}", lambda group: _to(group, target, lambda run: run.history["round"], ",.0f")),
-            (f"client seconds {to}", lambda group: _to(group, target, _client_seconds, ".3g")),
-            (f"MB sent {to}", lambda group: _to(group, target, _megabytes, ",.0f")),
+            (f"rounds {to}", lambda group: _to(group, (metric, target), lambda run: run.history["round"], ",.0f")),
+            (f"client seconds {to}", lambda group: _to(group, (metric, target), _client_seconds, ".3g")),
+            (f"MB sent {to}", lambda group: _to(group, (metric, target), _megabytes, ",.0f")),
         ]
     wanted.append(("wall clock, s", lambda group: _over(group, lambda run: finite(run.figures.get("seconds")), False)))
     texts = [[tell(group) for _, tell in wanted] for group in found]
@@ -127,25 +147,30 @@ def robustness(found: Found) -> Robustness | None:
         )
         for row, texts, means, worst in zip(made.rows, made.texts, made.mean.tolist(), made.worst.tolist(), strict=True)
     ]
-    return Robustness(made.axis, heads, rows, made.num_seeds)
+    return Robustness(made.axis, heads, rows, made.num_seeds, made.metric)
 
 
-def best_of(run: Run) -> tuple[float, int]:
-    """Highest test accuracy of a run that has begun, and its first round; 0 if no accuracy is finite."""
-    accuracy = np.nan_to_num(run.history["test_accuracy"], nan=0.0, posinf=0.0, neginf=0.0)
+def best_of(run: Run, metric: str) -> BestRound:
+    """The first round with the highest accuracy of a run that has begun; an accuracy that is not finite counts as 0."""
+    accuracy = np.nan_to_num(run.history[metric], nan=0.0, posinf=0.0, neginf=0.0)
     place = int(accuracy.argmax())
-    return float(accuracy[place]), int(run.history["round"][place])
+    test = float(accuracy[place] if metric == TEST else run.history[TEST][place])
+    return BestRound(int(run.history["round"][place]), float(accuracy[place]), test)
 
 
-def rounds_to(run: Run, target: float) -> int | None:
-    """First evaluated round in which a run has ``target``, or None."""
-    place = _place(run, target)
+def rounds_to(run: Run, metric: str, target: float) -> int | None:
+    """First evaluated round in which an accuracy of a run reaches ``target``, or None."""
+    place = _place(run, metric, target)
     return None if place is None else int(run.history["round"][place])
 
 
-def _place(run: Run, target: float) -> int | None:
-    reached = np.flatnonzero(run.history["test_accuracy"] >= target)
+def _place(run: Run, metric: str, target: float) -> int | None:
+    reached = np.flatnonzero(run.history[metric] >= target)
     return int(reached[0]) if reached.size else None
+
+
+def _last(run: Run, metric: str) -> float:
+    return float(run.history[metric][-1])
 
 
 def _client_seconds(run: Run) -> np.ndarray | None:
@@ -166,9 +191,9 @@ def _over(group: Group, figure: Callable[[Run], float | None], spread: bool = Tr
     return _told(known if spread or not known else [float(np.mean(known))], ".1f")
 
 
-def _to(group: Group, target: float, measured: Callable[[Run], np.ndarray | None], form: str) -> str:
-    """What was measured when a group's runs first had ``target``."""
-    pairs = [(_place(run, target), values) for run in group.drawn if (values := measured(run)) is not None]
+def _to(group: Group, target: tuple[str, float], measured: Callable[[Run], np.ndarray | None], form: str) -> str:
+    """What was measured when a group's runs first had the accuracy of a kind that is the target."""
+    pairs = [(_place(run, *target), values) for run in group.drawn if (values := measured(run)) is not None]
     reached = [float(values[place]) for place, values in pairs if place is not None]
     if not pairs:
         return DASH

@@ -26,14 +26,13 @@ from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
 from fedjax_drag.simulation.devices.placement import fetch
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
+from fedjax_drag.simulation.planning.initial_params import CHECKSUM, variables_in
+from fedjax_drag.simulation.result import TEST, choice_metric
 
 KEEP = 2
 """How many of the newest are kept by default."""
 
-_ACCURACY, _CHECKSUM, _HISTORY = "test_accuracy", "checksum", "history"
-
-_VARIABLES = {"params.": "params.", "model.frozen.": "params.", "model.statistics.": ""}
-"""Where the fields of a state are among a model's variables."""
+_HISTORY = "history"
 
 T = TypeVar("T")
 
@@ -69,8 +68,8 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
 
     Args:
       folder: the run's results folder.
-      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest test accuracy, of equal ones the
-        newest), or the round of a checkpoint.
+      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest validation accuracy, test
+        accuracy where the data have no validation split; of equal ones the newest), or the round of a checkpoint.
 
     Returns:
       Nested dicts of arrays by collection, as Flax has them: ``model.apply(variables, x)``.
@@ -102,7 +101,8 @@ class Checkpoints:
     Args:
       folder: the run's results folder.
       keep: how many of the newest are kept, >= 1.
-      keep_best: whether the one with the highest test accuracy is kept as well.
+      keep_best: whether the one with the highest validation accuracy is kept as well; test accuracy where the run has
+        no validation split.
       writes: whether the caller writes them: then what a killed run left half written is removed.
     """
 
@@ -141,7 +141,7 @@ class Checkpoints:
         """Removes accuracies that Orbax could not read at its start; their checkpoints cannot be the best."""
         for path in self._path.glob("*/metrics/metrics"):
             try:
-                float(json.loads(path.read_text(encoding="utf-8"))[_ACCURACY])
+                float(_accuracy(json.loads(path.read_text(encoding="utf-8"))))
             except (ValueError, KeyError, TypeError, RecursionError):
                 path.unlink()
 
@@ -154,17 +154,18 @@ class Checkpoints:
         return max(self.rounds(), default=None)
 
     def best(self) -> int | None:
-        """The round of the checkpoint with the highest test accuracy, or None."""
+        """The round of the checkpoint with the highest accuracy, or None."""
         return from_first(lambda: self._manager.best_step())
 
-    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"") -> None:
+    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"", metric: str = TEST) -> None:
         """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call.
 
         Args:
           round_number: rounds done.
           state: after them.
-          accuracy: its test accuracy.
+          accuracy: by which the best is chosen.
           history: the lines of ``metrics.jsonl`` so far.
+          metric: which accuracy that is.
         """
         leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
         leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
@@ -172,10 +173,10 @@ class Checkpoints:
             return
         if history:
             leaves[_HISTORY] = np.frombuffer(history, np.uint8)
-        leaves[_CHECKSUM] = np.uint32(checksum(leaves))
+        leaves[CHECKSUM] = np.uint32(checksum(leaves))
         args = self._ocp.args.StandardSave(leaves)
         with _without_logs():
-            self._manager.save(round_number, args=args, metrics={_ACCURACY: float(accuracy)})
+            self._manager.save(round_number, args=args, metrics={metric: float(accuracy)})
 
     def newest(self, read: Callable[[int], T]) -> tuple[int, T] | None:
         """The newest checkpoint that can be read; newer ones are set aside, with a line that says so.
@@ -257,12 +258,7 @@ class Checkpoints:
         """The global parameters, under ``"params"``, and the model's statistics after a round, as nested dicts."""
         from flax.traverse_util import unflatten_dict
 
-        leaves: dict[str, Any] = {}
-        for name, x in self._read(round_number).items():
-            for stored, collection in _VARIABLES.items():
-                if name.startswith(stored):
-                    leaves[collection + name.removeprefix(stored)] = x
-        return unflatten_dict(leaves, sep=".")
+        return unflatten_dict(variables_in(self._read(round_number)), sep=".")
 
     def _stored(self, round_number: int) -> dict[str, Any]:
         """Shapes and dtypes of all that a checkpoint holds."""
@@ -278,7 +274,7 @@ class Checkpoints:
     def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
         """The contents of a checkpoint with its history; the state must have the shapes in ``wanted``."""
         present = self._stored(round_number)
-        beside = {name: present.pop(name) for name in (_CHECKSUM, _HISTORY) if name in present}
+        beside = {name: present.pop(name) for name in (CHECKSUM, _HISTORY) if name in present}
         wanted = present if wanted is None else wanted
         for name in sorted({*wanted, *present}):
             here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, present))
@@ -289,7 +285,7 @@ class Checkpoints:
             stored = dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted | beside)))
         except Exception as error:
             raise ValueError(f"checkpoint of round {round_number}: damaged: {_reason(error)}") from error
-        if _CHECKSUM in beside and int(stored.pop(_CHECKSUM)) != checksum(stored):
+        if CHECKSUM in beside and int(stored.pop(CHECKSUM)) != checksum(stored):
             raise ValueError(f"checkpoint of round {round_number}: damaged: does not match its checksum")
         return stored
 
@@ -317,7 +313,7 @@ def _without_logs() -> Iterator[None]:
 
 
 def _accuracy(metrics: Any) -> float:
-    return metrics[_ACCURACY]
+    return metrics[choice_metric(metrics)]
 
 
 def _reason(error: Exception) -> str:

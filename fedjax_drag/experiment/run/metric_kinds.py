@@ -24,9 +24,13 @@ class Metric(NamedTuple):
 METRICS: Mapping[str, Metric] = {
     "test_accuracy": Metric("test accuracy", Kind.SHARE),
     "test_loss": Metric("test loss", Kind.VALUE),
+    "validation_accuracy": Metric("validation accuracy", Kind.SHARE),
+    "validation_loss": Metric("validation loss", Kind.VALUE),
     "train_loss": Metric("training loss", Kind.VALUE),
     "output_accuracy": Metric("test accuracy of the model handed out", Kind.SHARE),
     "output_loss": Metric("test loss of the model handed out", Kind.VALUE),
+    "output_validation_accuracy": Metric("validation accuracy of the model handed out", Kind.SHARE),
+    "output_validation_loss": Metric("validation loss of the model handed out", Kind.VALUE),
     "attack_success_rate": Metric("attack success rate", Kind.SHARE),
     "cosine_to_benign": Metric("cosine of the update with the benign mean", Kind.VALUE),
     "malicious_weight": Metric("malicious clients' share of the weights", Kind.SHARE),

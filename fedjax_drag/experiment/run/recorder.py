@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -22,10 +23,14 @@ from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.devices.processes import from_first, is_first
-from fedjax_drag.simulation.result import client_seconds
+from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, client_seconds
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a disk, or of a user's share of it, that is full."""
+
+
+_SUMMARISED = ("round", TEST, VALIDATION)
+"""Metrics of which the summary of a run is made that was stopped."""
 
 
 class _Earlier(NamedTuple):
@@ -101,9 +106,10 @@ class Recorder:
             line = metrics_file.line_of(event.metrics)
             self._append(line)
             self._lines += line
-            self._rows.append({key: event.metrics[key] for key in ("round", "test_accuracy")})
+            self._rows.append({key: event.metrics[key] for key in _SUMMARISED if key in event.metrics})
             if event.state is not None and event.diverged_at is None:
-                self._checkpoints.save(event.round, event.state, event.metrics["test_accuracy"], self._lines)
+                by = choice_metric(event.metrics)
+                self._checkpoints.save(event.round, event.state, event.metrics[by], self._lines, by)
 
     def _append(self, line: bytes) -> None:
         self._stream.write(line)
@@ -140,10 +146,11 @@ class Recorder:
 
     def interrupted(self) -> None:
         """Writes the summary of a run that was stopped; its evaluations and checkpoints are already there."""
-        keys = ("round", "test_accuracy")
+        present = {*self._earlier, *chain(*self._rows)}
         history = {
             key: np.concatenate([self._earlier.get(key, np.zeros(0)), np.array([row[key] for row in self._rows])])
-            for key in keys
+            for key in _SUMMARISED
+            if key in present
         }
         figures = summary(history, time.perf_counter() - self._begun, None) | self._session()
         self._conclude(figures | {"interrupted": True})

@@ -32,7 +32,7 @@ from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.version import __version__
 
 CONFIG, ENVIRONMENT, SUMMARY = "config.yaml", "environment.json", "summary.json"
-CHECKPOINTS, FIGURE, REPORT, LOGS = "checkpoints", "accuracy.png", "report.html", "logs"
+CHECKPOINTS, FIGURE, REPORT, LOGS = initial_params.CHECKPOINTS, "accuracy.png", "report.html", "logs"
 DAMAGED_CHECKPOINTS = "checkpoints.damaged"
 """Where checkpoints that cannot be read are set aside."""
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric
+
 _TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
@@ -17,17 +19,29 @@ def summary(history: Mapping[str, np.ndarray], seconds: float, compile_seconds: 
       compile_seconds: the part of it that was compilation, if known.
 
     Returns:
-      Final and best accuracy, and times; accuracies are None if nothing was evaluated.
+      Final and best accuracy on the test examples, and times; accuracies are None if nothing was evaluated. With
+      validation examples the best accuracy is the test accuracy of the round with the highest validation accuracy,
+      which are ``best_round`` and ``best_validation_accuracy``.
     """
-    accuracy = np.asarray(history.get("test_accuracy", ()))
-    finite = accuracy[np.isfinite(accuracy)]
+    accuracy = np.asarray(history.get(TEST, ()))
+    best = _best(history) if accuracy.size else None
+    chosen = {} if VALIDATION not in history else {"best_round": None, "best_validation_accuracy": None}
+    if chosen and best is not None:
+        chosen = {"best_round": int(history["round"][best]), "best_validation_accuracy": history[VALIDATION][best]}
     return {
         "rounds": int(history["round"][-1]) if accuracy.size else 0,
         "final_accuracy": accuracy[-1] if accuracy.size else None,
-        "best_accuracy": finite.max() if finite.size else None,
+        "best_accuracy": None if best is None else accuracy[best],
+        **chosen,
         "seconds": round(seconds, 3),
         "compile_seconds": None if compile_seconds is None else round(compile_seconds, 3),
     }
+
+
+def _best(history: Mapping[str, np.ndarray]) -> int | None:
+    """The place of the evaluation that is chosen; None if no accuracy is finite."""
+    by = np.asarray(history[choice_metric(history)])
+    return int(np.nanargmax(np.where(np.isfinite(by), by, np.nan))) if np.isfinite(by).any() else None
 
 
 def table(rows: Mapping[str, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]) -> str:
@@ -38,16 +52,20 @@ def table(rows: Mapping[str, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
 
     Returns:
       Aligned lines: final and best accuracy, the first round at up to three accuracies that the best run reached, and
-      seconds.
+      seconds. Where all runs have validation examples, their best rounds and those targets are by validation accuracy.
     """
-    best = max((s["best_accuracy"] or 0.0 for _, s in rows.values()), default=0.0)
+    by = choice_metric(*(history for history, _ in rows.values()))
+    best = max((_highest(history, by) for history, _ in rows.values()), default=0.0)
     targets = [target for target in _TARGETS if target <= best][-3:]
-    lines = [["", "final", "best", *(f"round at {target:.0%}" for target in targets), "rounds/s", "seconds"]]
+    head = "best by validation" if by == VALIDATION else "best"
+    lines = [["", "final", head, *(f"round at {target:.0%}" for target in targets), "rounds/s", "seconds"]]
     for label, (history, figures) in rows.items():
-        reached = [_first_round(history, target) for target in targets]
+        reached = [_first_round(history, by, target) for target in targets]
         rate = figures.get("rounds_per_second")
         speed = "-" if rate is None else f"{rate:.1f}"
-        accuracies = [_percent(figures["final_accuracy"]), _percent(figures["best_accuracy"])]
+        alike = by == choice_metric(history)  # else others have no validation examples: its best is on the test set too
+        highest = figures["best_accuracy"] if alike else _highest(history, by)
+        accuracies = [_percent(figures["final_accuracy"]), _percent(highest)]
         lines.append([label, *accuracies, *reached, speed, f"{figures['seconds']:.1f}"])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
@@ -58,8 +76,13 @@ def table(rows: Mapping[str, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
     )
 
 
-def _first_round(history: Mapping[str, np.ndarray], target: float) -> str:
-    reached = np.flatnonzero(np.asarray(history["test_accuracy"]) >= target)
+def _highest(history: Mapping[str, np.ndarray], metric: str) -> float:
+    values = np.asarray(history.get(metric, ()))
+    return float(values[np.isfinite(values)].max(initial=0.0))
+
+
+def _first_round(history: Mapping[str, np.ndarray], metric: str, target: float) -> str:
+    reached = np.flatnonzero(np.asarray(history[metric]) >= target)
     return str(int(history["round"][reached[0]])) if reached.size else "-"
 
 

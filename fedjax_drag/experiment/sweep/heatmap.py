@@ -9,6 +9,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep.outcome_table import Matrix, percent
 
 _WIDTH, _HEIGHT = 0.95, 0.44  # of a cell, in inches
@@ -79,7 +80,14 @@ def _head(axes: Axes, matrix: Matrix, title: str) -> None:
     above = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     name = axes.annotate(_short(title, 60), (0.0, 1.0), (0.0, 24.0), **above)
     name.set(fontsize=13, fontweight="bold", color=_INK, parse_math=False)
-    axes.annotate(f"final test accuracy in %{over}", (0.0, 1.0), (0.0, 9.0), color=_MUTED, fontsize=9.5, **above)
+    axes.annotate(
+        f"final {metric_kinds.title(matrix.metric)} in %{over}",
+        (0.0, 1.0),
+        (0.0, 9.0),
+        color=_MUTED,
+        fontsize=9.5,
+        **above,
+    )
 
 
 def _short(text: str, length: int) -> str:

@@ -15,7 +15,7 @@ from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.sweep.grid import Point, describe
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
 from fedjax_drag.simulation.progress import unless_quiet
-from fedjax_drag.simulation.result import Result
+from fedjax_drag.simulation.result import Result, choice_metric
 from fedjax_drag.simulation.settings import Settings
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -118,7 +118,8 @@ class _Chunk:
         bar = unless_quiet(_common(self._members), self._members[0].point.config.rounds, start, quiet)
 
         def show(event: BatchEvaluation) -> None:
-            bar.update(event.round, {"test_accuracy": np.mean([row["test_accuracy"] for row in event.rows.values()])})
+            by = choice_metric(next(iter(event.rows.values())))
+            bar.update(event.round, {by: np.mean([row[by] for row in event.rows.values()])})
 
         try:
             outcomes = self._batch.run(which, [self._record, show], initial)

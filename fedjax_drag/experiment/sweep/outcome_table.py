@@ -9,16 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.run.metrics_file import History, plain
 from fedjax_drag.experiment.sweep.grid import Grid, describe
+from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric
 
 Table = dict[str, np.ndarray]
 """Columns by name, each with one entry per row."""
 
 FIGURES = (
     "round",
-    "test_accuracy",
+    TEST,
     "test_loss",
+    VALIDATION,
+    "validation_loss",
     "train_loss",
     "attack_success_rate",
     "cosine_to_benign",
@@ -52,9 +56,10 @@ class Cell:
 
 
 class Matrix(NamedTuple):
-    """Final test accuracies over the seeds of a sweep, the row with the best worst case first.
+    """Final accuracies over the seeds of a sweep, the row with the best worst case first.
 
     Attributes:
+      metric: which accuracy: ``validation_accuracy`` where all cells have it, else ``test_accuracy``.
       axis: the axis that the rows are values of.
       rows: their labels, R.
       columns: combinations of the values of the other axes but the seed, C.
@@ -63,8 +68,10 @@ class Matrix(NamedTuple):
       failed: ``[R, C]`` bool: cells have failed and none has finished.
       texts: ``[R][C]`` the entries in percent, for people.
       worst: the minimum over the columns, ``[R]``; NaN where a column has no figure.
+      worst_on_test: the same of the test accuracy, ``[R]``; the order is not by it.
     """
 
+    metric: str
     axis: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -73,6 +80,7 @@ class Matrix(NamedTuple):
     failed: np.ndarray
     texts: tuple[tuple[str, ...], ...]
     worst: np.ndarray
+    worst_on_test: np.ndarray
 
 
 def table(grid: Grid, cells: Sequence[Cell]) -> Table:
@@ -132,21 +140,26 @@ def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
     places = dict.fromkeys(place(grid, point.values) for point in grid.points)
     groups = {key: [cell for cell in cells if place(grid, cell.values) == key] for key in places}
     rows, columns = (tuple(dict.fromkeys(key[side] for key in places)) for side in (0, 1))
-    num_seeds = len(grid.points) // len(places)
-    mean = np.array([[_mean(groups[row, column]) for column in columns] for row in rows])
+    num_seeds, metric = len(grid.points) // len(places), metric_of(cells)
+    mean, on_test = (
+        np.array([[mean_final(groups[row, column], name) for column in columns] for row in rows])
+        for name in (metric, TEST)
+    )
     failed = np.array([[_any(groups[row, column], "failed") for column in columns] for row in rows])
-    texts = [tuple(_text(groups[row, column], num_seeds) for column in columns) for row in rows]
+    texts = [tuple(_text(groups[row, column], metric, num_seeds) for column in columns) for row in rows]
     worst = mean.min(axis=1)  # NaN if an entry is: a row with a missing entry has no worst case
     order = np.argsort(-worst, kind="stable")
     return Matrix(
+        metric,
         compared(grid),
         tuple(rows[i] for i in order),
-        columns,
+        tuple(column or title(metric) for column in columns),
         num_seeds,
         mean[order],
         (failed & np.isnan(mean))[order],
         tuple(texts[i] for i in order),
         worst[order],
+        on_test.min(axis=1)[order],
     )
 
 
@@ -160,34 +173,7 @@ def place(grid: Grid, values: Mapping[str, Any]) -> tuple[str, str]:
     """Row and column of a matrix in which a cell with these values stands."""
     by = compared(grid)
     others = {axis: values[axis] for axis in _proper(grid) if axis != by}
-    return str(values[by]), describe(others) or "test accuracy"
-
-
-def summary(grid: Grid, cells: Sequence[Cell]) -> str:
-    """The matrix as a page of Markdown, with the failures below it."""
-    shown = matrix(grid, cells)
-    over = f", mean over {shown.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if shown.num_seeds > 1 else ""
-    head = [shown.axis, *shown.columns, "worst case"]
-    lines = [
-        [row, *texts, percent(worst)] for row, texts, worst in zip(shown.rows, shown.texts, shown.worst, strict=True)
-    ]
-    page = [
-        f"# {grid.base.name}",
-        f"Test accuracy in % at the end of the run{over}; worst case: the minimum over the columns.",
-        _markdown([head, *lines]),
-    ]
-    if _any(cells, "diverged"):
-        page.append("\\* diverged: the accuracy of a model whose loss is not finite")
-    wrong: dict[str, list[str]] = {}
-    for cell in cells:
-        if cell.message:
-            wrong.setdefault(f"{cell.status}: {cell.message}", []).append(describe(cell.values))
-    if wrong:
-        page.append("\n".join(f"- {reason} ({_listed(labels)})" for reason, labels in wrong.items()))
-    ended = sum(cell.status != "interrupted" for cell in cells)
-    if ended < len(grid.points):
-        page.append(f"{ended} of {len(grid.points)} cells have run so far.")
-    return "\n\n".join(page) + "\n"
+    return str(values[by]), describe(others)
 
 
 def percent(accuracy: float) -> str:
@@ -200,22 +186,27 @@ def _proper(grid: Grid) -> list[str]:
     return [axis for axis in grid.axes if axis != "seed"] or ["seed"]
 
 
-def _finals(cells: Sequence[Cell]) -> np.ndarray:
-    """Test accuracy at the end of those that got there."""
-    return np.array([float(cell.history["test_accuracy"][-1]) for cell in cells if cell.status in COMPLETE])
+def metric_of(cells: Sequence[Cell]) -> str:
+    """The accuracy by which cells are compared."""
+    return choice_metric(*(cell.history for cell in cells if cell.status in COMPLETE))
+
+
+def mean_final(cells: Sequence[Cell], metric: str) -> float:
+    """An accuracy at the end of the cells that got there, its mean over them; NaN if none has."""
+    finals = _finals(cells, metric)
+    return float(finals.mean()) if finals.size else np.nan
+
+
+def _finals(cells: Sequence[Cell], metric: str) -> np.ndarray:
+    return np.array([float(cell.history[metric][-1]) for cell in cells if cell.status in COMPLETE])
 
 
 def _any(cells: Sequence[Cell], status: str) -> bool:
     return any(cell.status == status for cell in cells)
 
 
-def _mean(cells: Sequence[Cell]) -> float:
-    finals = _finals(cells)
-    return float(finals.mean()) if finals.size else np.nan
-
-
-def _text(cells: Sequence[Cell], num_seeds: int) -> str:
-    finals = _finals(cells)
+def _text(cells: Sequence[Cell], metric: str, num_seeds: int) -> str:
+    finals = _finals(cells, metric)
     if not finals.size:
         return "failed" if _any(cells, "failed") else "-"
     spread = f" \N{PLUS-MINUS SIGN} {100 * finals.std(ddof=1):.1f}" if finals.size > 1 else ""
@@ -234,17 +225,3 @@ def _plain(entry: Any) -> Any:
     if not isinstance(entry, float):
         return entry
     return "" if np.isnan(entry) else int(entry) if entry.is_integer() else entry
-
-
-def _listed(labels: Sequence[str], most: int = 4) -> str:
-    more = [f"and {len(labels) - most} more"] if len(labels) > most else []
-    return "; ".join([*labels[:most], *more])
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Lines of cells as an aligned table, the first of them its head."""
-    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    widths = [max(3, *(len(line[column]) for line in escaped)) for column in range(len(escaped[0]))]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    first, *rest = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in escaped)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))

@@ -22,11 +22,13 @@ from fedjax_drag.experiment.run import metrics_file, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
-from fedjax_drag.experiment.sweep import grouping, outcome_table
+from fedjax_drag.experiment.sweep import choice, grouping, outcome_table
+from fedjax_drag.experiment.sweep.choice import Best
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
 from fedjax_drag.experiment.sweep.grouping import Group
 from fedjax_drag.experiment.sweep.one_program import Member, run_as_one_program
 from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
+from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.result import Result, client_seconds
 
@@ -48,13 +50,18 @@ class Sweep(NamedTuple):
       table: columns by name, a row for each cell and evaluation: the axes, ``status``, ``message`` and the figures of
         the histories.
       worst_case: by value of the first axis that is an aggregator or an algorithm (else the first axis), the minimum
-        over the combinations of the others of the final test accuracy, its mean over the seeds; the best first, NaN
-        where a combination has none.
+        over the combinations of the others of the final accuracy, its mean over the seeds; the best first, NaN where a
+        combination has none. Of the validation accuracy where the data of all cells have a validation split, else of
+        the test accuracy.
+      best: the setting with the highest final accuracy of the same kind, and its test accuracy, a
+        :class:`~fedjax_drag.experiment.sweep.choice.Best`; None if there is but one setting, or none has come to a good
+        end.
     """
 
     cells: tuple[Cell, ...]
     table: Table
     worst_case: dict[str, float]
+    best: Best | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,9 +201,10 @@ def execute(
         finally:
             _record(planned, _in_order(cells))
             _draw(planned, _in_order(cells))
-    matrix = outcome_table.matrix(grid, _in_order(cells))
+    ended = _in_order(cells)
+    matrix = outcome_table.matrix(grid, ended)
     worst = dict(zip(matrix.rows, matrix.worst.tolist(), strict=True))
-    return Sweep(tuple(_in_order(cells)), outcome_table.table(grid, _in_order(cells)), worst)
+    return Sweep(tuple(ended), outcome_table.table(grid, ended), worst, choice.best(grid, ended))
 
 
 def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
@@ -347,7 +355,7 @@ def _record(planned: Plan, cells: list[Cell]) -> None:
         table = outcome_table.table(planned.grid, cells)
         results.write_text(planned.folder / TABLE, outcome_table.to_csv(table))
         outcome_table.write_parquet(planned.folder / PARQUET, table)
-        results.write_text(planned.folder / SUMMARY, outcome_table.summary(planned.grid, cells))
+        results.write_text(planned.folder / SUMMARY, summary(planned.grid, cells))
 
 
 def _draw(planned: Plan, cells: list[Cell]) -> None:

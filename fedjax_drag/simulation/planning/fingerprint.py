@@ -21,7 +21,7 @@ ONLY_INPUTS = frozenset({"data", "seed", "byzantine_fraction", "num_byzantine", 
 """Settings that change what the programs are given, or how often they are called, and not the programs."""
 
 
-ONLY_DATA = frozenset({"name", "train", "test", "users", "user_names", "rows", "counts", "partition"})
+ONLY_DATA = frozenset({"name", "train", "validation", "test", "users", "user_names", "rows", "counts", "partition"})
 """What a data set holds beside the constants of its preprocessing."""
 
 
@@ -38,7 +38,7 @@ def fingerprint(settings: Settings, mesh: Mesh | None, federation: Federation) -
     chosen = settings.num_malicious > 0, settings.num_byzantine_in_cohort, _walk_inputs(settings)
     options = {name: getattr(settings, name) for name in names if name not in ONLY_INPUTS}
     parts = read((options, model_inputs, chosen))
-    return None if parts is None else (parts, mesh, _shapes((federation, data.test)))
+    return None if parts is None else (parts, mesh, _shapes((federation, data.test, data.validation)))
 
 
 def _walk_inputs(settings: Settings) -> Any:

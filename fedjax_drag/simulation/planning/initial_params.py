@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ NAME = "initial_params"
 CHECKPOINTS, STATE, CHECKSUM = "checkpoints", "default", "checksum"
 """Of a results folder its checkpoints; of a checkpoint the folder of its state, and the name of the checksum there."""
 
-_OF_MODEL = ("params.", "model.frozen.", "model.statistics.")
-"""Beginnings of the names of what a checkpoint holds of the model."""
+_VARIABLES = {"params.": "params.", "model.frozen.": "params.", "model.statistics.": ""}
+"""Where the fields of a state in a checkpoint, by the beginnings of their names, are among a model's variables."""
 
 
 def given(value: Any, like: RunState) -> Start | None:
@@ -80,7 +81,7 @@ def _of_safetensors(where: str, path: Path) -> dict[str, Any]:
 
 
 def _of_checkpoint(where: str, path: Path) -> dict[str, Any]:
-    """The parameters and statistics of a checkpoint by name."""
+    """The variables of a model in a checkpoint, by name."""
     import orbax.checkpoint as ocp  # imported here: slow, and few runs need it
 
     try:
@@ -90,5 +91,14 @@ def _of_checkpoint(where: str, path: Path) -> dict[str, Any]:
         raise ValueError(f"{where}: checkpoint {path.name} cannot be read: {checks.first_line(error)}") from error
     if CHECKSUM in stored and int(stored.pop(CHECKSUM)) != checksum(stored):
         raise ValueError(f"{where}: checkpoint {path.name} is damaged: does not match its checksum")
-    beginnings = [(name, beginning) for name in stored for beginning in _OF_MODEL if name.startswith(beginning)]
-    return {name.removeprefix(beginning): stored[name] for name, beginning in beginnings}
+    return variables_in(stored)
+
+
+def variables_in(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's variables, by names joined by dots, among the leaves of a stored state."""
+    return {
+        collection + name.removeprefix(beginning): leaf
+        for name, leaf in stored.items()
+        for beginning, collection in _VARIABLES.items()
+        if name.startswith(beginning)
+    }

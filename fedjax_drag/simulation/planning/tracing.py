@@ -95,7 +95,12 @@ class Shared:
 
 
 def trace_programs(
-    asked: Settings, programs: Programs, work: Work, federation: Federation, test: Batch, key: jax.Array
+    asked: Settings,
+    programs: Programs,
+    work: Work,
+    federation: Federation,
+    held_out: tuple[Batch, Batch | None],
+    key: jax.Array,
 ) -> Traced:
     """Traces the programs of a run.
 
@@ -104,7 +109,7 @@ def trace_programs(
       programs: from :func:`~fedjax_drag.simulation.planning.setup.programs_of`.
       work: from there too.
       federation: on the devices.
-      test: on the devices.
+      held_out: test and validation examples on the devices; None for the latter where there are none.
       key: on the devices.
 
     Raises:
@@ -125,7 +130,9 @@ def trace_programs(
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     lowered = Lowered(
-        advance.lower(federation, key, state, programs.totals, np.int32(1)), evaluate.lower(without_rows, test), draw
+        advance.lower(federation, key, state, programs.totals, np.int32(1)),
+        evaluate.lower(without_rows, *held_out),
+        draw,
     )
     cost = cost_of(asked.algorithm, work, programs, federation, key, state)
     outline = Outline(shapes, shardings, cost, work.execution.walk, draw is not None, programs.totals)

@@ -66,6 +66,12 @@ OUTPUT_NAMES = {
 }
 """The same of the algorithm's output, where that is another model."""
 
+VALIDATION_NAMES = {"accuracy": "validation_accuracy", "loss": "validation_loss"}
+"""Names of the same on the validation examples: of the parameters."""
+
+OUTPUT_VALIDATION_NAMES = {"accuracy": "output_validation_accuracy", "loss": "output_validation_loss"}
+"""And of the algorithm's output."""
+
 TIMED_STEPS = 10
 """Local steps of :attr:`Programs.client`."""
 
@@ -89,14 +95,15 @@ class Programs(NamedTuple):
       init: ``(key, given) -> state``: from the start ``given``, or from what ``key`` draws if that is None.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
-      evaluate: ``(state, test) -> metrics``: of the parameters, and of the algorithm's own output if it has one.
+      evaluate: ``(state, test, validation) -> metrics``: of the parameters, and of the algorithm's own output if it has
+        one; ``validation`` is None where the data have no such split.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
       totals: those of no rounds, from which ``advance`` starts.
     """
 
     init: Callable[..., RunState]
     advance: Callable[..., tuple[RunState, Metrics, Totals]]
-    evaluate: Callable[[RunState, Batch], dict[str, jax.Array]]
+    evaluate: Callable[..., dict[str, jax.Array]]
     client: Callable[[Federation, PRNGKeyArray, RunState], LocalResult]
     totals: Totals
 
@@ -183,15 +190,21 @@ def _accumulated(totals: Totals, metrics: Metrics, after: RunState) -> Totals:
 
 def _make_evaluate_state(
     algorithm: Algorithm, attack: Attack | None, work: Work
-) -> Callable[[RunState, Batch], dict[str, jax.Array]]:
-    """Builds :attr:`Programs.evaluate`."""
+) -> Callable[..., dict[str, jax.Array]]:
+    """Builds :attr:`Programs.evaluate`; the success of an attack is measured on the test examples alone."""
     measure = make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh)
+    measure_validation = make_evaluate(work.model, None, work.execution.mesh)
 
-    def evaluate(state: RunState, test: Batch) -> dict[str, jax.Array]:
-        metrics = {TEST_NAMES[name]: value for name, value in measure(state.params, state.model, test).items()}
-        if algorithm.output is not None:
-            output = measure(algorithm.output(state.params, state.algorithm), state.model, test)
-            metrics |= {OUTPUT_NAMES[name]: value for name, value in output.items()}
+    def evaluate(state: RunState, test: Batch, validation: Batch | None = None) -> dict[str, jax.Array]:
+        parts = [(measure, test, TEST_NAMES, OUTPUT_NAMES)]
+        if validation is not None:
+            parts.append((measure_validation, validation, VALIDATION_NAMES, OUTPUT_VALIDATION_NAMES))
+        metrics = {}
+        for measured, examples, names, output_names in parts:
+            metrics |= {names[name]: value for name, value in measured(state.params, state.model, examples).items()}
+            if algorithm.output is not None:
+                output = measured(algorithm.output(state.params, state.algorithm), state.model, examples)
+                metrics |= {output_names[name]: value for name, value in output.items()}
         return metrics
 
     return evaluate

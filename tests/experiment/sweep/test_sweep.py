@@ -14,6 +14,7 @@ from fedjax_drag.experiment.run.run import run
 from fedjax_drag.experiment.sweep import one_program, outcome_table
 from fedjax_drag.experiment.sweep.grid import _labels, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
+from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.experiment.sweep.sweep import Sweep, sweep
 
 pytestmark = pytest.mark.optimised
@@ -453,7 +454,7 @@ def test_seeds_alone_are_the_rows():
 
 def test_summary_names_a_reason_once():
     grid = load_grid(small(aggregator=["fedavg", "krum"], seed=[0, 1, 2]))
-    page = outcome_table.summary(grid, cells_of(grid, [0.5, 0.6, 0.7, None, None, None]))
+    page = summary(grid, cells_of(grid, [0.5, 0.6, 0.7, None, None, None]))
     assert page.count("why") == 1
     assert "failed: why (krum, seed=0; krum, seed=1; krum, seed=2)" in page
 

@@ -196,7 +196,7 @@ def test_a_jitted_function_is_compared_by_identity_too():
     assert read(one) == read(one) != read(other)
 
 
-class Scaled(nnx.Module):
+class Graph(nnx.Module):
     def __init__(self, scale, rngs):
         self.dense, self.scale = nnx.Linear(4, 3, rngs=rngs), scale
 
@@ -205,8 +205,8 @@ class Scaled(nnx.Module):
 
 
 def test_modules_of_nnx_are_compared_by_graph_and_arrays():
-    made = [read(Scaled(*arguments)) for arguments in ((2.0, nnx.Rngs(0)), (2.0, nnx.Rngs(0)))]
+    made = [read(Graph(*arguments)) for arguments in ((2.0, nnx.Rngs(0)), (2.0, nnx.Rngs(0)))]
     assert made[0] is not None
     assert made[0] == made[1]
-    assert made[0] not in (read(Scaled(3.0, nnx.Rngs(0))), read(Scaled(2.0, nnx.Rngs(1))))
-    assert read(Scaled) is not None
+    assert made[0] not in (read(Graph(3.0, nnx.Rngs(0))), read(Graph(2.0, nnx.Rngs(1))))
+    assert read(Graph) is not None

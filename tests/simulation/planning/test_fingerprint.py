@@ -84,7 +84,7 @@ def as_float(examples):
     return examples._replace(x=np.float32(examples.x))
 
 
-@pytest.mark.parametrize("change", ["mean", "std", "type", "classes", "examples", "rows"])
+@pytest.mark.parametrize("change", ["mean", "std", "type", "classes", "examples", "validation", "rows"])
 def test_other_data_are_another_program_where_they_decide_it(base, digits, change):
     changed = {
         "mean": {"mean": (0.25,)},
@@ -92,6 +92,7 @@ def test_other_data_are_another_program_where_they_decide_it(base, digits, chang
         "type": {"train": as_float(digits.train), "test": as_float(digits.test)},
         "classes": {"num_classes": 11},
         "examples": {"test": jax.tree.map(lambda x: x[1:], digits.test)},
+        "validation": {"validation": digits.test},
         "rows": {"rows": np.pad(digits.rows, ((0, 0), (0, 1)))},
     }[change]
     assert of(base(data=dataclasses.replace(digits, **changed))) != of(base())

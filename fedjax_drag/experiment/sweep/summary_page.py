@@ -1,0 +1,60 @@
+"""A sweep's matrix of accuracies as a page of Markdown."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedjax_drag.experiment.run.metric_kinds import title
+from fedjax_drag.experiment.sweep import choice
+from fedjax_drag.experiment.sweep.grid import Grid, describe
+from fedjax_drag.experiment.sweep.outcome_table import Cell, Matrix, matrix, percent
+from fedjax_drag.simulation.result import TEST
+
+
+def summary(grid: Grid, cells: Sequence[Cell]) -> str:
+    """The matrix with the setting that is best, and the failures below it."""
+    shown, best = matrix(grid, cells), choice.best(grid, cells)
+    over = f", mean over {shown.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if shown.num_seeds > 1 else ""
+    accuracy = title(shown.metric).capitalize()
+    page = [
+        f"# {grid.base.name}",
+        f"{accuracy} in % at the end of the run{over}; worst case: the minimum over the columns.",
+        _markdown(_lines(shown)),
+        *([] if best is None else [f"Best setting: {best}."]),
+    ]
+    if any(cell.status == "diverged" for cell in cells):
+        page.append("\\* diverged: the accuracy of a model whose loss is not finite")
+    wrong: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.message:
+            wrong.setdefault(f"{cell.status}: {cell.message}", []).append(describe(cell.values))
+    if wrong:
+        page.append("\n".join(f"- {reason} ({_listed(labels)})" for reason, labels in wrong.items()))
+    ended = sum(cell.status != "interrupted" for cell in cells)
+    if ended < len(grid.points):
+        page.append(f"{ended} of {len(grid.points)} cells have run so far.")
+    return "\n\n".join(page) + "\n"
+
+
+def _lines(shown: Matrix) -> list[list[str]]:
+    """Head and rows; the worst case on the test examples too where the accuracies are those of others."""
+    worst: list[tuple[str, np.ndarray]] = [("worst case", shown.worst)]
+    if shown.metric != TEST:
+        worst.append(("worst case on test", shown.worst_on_test))
+    head = [shown.axis, *shown.columns, *(name for name, _ in worst)]
+    rows = zip(shown.rows, shown.texts, *(values for _, values in worst), strict=True)
+    return [head, *([row, *texts, *map(percent, figures)] for row, texts, *figures in rows)]
+
+
+def _listed(labels: Sequence[str], most: int = 4) -> str:
+    more = [f"and {len(labels) - most} more"] if len(labels) > most else []
+    return "; ".join([*labels[:most], *more])
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as an aligned table, the first of them its head."""
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    widths = [max(3, *(len(line[column]) for line in escaped)) for column in range(len(escaped[0]))]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    first, *rest = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in escaped)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))

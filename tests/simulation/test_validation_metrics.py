@@ -1,0 +1,89 @@
+"""Evaluation on the validation split, beside that on the test examples."""
+
+import dataclasses
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag.simulation.result import Result, choice_metric
+
+pytestmark = pytest.mark.optimised
+
+
+@pytest.fixture(scope="module")
+def split():
+    fed = fd.data.load("digits", validation_fraction=0.2)
+    return fd.data.partition.dirichlet(fed, num_clients=12, beta=0.3, seed=0)
+
+
+def test_a_split_adds_its_metrics_and_changes_no_others(settings, split, fedavg):
+    both, test = (
+        fd.simulate(fedavg, **settings(data=data)) for data in (split, dataclasses.replace(split, validation=None))
+    )
+    chex.assert_trees_all_equal(both.params, test.params)
+    for name, column in test.history.items():
+        np.testing.assert_array_equal(both.history[name], column)
+    assert set(both.history) - set(test.history) == {"validation_accuracy", "validation_loss"}
+
+    layer = both.params["Dense_0"]
+    x, y = np.asarray(split.preprocess(split.validation.x), np.float64).reshape(288, -1), split.validation.y
+    logits = x @ np.float64(layer["kernel"]) + np.float64(layer["bias"])
+    loss = (np.log(np.exp(logits).sum(1)) - logits[np.arange(288), y]).mean()
+    assert both.history["validation_accuracy"][-1] == pytest.approx((logits.argmax(1) == y).mean(), abs=1e-6)
+    assert both.history["validation_loss"][-1] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.thorough
+def test_a_model_handed_out_is_evaluated_on_both_and_an_attack_on_the_test_examples(settings, split):
+    def run(**held_out):
+        data = dataclasses.replace(split, **held_out)
+        attack = {"attack": fd.attacks.backdoor(target=0), "byzantine_fraction": 0.2}
+        return fd.simulate(fd.algorithms.taco(12), **settings(data=data, **attack)).history
+
+    both, exchanged = run(), run(validation=None, test=split.validation)
+    for name in ("accuracy", "loss"):
+        np.testing.assert_array_equal(both[f"validation_{name}"], exchanged[f"test_{name}"])
+        np.testing.assert_array_equal(both[f"output_validation_{name}"], exchanged[f"output_{name}"])
+    assert not np.array_equal(both["attack_success_rate"], exchanged["attack_success_rate"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["mesh", "host"])
+def test_devices_and_state_on_the_host_give_the_same(settings, split, way):
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("clients",))
+    other = {"mesh": mesh} if way == "mesh" else {"client_state": "host"}
+    given = settings(data=split, cohort_size=4, num_rounds=3)
+    histories = [fd.simulate(fd.algorithms.scaffold(12), **given | changes).history for changes in ({}, other)]
+    for name in ("validation_accuracy", "validation_loss", "test_loss"):
+        np.testing.assert_allclose(*(history[name] for history in histories), rtol=1e-5, atol=2e-3)
+
+
+# What is chosen by it.
+
+
+def result(**history):
+    columns = {name: np.array(column) for name, column in history.items()}
+    return Result({}, columns, None, 1.0, 1.0, None, None)
+
+
+def test_targets_and_the_best_round_are_by_validation_unless_asked_otherwise():
+    columns = {"round": [2, 4, 6], "client_seconds": [0.1, 0.2, 0.3], "test_accuracy": [0.5, 0.8, 0.7]}
+    by_test, by_both = result(**columns), result(**columns, validation_accuracy=[0.7, 0.6, 0.4])
+    assert (by_test.rounds_to(0.6), by_both.rounds_to(0.6)) == (4, 2)
+    assert (by_both.rounds_to(0.6, on="test"), by_both.rounds_to(0.75)) == (4, None)
+    assert (by_both.time_to(0.6), by_both.time_to(0.6, on="test"), by_test.time_to(0.6)) == (0.1, 0.2, 0.2)
+    assert "best: 80.0% at round 4, p" in repr(by_test)
+    assert "best: 50.0% at round 2, chosen by validation accuracy 70.0%" in repr(by_both)
+    with pytest.raises(ValueError, match="on='validation': this run has no validation examples; set validation_frac"):
+        by_test.rounds_to(0.6, on="validation")
+    with pytest.raises(ValueError, match="on='train': must be one of validation, test"):
+        by_both.rounds_to(0.6, on="train")
+
+
+def test_runs_are_compared_by_what_all_have():
+    both, test = {"test_accuracy", "validation_accuracy"}, {"test_accuracy"}
+    assert choice_metric(both, both) == "validation_accuracy"
+    assert choice_metric(both, test) == choice_metric() == "test_accuracy"
