@@ -1,6 +1,7 @@
 """Federated learning under data heterogeneity and Byzantine attack, as one compiled JAX program."""
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from fedjax_drag.version import __version__ as __version__
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         tree,
         types,
     )
+    from fedjax_drag.cores import use_cores
     from fedjax_drag.experiment.run.run import run
     from fedjax_drag.experiment.sweep.sweep import sweep
     from fedjax_drag.simulation import simulate
@@ -42,12 +44,14 @@ __all__ = [
     "testing",
     "tree",
     "types",
+    "use_cores",
 ]
 
 _FUNCTIONS = {
     "run": "fedjax_drag.experiment.run.run",
     "simulate": "fedjax_drag.simulation",
     "sweep": "fedjax_drag.experiment.sweep.sweep",
+    "use_cores": "fedjax_drag.cores",
 }
 
 
@@ -62,3 +66,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+if os.environ.get("FEDJAX_DRAG_USE_CORES"):  # before JAX starts; it is imported for that alone
+    importlib.import_module("fedjax_drag.cores").use_cores_if_asked()

@@ -3,6 +3,7 @@
     python scripts/benchmark.py                     # a federated round of the CNN and of the MLP workload
     python scripts/benchmark.py cnn lenet mlp cifar10 --repeats 9 --json benchmark.json --markdown benchmark.md
     python scripts/benchmark.py lenet --only fedavg --only "fedavg, mesh=cores" --only torch --repeats 3
+    python scripts/benchmark.py cnn mlp --against ../before  # of this tree against another, such as the last commit's
     python scripts/benchmark.py profile lenet       # the operations that take the time of a round
     python scripts/benchmark.py growth 10 1000      # time a client and peak memory as the cohort grows to 10,000
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
@@ -25,7 +26,7 @@ from typing import Annotated
 import jax
 import typer
 
-from benchmarks import aggregators, clients, growth, profiling, rounds, sweeps
+from benchmarks import against, aggregators, clients, growth, profiling, rounds, sweeps
 from benchmarks.timing import Row, peak_memory, table
 from benchmarks.workloads import WORKLOADS
 
@@ -60,6 +61,9 @@ def time_rounds(
     only: Annotated[
         list[str] | None, typer.Option(help="A contestant to time beside bare, e.g. fedavg; repeatable. Default all.")
     ] = None,
+    before: Annotated[
+        Path | None, typer.Option("--against", help="Root of another tree: time the engine's rounds of both in turn.")
+    ] = None,
     json_file: JsonFile = None,
     markdown: Markdown = None,
 ) -> None:
@@ -68,7 +72,10 @@ def time_rounds(
         _make_each_core_a_device()
     options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
     with _misuse():
-        rows = rounds.run(chosen or [], repeats, options, only or [])
+        if before is None:
+            rows = rounds.run(chosen or [], repeats, options, only or [])
+        else:
+            rows = against.run(chosen or [], repeats, options, only or [], before)
     _report(rows, f"median of {repeats}", json_file, markdown)
 
 

@@ -61,8 +61,8 @@ def main(
         raise typer.BadParameter(str(error)) from error
 
     from fedjax_drag.cli.common import FAILED, INTERRUPTED
+    from fedjax_drag.cores import one_device_per_core
     from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-    from fedjax_drag.simulation.devices.processes import one_device_per_core
     from reproduction import running, verdicts
 
     one_device_per_core()
@@ -105,13 +105,18 @@ def _announced(targets: Sequence[Target], scale: Scale) -> Iterator[Target]:
 
 
 def _show(target: Target, out: Path, judged: Sequence["Verdict"]) -> None:
-    """Draws the figure of a target, and prints its path and the verdicts on the target's claims."""
-    from reproduction import figures, outcome, verdicts
+    """Draws the figure of a target; prints its path, paired differences and the verdicts on the target's claims."""
+    from reproduction import figures, outcome, paired, verdicts
 
     results = outcome.read(out / target.name)
     figure = results and figures.save(target, results, out / "figures")
     if figure:
         typer.echo(f"  {figure}")
+    if results and target.paired:
+        try:
+            typer.echo("\n".join(f"  {line}" for line in paired.table(target, results)))
+        except outcome.MissingError as missing:
+            typer.echo(f"  paired differences: {missing}")
     for verdict in judged:
         if verdict.claim.target == target.name:
             typer.echo(f"  {verdicts.line(verdict)}")

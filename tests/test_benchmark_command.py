@@ -1,9 +1,13 @@
 """The spellings of ``scripts/benchmark.py``; nothing is timed."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
 import benchmark
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,8 @@ def test_a_subcommand_may_be_spelled_as_an_option_or_left_out(arguments, expecte
         (["--aggregators", "mode"], "'mode': must be one of mean, fedavg"),
         (["--growth", "20000"], "size"),
         (["--sweep", "0"], "cells"),
+        (["cnn", "--against", "nowhere"], "--against='nowhere': must be the root of a tree"),
+        (["cnn", "--against", str(ROOT), "--only", "torch"], "'torch': must be one of fedavg;"),
     ],
 )
 def test_a_wrong_argument_is_reported_before_anything_is_timed(arguments, message, monkeypatch):
@@ -39,3 +45,15 @@ def test_a_wrong_argument_is_reported_before_anything_is_timed(arguments, messag
     assert result.exit_code == 2
     assert "Invalid value" in result.output
     assert message in result.output.lower()
+
+
+@pytest.mark.slow
+def test_a_tree_is_timed_against_another(monkeypatch):
+    monkeypatch.setattr(benchmark, "_make_each_core_a_device", lambda: None)
+    arguments = ["mlp", "--against", str(ROOT), "--only", "fedavg", "--repeats", "1"]
+    result = CliRunner().invoke(benchmark.app, benchmark.with_command(arguments))
+    assert result.exit_code == 0, result.output
+    head, _, row = [line for line in result.output.splitlines() if line.startswith("|")]
+    figures = dict(zip(head.split(" | "), row.split(" | "), strict=True))
+    assert figures["program"] == "fedavg"
+    assert float(figures["ratio_to_before"]) > 0

@@ -35,8 +35,8 @@ NOT_RUN = {
     "fedjax-drag data prepare fashion_mnist --from /usr/share/datasets/fashion-mnist": "writes beside the user's data",
     "fedjax-drag run configs/reference/cifar10_lenet.yaml": "CIFAR-10, hours",
     "fedjax-drag run configs/quickstart.yaml --log tensorboard --out runs/logged": TENSORBOARD,
-    "fedjax-drag run configs/fashion_mnist_drag.yaml mesh=cores": FASHION,
-    "fedjax-drag run configs/fashion_mnist_drag.yaml mesh=cores --resume": FASHION,
+    "fedjax-drag run configs/fashion_mnist_drag.yaml": FASHION,
+    "fedjax-drag run configs/fashion_mnist_drag.yaml --resume": FASHION,
 }
 """Commands with the reason not to run them here; None where this machine can run them."""
 

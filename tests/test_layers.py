@@ -23,6 +23,7 @@ LAYERS = {
     "fedjax_drag.testing": 3,
     "fedjax_drag.simulation.devices": 4,
     "fedjax_drag.simulation.model": 4,
+    "fedjax_drag.simulation.every_client": 5,
     "fedjax_drag.simulation.program": 5,
     "fedjax_drag.simulation.participation": 5,
     "fedjax_drag.simulation.result": 6,

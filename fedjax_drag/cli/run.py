@@ -57,7 +57,11 @@ def run(
 
     Without --out the results go to runs/NAME, where NAME is the configuration's name and the changes, such as
     runs/quickstart,aggregator=krum,attack=sign_flip. With --resume, if there is no such folder, the one is taken whose
-    name lacks the keys that may change in between: rounds, keep_checkpoints, keep_best, stop_on_divergence.
+    name lacks the keys that may change in between: rounds, keep_checkpoints, keep_best, stop_on_divergence and
+    time_clients.
+
+    On a CPU every core is a device, and the clients of a round are shared among them where that is faster; mesh=null
+    keeps to one device.
 
     \b
     Examples:
@@ -114,10 +118,11 @@ def _planned(
     allow_code: bool,
 ) -> "Plan":
     """Loads the experiment, sets up the devices, which must come before their first use, and builds the runs."""
+    from fedjax_drag.cores import one_device_per_core
     from fedjax_drag.experiment.build.experiment import load_experiment
     from fedjax_drag.experiment.run.planning import plan
     from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-    from fedjax_drag.simulation.devices.processes import initialize, one_device_per_core
+    from fedjax_drag.simulation.devices.processes import initialize
 
     keep_compiled()
     experiment = load_experiment(config, overrides, allow_code)
@@ -129,7 +134,7 @@ def _planned(
         initialize(*processes[1:])
     elif processes[1:] != (None, None, None):
         raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
-    elif experiment.config.mesh in ("auto", "cores"):
+    elif any(run.mesh in ("auto", "cores") for run in experiment.runs.values()):
         one_device_per_core()
     return plan(experiment, out=folder, resume=resume, overwrite=overwrite, log=log)
 

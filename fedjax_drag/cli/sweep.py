@@ -91,12 +91,12 @@ def sweep(
     """
     with reported(debug), watched(debug_nans):
         with misuse():
+            from fedjax_drag.cores import one_device_per_core
             from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster
             from fedjax_drag.experiment.sweep import sweep as sweeping
             from fedjax_drag.experiment.sweep.grid import load_grid
             from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-            from fedjax_drag.simulation.devices.processes import one_device_per_core
 
             grid = load_grid(config, overrides or (), Code(allow_code))
             folder = out or default_folder(grid.base.name, overrides or (), resume)

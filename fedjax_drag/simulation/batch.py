@@ -19,6 +19,7 @@ from fedjax_drag import checks
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
+from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.planning import initial_params, memory
@@ -27,7 +28,14 @@ from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Metrics, Programs, Totals, cost_of
+from fedjax_drag.simulation.program.programs import (
+    TIMED_STEPS,
+    Metrics,
+    Programs,
+    Totals,
+    cost_of,
+    own_examples,
+)
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
@@ -80,7 +88,7 @@ class LoweredBatch(NamedTuple):
     Attributes:
       init: ``(cells, given) -> states``, from the same start ``given``, or from what each cell draws.
       advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
-      evaluate: ``(cells, states, held_out) -> metrics``.
+      evaluate: ``(cells, states, held_out, train) -> metrics``; ``train`` is None unless clients are evaluated.
     """
 
     init: Any
@@ -144,13 +152,18 @@ class CellPrograms:
         federation = cell.federation._replace(train=train)
         return self.of(cell).advance(federation, cell.key, state._replace(round=start), totals, stop)
 
-    def evaluate(self, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None]) -> dict[str, jax.Array]:
-        """Metrics on the test examples, and on the validation examples where there are any."""
+    def evaluate(
+        self, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None], train: Batch | None
+    ) -> dict[str, jax.Array]:
+        """Metrics on the test examples, on the validation examples where there are any, and on the clients' own."""
+        return self.over_cells(self._evaluate_one, (held_out, train), (cells, states))
 
-        def one(held_out: tuple[Batch, Batch | None], entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
-            return self.of(entry[0]).evaluate(entry[1], *held_out)
-
-        return self.over_cells(one, held_out, (cells, states))
+    def _evaluate_one(
+        self, shared: tuple[tuple[Batch, Batch | None], Batch | None], entry: tuple[Cells, RunState]
+    ) -> dict[str, jax.Array]:
+        (held_out, train), (cell, state) = shared, entry
+        own = own_examples(cell.federation._replace(train=train), state)
+        return self.of(cell).evaluate(state, *held_out, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,9 +197,19 @@ class BatchSimulation:
     cost: ClientCost
 
     @property
+    def mesh_devices(self) -> int:
+        """How many devices share the clients of a cell: the devices of ``mesh`` share the cells."""
+        return 1
+
+    @property
     def shapes(self) -> RunState:
         """Shapes and dtypes of one cell's state."""
         return jax.eval_shape(self.programs.init, jax.random.key(0))
+
+    @property
+    def examined(self) -> Batch | None:
+        """Where the examples that clients hold out are; None unless clients are evaluated."""
+        return None if self.cells.federation.held_out is None else self.train
 
     @functools.cached_property
     def compiled(self) -> CompiledBatch:
@@ -197,7 +220,7 @@ class BatchSimulation:
         """
         started = time.perf_counter()
         init, advance, evaluate = (program.compile() for program in self.lowered)
-        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), self.held_out)]
+        whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), (self.held_out, self.examined))]
         memory.check(whole, 0, [f"width below {self.width}"])
         return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)
 
@@ -257,6 +280,7 @@ class BatchSimulation:
             rows = {}
             for place in running:
                 metrics, totals, evaluated = _row(place, measured)
+                evaluated = by_client_and_class(evaluated, self.first.diagnostics)
                 rows[place] = history_row(done, done - before, metrics, totals, evaluated, self.cost)
                 histories[place].append(rows[place])
                 if totals.diverged_at:
@@ -281,7 +305,7 @@ class BatchSimulation:
             while done < target:
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
                 states, metrics, totals = self.compiled.advance(self.train, cells, states, totals, np.int32(done))
-            measured = metrics, totals, self.compiled.evaluate(cells, states, self.held_out)
+            measured = metrics, totals, self.compiled.evaluate(cells, states, self.held_out, self.examined)
             return states, jax.device_get(measured)
 
     def _result(self, history: list[dict[str, Any]], state: RunState, spent: Spent, diverged_at: int | None) -> Result:
@@ -396,12 +420,13 @@ def _lower(
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=split), tree)
 
     example = shapes(cells)
+    examined = None if cells.federation.held_out is None else train
     states = shapes(jax.eval_shape(programs.init, example, given))
     advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
     return LoweredBatch(
         jax.jit(programs.init, out_shardings=split).lower(example, given),
         advance.lower(train, example, states, totals, np.int32(1)),
-        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, held_out),
+        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, held_out, examined),
     )
 
 
@@ -412,6 +437,11 @@ def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     for name in ("rows", "root_row"):
         longest = max(getattr(one, name).shape[-1] for one in federations)
         federations = [one._replace(**{name: _padded(getattr(one, name), longest)}) for one in federations]
+    held_out = [one.held_out for one in federations if one.held_out is not None]
+    if held_out:
+        longest = max(len(one.examples) for one in held_out)
+        padded = [one._replace(examples=_padded(one.examples, longest)) for one in held_out]
+        federations = [one._replace(held_out=own) for one, own in zip(federations, padded, strict=True)]
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *federations)
     columns = {name: np.asarray([own[name] for own in numbers], np.float32) for name in numbers[0]}
     return Cells(columns, stacked, jnp.stack([jax.random.key(one.seed) for one in settings]))

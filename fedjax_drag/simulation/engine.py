@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
-from fedjax_drag.simulation.devices.placement import divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.devices.placement import can_share, divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.options import check_options
@@ -22,11 +23,12 @@ from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import initial_params, memory
 from fedjax_drag.simulation.planning.fingerprint import fingerprint
 from fedjax_drag.simulation.planning.setup import federate, programs_of
+from fedjax_drag.simulation.planning.sharing import advisors, is_worthwhile
 from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, trace_programs
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, own_examples
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
@@ -72,6 +74,7 @@ class Simulation:
       name: by which later runs find ``shared``; None if they cannot.
       time_clients: whether :meth:`run` measures how long a local step takes.
       stop_on_divergence: whether a run whose parameters are not finite ends.
+      diagnostics: whether the history keeps the accuracy of each client, where clients are evaluated.
     """
 
     federation: Federation
@@ -89,6 +92,7 @@ class Simulation:
     name: tuple[Hashable, ...] | None
     time_clients: bool
     stop_on_divergence: bool
+    diagnostics: bool
 
     @property
     def programs(self) -> Programs:
@@ -119,6 +123,11 @@ class Simulation:
     def walk(self) -> Walk:
         """How a device goes through its clients of a round."""
         return self.shared.outline.walk
+
+    @property
+    def mesh_devices(self) -> int:
+        """How many devices share the clients of a round."""
+        return self.mesh.size if self.mesh else 1
 
     @property
     def client_state_bytes(self) -> int:
@@ -156,8 +165,10 @@ class Simulation:
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
-                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation)
+                own = own_examples(self.federation, state)
+                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation, own)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
+            evaluated = by_client_and_class(evaluated, self.diagnostics)
             history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
             for callback in callbacks:
@@ -197,8 +208,10 @@ class Simulation:
     def _check_memory(self) -> None:
         rows, on_host = self.client_state_bytes, self.shared.outline.rows_on_host
         ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.mesh is not None)
-        inputs = (self.federation, self.key), (self.test, self.validation)
-        programs = zip(self.shared.needed, inputs, strict=True)
+        advanced = self.federation._replace(held_out=None), self.key
+        programs = zip(
+            self.shared.needed, (advanced, (self.test, self.validation, self.federation.evaluated)), strict=True
+        )
         memory.check(programs, rows if on_host else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
@@ -298,13 +311,15 @@ def trace(asked: Settings) -> Simulation:
     Raises:
       ValueError: if the settings do not fit together.
     """
-    mesh = resolve_mesh(asked.mesh, asked.cohort_size)
     on_host = federate(asked)
+    mesh = _mesh_of(asked, on_host)
     name = _name(asked, mesh, on_host)
     shared = None if name is None else program_cache.runs.get(name)
     build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
     built = build() if shared is None else None
     everyone, held_out = everywhere(mesh), (asked.data.test, asked.data.validation)
+    if asked.shard_data and on_host.held_out is not None:  # then no device has all training examples
+        on_host = on_host._replace(held_out=on_host.held_out.taken_from(on_host.train))
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, *held_out, asked.seed))
     if asked.shard_data and mesh is None:
@@ -335,7 +350,16 @@ def trace(asked: Settings) -> Simulation:
         name=name,
         time_clients=asked.time_clients,
         stop_on_divergence=asked.stop_on_divergence,
+        diagnostics=asked.diagnostics,
     )
+
+
+def _mesh_of(asked: Settings, federation: Federation) -> Mesh | None:
+    """The devices that share the clients; None for one device."""
+    mesh = asked.mesh
+    if mesh == "auto" and not asked.shard_data and can_share(asked.cohort_size):
+        mesh = "cores" if is_worthwhile(asked, _name(asked, None, federation)) else None
+    return resolve_mesh(mesh, asked.cohort_size)
 
 
 def _given(asked: Settings, shared: Shared, mesh: Mesh | None) -> Start | None:
@@ -394,5 +418,6 @@ def simulate(
     simulation = prepare(algorithm, **settings)
     start = 0 if initial is None else int(initial.round)
     progress = progress if processes.is_first() else False
+    advice = [] if progress is False else advisors(settings.get("mesh", Settings.mesh), simulation.cohort_size)
     with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
-        return simulation.run([show, *callbacks], initial)
+        return simulation.run([show, *advice, *callbacks], initial)

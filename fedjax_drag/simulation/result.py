@@ -38,6 +38,9 @@ class Result(NamedTuple):
         ``malicious_weight``, ``detection_tpr`` and ``detection_fpr`` of
         :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`, and ``attack_success_rate`` on the test
         set where the attack has a goal.
+        With ``evaluate_clients``: ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
+        of :func:`~fedjax_drag.simulation.every_client.accuracies.over_clients`, ``client_accuracy`` ``[E, M]``, NaN for
+        clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set, NaN for classes without examples.
         Of the clients, summed over the rounds since the last evaluation: ``participants`` (those that answered),
         ``local_steps``, ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``,
         ``vector_operations``, ``bytes_down`` and ``bytes_up``; where clients may be absent also ``drawn`` (those that
@@ -85,7 +88,7 @@ class Result(NamedTuple):
                 best = int(np.nanargmax(by))
                 chosen = f", chosen by validation accuracy {by[best]:.1%}" if VALIDATION in history else ""
                 figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}{chosen}"
-        for name in ("output_accuracy", "attack_success_rate"):
+        for name in ("output_accuracy", "client_accuracy_worst_tenth", "attack_success_rate"):
             if name in history:
                 figures[name.replace("_", " ")] = f"{history[name][-1]:.1%}"
         for name in ("test_loss", "train_loss"):

@@ -6,9 +6,8 @@ The options are grouped: :class:`LocalWork`, :class:`Participation`, :class:`Adv
 together are the :class:`Arguments` of a run, and :class:`Settings` once checked.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
 from fedjax_drag.simulation.devices.placement import MESHES
+from fedjax_drag.simulation.every_client.split import Split, hold_out
 from fedjax_drag.simulation.model.statistics import MODEL_STATES
 from fedjax_drag.simulation.model.trainable import Trainable, check_trainable
 from fedjax_drag.simulation.options import (
@@ -72,6 +72,14 @@ def check_batch_size(name: str, value: Any) -> None:
         count(name, value)
     except ValueError as error:
         raise ValueError(f"{error}, or {FULL!r}") from None
+
+
+def check_share(name: str, value: Any) -> None:
+    """Refuses what is neither a flag nor a share in (0, 1)."""
+    if isinstance(value, bool | np.bool_):
+        return
+    if not checks.is_concrete(value) or not 0.0 < value < 1.0:
+        raise ValueError(f"{name}={checks.shown(value)}: must be True, False or a number in (0, 1)")
 
 
 def check_pass(local_steps: Any, local_epochs: Any) -> None:
@@ -217,9 +225,11 @@ class Execution:
       clients_per_chunk: clients that run at once under ``"map"``; default 1.
       mesh: the devices over which the clients are sharded; ``cohort_size`` must be a multiple of their number.
         ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many devices of all processes
-        (:mod:`~fedjax_drag.simulation.devices.processes`), the same number of each. ``"auto"``: ``"cores"`` on a CPU of
-        which several devices divide the cohort, where that is faster, else one device. In Python also a
-        ``jax.sharding.Mesh`` of one axis. Default one device.
+        (:mod:`~fedjax_drag.simulation.devices.processes`), the same number of each. ``"auto"`` (default): ``"cores"``
+        on a CPU of which several devices divide the cohort, where that is faster by an estimate
+        (:mod:`~fedjax_drag.simulation.planning.sharing`), else one device. None: one device. In Python also a
+        ``jax.sharding.Mesh`` of one axis. A CPU has a device for each core on the command line, and in Python after
+        ``fd.use_cores()``; else it has one. The results are the same to rounding.
       shard_data: whether the devices of ``mesh`` divide the training examples among them, so that each needs memory for
         its share only; in every round the examples of the cohort's clients then travel to the devices that work for
         them. Default False: every device holds all examples, and nothing travels. The results are the same bits.
@@ -240,7 +250,7 @@ class Execution:
 
     clients_axis: str = option(one_of("auto", "vmap", "map"), default="auto")
     clients_per_chunk: int | None = option(optional(count), default=None)
-    mesh: Mesh | str | None = option(check_mesh, default=None)
+    mesh: Mesh | str | None = option(check_mesh, default="auto")
     shard_data: bool = option(flag, default=False)
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
@@ -255,15 +265,26 @@ class Measurement:
     Attributes:
       eval_every: rounds between evaluations on the test set; default 10.
       diagnostics: whether the history keeps per-client metrics; default True.
+      evaluate_clients: whether to evaluate the global model on each client's own examples. Each client then holds out a
+        fifth of its examples, or the share in (0, 1) that is given in the place of True: at least one of two examples
+        or more, none of a single one. Nobody trains on them, they are not in the server's root data, and the numbers of
+        examples that rules weigh by are those that are left. The history has ``client_accuracy_mean``,
+        ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
+        (:func:`~fedjax_drag.simulation.every_client.accuracies.over_clients`) over the benign clients that hold out
+        examples; with ``diagnostics`` the ``client_accuracy`` of each; and ``class_accuracy`` on the test set. All are
+        of the parameters, also where the method's output is another model; with ``model_state="local"`` a client's
+        examples are evaluated by its own statistics. Default False.
       time_clients: whether to measure, before the first round, how long a client needs for a local step; then the
         history has ``client_seconds``, and ``time_to`` can be asked. It costs the compilation of one local pass.
+        Default False.
       stop_on_divergence: whether a run whose parameters are not finite any more ends with the next evaluation, as
         :attr:`Result.diverged_at` then says; default True.
     """
 
     eval_every: int = option(count, default=10)
     diagnostics: bool = option(flag, default=True)
-    time_clients: bool = option(flag, default=True)
+    evaluate_clients: bool | float = option(check_share, default=False)
+    time_clients: bool = option(flag, default=False)
     stop_on_divergence: bool = option(flag, default=True)
 
 
@@ -383,13 +404,20 @@ class Settings(Arguments):
             raise ValueError("local_optimizer_state='keep': needs a local_optimizer, such as optax.trace(0.9)")
         if callable(self.step_size):
             check_schedule(self.step_size, self.num_rounds)
-        assert self.data.counts is not None
-        most = int(self.data.counts.max())
+        counts = self.split.training.counts
+        assert counts is not None
+        most = int(counts.max())
         if self.batch_size != FULL and int(self.batch_size) > most:
-            allowed = f"at most {most}, what the largest client has, or {FULL!r} for all data of each client"
+            has = "trains on" if self.evaluate_clients else "has"
+            allowed = f"at most {most}, what the largest client {has}, or {FULL!r} for all data of each client"
             raise ValueError(f"batch_size={self.batch_size!r}: must be {allowed}")
 
-    @functools.cached_property
+    @cached_property
+    def split(self) -> Split:
+        """What the clients train on, and what they hold out."""
+        return hold_out(self.data, self.evaluate_clients)
+
+    @cached_property
     def availability_trace(self) -> np.ndarray | None:
         """``availability`` as an array ``[T, M]``; None where everybody is always available."""
         return as_trace(self.availability, self.data.num_clients)

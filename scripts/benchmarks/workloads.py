@@ -62,7 +62,7 @@ class Workload:
         """Keyword arguments of :func:`fedjax_drag.simulation.prepare`, without the data."""
         length = {"local_epochs": 1.0} if self.epochs else {"local_steps": self.local_steps}
         sizes = {"cohort_size": self.cohort_size, "batch_size": self.batch_size}
-        return {"model": self.model(), "num_rounds": 10**6, "step_size": 0.01} | sizes | length
+        return {"model": self.model(), "num_rounds": 10**6, "step_size": 0.01, "mesh": None} | sizes | length
 
 
 GREY, COLOUR = (28, 28, 1), (32, 32, 3)

@@ -18,6 +18,7 @@ from reproduction.target import Target
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")  # Okabe and Ito
 _QUANTITIES = {
     "test_accuracy": "Test accuracy",
+    "client_accuracy_worst_tenth": "Client accuracy, worst tenth",
     "num_expelled": "Clients expelled",
     "round": "Communication round",
     "root_size": "Root examples",
@@ -89,7 +90,7 @@ def _panel(panel: Axes, target: Target, part: Outcome) -> None:
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     else:
         panel.set_xscale("log")
-    if target.y == "test_accuracy":
+    if target.y != "num_expelled":
         panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     panel.grid(axis="y", color="#E4E4E4", linewidth=0.8)
     panel.spines[["top", "right"]].set_visible(False)

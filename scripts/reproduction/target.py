@@ -50,6 +50,7 @@ class Target:
       x: ``round``, or an axis of numbers over which the figure shows the final value.
       timed: whether the clients of its methods are also timed in turn, for claims about their time.
       folder: folder of the configuration in ``configs``.
+      paired: metrics of which the methods' paired differences over the seeds are shown, against the first method.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Target:
     x: str = "round"
     timed: bool = False
     folder: str = "paper"
+    paired: tuple[str, ...] = ()
 
     @property
     def config(self) -> Path:

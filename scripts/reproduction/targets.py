@@ -271,6 +271,17 @@ TARGETS = {
             minutes=19,
             folder="why",
         ),
+        Target(
+            name="worst_clients",
+            paper=WHY,
+            place="does DRAG help the worst clients?",
+            lines="method",
+            panels=(),
+            minutes=5,
+            y="client_accuracy_worst_tenth",
+            folder="why",
+            paired=("test_accuracy", "client_accuracy_mean", "client_accuracy_worst_tenth", "client_accuracy_std"),
+        ),
     )
 }
 """By name, in the order in which all are run."""

@@ -175,6 +175,7 @@ CHOICES = {
     "compute_dtype": ("float32", "bfloat16"),
     "client_state": ("host", "device"),
     "diagnostics": (True, False),
+    "evaluate_clients": (True, False, 0.3),
     "shard_data": (True, False),
     "time_clients": (True, False),
     "compare": ({"a": {"rounds": 3}, "b": None}, None),
@@ -279,7 +280,7 @@ def harness(tmp_path_factory, bounded):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "execute", lambda *args, **kw: (execute if harness.executed else stop)(*args, **kw))
         patch.setattr(sweep, "execute", stop)
-        patch.setattr("fedjax_drag.simulation.devices.processes.one_device_per_core", lambda: None)
+        patch.setattr("fedjax_drag.cores.one_device_per_core", lambda: None)
         patch.setattr("sys.argv", ["fedjax-drag"])
         harness, trace = Harness(tmp_path_factory.mktemp("fuzz"), bounded), planning.trace
         patch.setattr(planning, "trace", lambda asked: trace(asked) if harness.traced else asked)

@@ -150,12 +150,14 @@ PAIRS = [
 
 FAST = ("fedprox", "scaffold", "stem", "taco")
 """Methods without memory, with rows of the clients, with two halves of a message and with weights of their own."""
+SLOW = ("taco-neither",)
+"""What two others have switched off one by one."""
 
 
 def parametrize(pairs):
     def entry(pair):
-        marks = [pytest.mark.xdist_group(pair.label)] + (pair.label not in FAST) * [pytest.mark.thorough]
-        return pytest.param(pair, id=pair.label, marks=marks)
+        tier = [] if pair.label in FAST else [pytest.mark.slow if pair.label in SLOW else pytest.mark.thorough]
+        return pytest.param(pair, id=pair.label, marks=[pytest.mark.xdist_group(pair.label), *tier])
 
     return pytest.mark.parametrize("pair", [entry(pair) for pair in pairs])
 

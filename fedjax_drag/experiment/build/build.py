@@ -18,6 +18,7 @@ from fedjax_drag.experiment.build.traced_numbers import with_numbers
 from fedjax_drag.experiment.config.components import COMPONENTS, Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
+from fedjax_drag.simulation.model.functions import is_model
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import GROUPS, Settings
@@ -195,7 +196,8 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
         prefix = f"{where}." if _names_argument(error, parameters) else f"{where} {component.name}: "
         raise ValueError(f"{prefix}{error}") from error
-    if component.table in PARTS and not isinstance(part, PARTS[component.table]):
+    is_right = component.table not in PARTS or isinstance(part, PARTS[component.table])
+    if not is_right and not (component.table == "model" and is_model(part)):
         raise ValueError(_of_another_kind(where, component, part))
     return part
 

@@ -1,6 +1,5 @@
 """Names become functions: the only tables from a configuration's strings to builders."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -140,7 +139,7 @@ TABLES: Mapping[str, Builders] = {
 PARTS: Mapping[str, tuple[type, ...]] = {
     "data": (FederatedDataset,),
     "partition": (FederatedDataset,),
-    "model": (nn.Module, nnx.Module, WithModes, tuple, functools.partial),
+    "model": (nn.Module, nnx.Module, WithModes),
     "algorithm": (Algorithm,),
     "aggregator": (Aggregator,),
     "client": (ClientRule,),
@@ -149,7 +148,7 @@ PARTS: Mapping[str, tuple[type, ...]] = {
     "local_optimizer": (optax.GradientTransformation,),
     "optimizer": (optax.GradientTransformation,),
 }
-"""What the builders of a table make; of the tables that are left out, functions."""
+"""What the builders of a table make; of the tables that are left out, functions. A model may also be a pair of them."""
 
 NESTED: Mapping[Any, str] = {
     Aggregator: "aggregator",

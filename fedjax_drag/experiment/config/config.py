@@ -104,7 +104,8 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
     augmentation: Component | None = None
     initial_params: str | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
-    mesh: str | None = with_default(Execution, "mesh", None)
+    mesh: str | None = with_default(Execution, "mesh", "auto")
+    evaluate_clients: Any = with_default(Measurement, "evaluate_clients", False)
     keep_checkpoints: int = option(count, 2)
     keep_best: bool = True
     compare: dict[str, Any] | None = None

@@ -64,6 +64,8 @@ def with_own_names(value: Any, where: str = "") -> Any:
     """
     if isinstance(value, Mapping):
         return _with_own_names(value, where)
+    if where.rpartition(".")[2] == "model" and _is_pair(value):
+        return {"name": OwnName(_label(value[1]), value)}
     if _is_list(value):
         return [with_own_names(entry, where) for entry in value]
     if _is_plain(value):
@@ -138,6 +140,11 @@ def _is_plain(value: Any) -> bool:
 def _is_list(value: Any) -> bool:
     """Whether a value is a list, and no named tuple, as rules are."""
     return isinstance(value, list | range) or (isinstance(value, tuple) and not hasattr(value, "_fields"))
+
+
+def _is_pair(value: Any) -> bool:
+    """Whether a value is a model as a pair of functions ``(init, apply)``."""
+    return isinstance(value, tuple) and len(value) == 2 and all(callable(part) for part in value)
 
 
 def _label(part: Any) -> str:

@@ -18,7 +18,7 @@ DATA_TITLES = {
     "synthetic": "synthetic data",
 }
 
-_UNNAMED = ("name", "seed", "compare")
+_UNNAMED = ("name", "seed", "compare", "mesh", "time_clients")
 """Keys that make no difference between lines of a figure."""
 
 _FIRST = ("algorithm", "aggregator", "attack")

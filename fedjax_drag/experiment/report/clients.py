@@ -11,7 +11,7 @@ from fedjax_drag.experiment.report.charts import Line
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import Run
 from fedjax_drag.experiment.run import metric_kinds
-from fedjax_drag.experiment.run.metric_kinds import IDENTITY, PER_CLIENT
+from fedjax_drag.experiment.run.metric_kinds import IDENTITY, OF_ALL, PER_CLIENT
 
 ROWS = 100
 """Most clients that get a row each; of more, the rows are places in the cohort."""
@@ -131,7 +131,7 @@ def _quantities(run: Run, cohorts: _Cohorts) -> list[str]:
     present = [
         name
         for name, x in run.history.items()
-        if name not in IDENTITY and x.shape == cohorts.ids.shape and np.unique(x[np.isfinite(x)]).size > 1
+        if name not in (*IDENTITY, *OF_ALL) and x.shape == cohorts.ids.shape and np.unique(x[np.isfinite(x)]).size > 1
     ]
     return [name for name in PER_CLIENT if name in present] + [name for name in present if name not in PER_CLIENT]
 

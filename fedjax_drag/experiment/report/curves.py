@@ -1,14 +1,14 @@
 """Runs as lines over communication rounds: means and bands over seeds, a chart for each setting."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_drag.experiment.report import charts
-from fedjax_drag.experiment.report.charts import Line
+from fedjax_drag.experiment.report.charts import Line, Scale
 from fedjax_drag.experiment.report.reading import Run
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import METRICS, Kind, kind
@@ -111,41 +111,62 @@ def blocks(found: Sequence[Group], target: float | None, drawing: list[dict[str,
       drawing: the charts of the page, to which these are appended.
     """
     metric = choice_of(found)
-    columns = list(dict.fromkeys(group.column for group in found))
-    rows = list(dict.fromkeys(group.row for group in found))
-    if len(rows) > LINES:
-        best = {
-            row: np.nan_to_num(np.nanmax([-1.0, *(g.final(metric) for g in found if g.row == row)])) for row in rows
-        }
-        rows.sort(key=lambda row: -best[row])
+    columns = {group.column for group in found}
     shown = {metric, TEST, "test_loss"} if len(columns) == 1 else {metric, TEST}
     made = []
     for measure in _measures(found):
-        title = metric_kinds.title(measure)
-        of_rows = {
-            row: [(g.column, line) for g in found if g.row == row and (line := g.line(measure, 0))] for row in rows
-        }
-        axis = charts.scale(
-            title, [line for lines in of_rows.values() for _, line in lines], kind(measure) is Kind.SHARE
-        )
-        parts = []
-        for start in range(0, len(rows), LINES):
-            names = rows[start : start + LINES]
-            panels = []
-            for column in columns:
-                lines = [
-                    line._replace(series=names.index(row))
-                    for row in names
-                    for where, line in of_rows[row]
-                    if where == column
-                ]
-                if lines:
-                    drawing.append(charts.curves(lines, axis, target if measure == metric else None))
-                    about = f"{title} over communication rounds{f', {column}' if column else ''}"
-                    panels.append(Panel(len(drawing) - 1, column if len(columns) > 1 else "", about))
-            parts.append(Part(names, panels))
-        made.append(Block(title, measure in shown, parts))
+        title, goal = metric_kinds.title(measure), target if measure == metric else None
+
+        def chart(lines: Sequence[Line], axis: Scale, goal: float | None = goal) -> dict[str, Any]:
+            return charts.curves(lines, axis, goal)
+
+        lines = [(group, group.line(measure, 0)) for group in found]
+        axis = charts.scale(title, [line for _, line in lines if line], kind(measure) is Kind.SHARE)
+        made.append(block(title, measure in shown, lines, axis, chart, f"{title} over communication rounds", drawing))
     return made
+
+
+def block(
+    title: str,
+    shown: bool,
+    lines: Sequence[tuple[Group, Line | None]],
+    axis: Scale,
+    chart: Callable[[Sequence[Line], Scale], dict[str, Any]],
+    about: str,
+    drawing: list[dict[str, Any]],
+) -> Block:
+    """A chart for each setting, with a line for each of the groups that are compared in it.
+
+    Args:
+      title: the quantity.
+      shown: whether it is unfolded at first.
+      lines: of all groups, None of one that has none; their series are numbered here.
+      axis: of all charts.
+      chart: ``(lines, axis) -> chart``.
+      about: what a chart shows, for those who cannot see it.
+      drawing: the charts of the page, to which these are appended.
+    """
+    columns = list(dict.fromkeys(group.column for group, _ in lines))
+    rows = list(dict.fromkeys(group.row for group, _ in lines))
+    if len(rows) > LINES:
+        metric = choice_of([group for group, _ in lines])
+        best = {
+            row: np.nan_to_num(np.nanmax([-1.0, *(g.final(metric) for g, _ in lines if g.row == row)])) for row in rows
+        }
+        rows.sort(key=lambda row: -best[row])
+    parts = []
+    for start in range(0, len(rows), LINES):
+        names = rows[start : start + LINES]
+        panels = []
+        for column in columns:
+            here = {group.row: line for group, line in lines if line and group.column == column}
+            drawn = [here[row]._replace(series=series) for series, row in enumerate(names) if row in here]
+            if drawn:
+                drawing.append(chart(drawn, axis))
+                where = f"{about}, {column}" if column else about
+                panels.append(Panel(len(drawing) - 1, column if len(columns) > 1 else "", where))
+        parts.append(Part(names, panels))
+    return Block(title, shown, parts)
 
 
 def _measures(found: Sequence[Group]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.figures.labels import clean, header, method
-from fedjax_drag.experiment.report import clients, curves, skew, tables
+from fedjax_drag.experiment.report import clients, curves, every_client, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
 from fedjax_drag.experiment.run import metric_kinds, results
@@ -91,6 +91,7 @@ def _content(found: Found, folder: Path, target: float | None, with_skew: bool) 
         "chosen": target is None,
         "measure": metric_kinds.title(curves.choice_of(groups)),
         "table": tables.results(groups, aim),
+        "every_client": every_client.blocks(groups, drawing),
         "clients": clients.diagnostics(found.runs, drawing),
         "clients_left": max(0, len(found.runs) - clients.RUNS),
         "splits": splits,

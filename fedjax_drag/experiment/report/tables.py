@@ -100,6 +100,7 @@ def results(found: Sequence[Group], target: float | None) -> Table:
     wanted: list[tuple[str, Callable[[Group], str]]] = [
         (head, lambda group, figure=figure: _over(group, lambda run: 100 * figure(run))) for head, figure in accuracies
     ]
+    wanted.append(("worst tenth of the clients, %", lambda group: _over(group, _worst_tenth)))
     if target is not None:
         to = f"to {100 * target:g} %"
         wanted += [
@@ -156,6 +157,12 @@ def best_of(run: Run, metric: str) -> BestRound:
     place = int(accuracy.argmax())
     test = float(accuracy[place] if metric == TEST else run.history[TEST][place])
     return BestRound(int(run.history["round"][place]), float(accuracy[place]), test)
+
+
+def _worst_tenth(run: Run) -> float | None:
+    """Final accuracy on the own examples of the worst tenth of the clients, in percent; None if not evaluated."""
+    found = run.scalars("client_accuracy_worst_tenth")
+    return None if found is None else 100 * float(found[-1])
 
 
 def rounds_to(run: Run, metric: str, target: float) -> int | None:

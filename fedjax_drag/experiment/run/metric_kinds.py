@@ -32,6 +32,9 @@ METRICS: Mapping[str, Metric] = {
     "output_validation_accuracy": Metric("validation accuracy of the model handed out", Kind.SHARE),
     "output_validation_loss": Metric("validation loss of the model handed out", Kind.VALUE),
     "attack_success_rate": Metric("attack success rate", Kind.SHARE),
+    "client_accuracy_mean": Metric("client accuracy, mean", Kind.SHARE),
+    "client_accuracy_worst_tenth": Metric("client accuracy, worst tenth", Kind.SHARE),
+    "client_accuracy_std": Metric("client accuracy, standard deviation", Kind.SHARE),
     "cosine_to_benign": Metric("cosine of the update with the benign mean", Kind.VALUE),
     "malicious_weight": Metric("malicious clients' share of the weights", Kind.SHARE),
     "detection_tpr": Metric("malicious clients rejected", Kind.SHARE),
@@ -59,6 +62,12 @@ PER_CLIENT: Mapping[str, str] = {
 }
 """Titles of metrics with one number for each client of the cohort, in the order in which they are shown."""
 
+OF_ALL: Mapping[str, str] = {
+    "client_accuracy": "client accuracy",
+    "class_accuracy": "test accuracy by class",
+}
+"""Titles of metrics with one number for each client of the federation, or for each class, and not of the cohort."""
+
 IDENTITY = ("client_ids", "malicious", "valid")
 """Metrics that say which clients the cohort has, and no quantity of theirs."""
 
@@ -72,4 +81,4 @@ def title(name: str) -> str:
     """The title of a metric; a rule's own metric is called by its name."""
     if name in METRICS:
         return METRICS[name].title
-    return PER_CLIENT.get(name, name.replace("_", " "))
+    return {**PER_CLIENT, **OF_ALL}.get(name, name.replace("_", " "))

@@ -11,12 +11,13 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import Experiment, labelled, load_experiment
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import Source
+from fedjax_drag.experiment.config.loading import Source, load
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
 from fedjax_drag.simulation import Simulation, trace
+from fedjax_drag.simulation.devices.placement import resolve_mesh
 from fedjax_drag.simulation.devices.processes import from_first
 from fedjax_drag.simulation.program.clients_axis import Walk
 
@@ -133,6 +134,22 @@ def _check_resumable(experiment: Experiment, folder: Path) -> None:
 
 
 def _prepare(config: Config, federations: Federations, begun: Path | None = None) -> Simulation:
-    """Builds and traces one run; its clients are walked through as by the run that was begun in a folder."""
+    """Builds and traces one run, with the walk over the clients and the devices of the run begun in a folder."""
     walk = from_first(results.read_walk, begun) if begun else None
-    return build.traced(trace, build.settings(config, federations.split(config), walk and Walk(*walk)))
+    settings = build.settings(config, federations.split(config), walk and Walk(*walk))
+    if begun and config.mesh == "auto":
+        settings = dataclasses.replace(settings, mesh=_mesh_as_before(config.cohort_size, begun))
+    return build.traced(trace, settings)
+
+
+def _mesh_as_before(cohort_size: int, begun: Path) -> str | None:
+    """The mesh of ``mesh="auto"`` with which a run goes on: as many devices as before, if they are here.
+
+    Runs of older versions, which did not record the number, had the cores for ``"auto"``, and null as a default.
+    """
+    before, mesh = results.read_mesh_devices(begun), resolve_mesh("auto", cohort_size)
+    if before is None and (begun / results.CONFIG).is_file():
+        return "cores" if mesh and load(begun / results.CONFIG).mesh == "auto" else None
+    if before == 1:
+        return None
+    return "cores" if mesh and mesh.size == before else "auto"

@@ -64,7 +64,7 @@ class Recorder:
     def __init__(self, folder: Path, config: Config, simulation: Simulation | BatchSimulation, resume: bool):
         self._folder = folder
         self._begun = time.perf_counter()
-        from_first(results.begin, folder, config, simulation.walk)
+        from_first(results.begin, folder, config, simulation.walk, simulation.mesh_devices)
         self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, writes=True)
         try:
             earlier = self._resumed(simulation.shapes) if resume else None

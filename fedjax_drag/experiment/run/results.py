@@ -45,8 +45,8 @@ ASIDE = (metrics_file.DAMAGED, DAMAGED_CHECKPOINTS)
 SUMMARY_KEYS = ("rounds", "final_accuracy", "best_accuracy", "seconds", "interrupted")
 """What every ``summary.json`` has."""
 
-FREE = ("keep_checkpoints", "keep_best", "stop_on_divergence")
-"""Keys that may change when a run is resumed: they decide what is kept and where it ends."""
+FREE = ("keep_checkpoints", "keep_best", "stop_on_divergence", "time_clients")
+"""Keys that may change when a run is resumed: they decide what is kept or measured, and where it ends."""
 
 REMEDY = "choose --resume, --overwrite or another --out (in Python resume=True, overwrite=True or another out)"
 """What to do about a folder that already holds a run."""
@@ -119,6 +119,8 @@ def check_same(folder: Path, config: Config) -> None:
         old, new = stored.get(key), wanted.get(key)
         if key == "byzantine_fraction":  # versions that had no None for "not given" stored 0.0
             old, new = old or None, new or None
+        if key == "mesh" and old is None and new == "auto":  # the default of older versions, and today's
+            continue
         if old != new and key not in FREE and not (key == "rounds" and config.rounds > stored["rounds"]):
             hint = " or more" if key == "rounds" else ""
             raise ValueError(
@@ -177,12 +179,19 @@ def _clear_inner(folder: Path) -> None:
         writing.release()
 
 
-def begin(folder: Path, config: Config, walk: Walk | None = None) -> None:
-    """Makes the folder with its ``config.yaml`` and ``environment.json``, with ``walk`` in the latter."""
+def begin(folder: Path, config: Config, walk: Walk | None = None, mesh_devices: int = 1) -> None:
+    """Makes the folder with its ``config.yaml`` and ``environment.json``.
+
+    Args:
+      folder: of the run.
+      config: of the run.
+      walk: how it goes through its clients; None for a comparison, whose runs have folders of their own.
+      mesh_devices: how many devices share its clients.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG, written(config.to_mapping()))
-    stored = environment(config.seed) | _files(config) | (walk._asdict() if walk else {})
-    write_json(folder / ENVIRONMENT, stored)
+    way = walk._asdict() | {"mesh_devices": mesh_devices} if walk else {}
+    write_json(folder / ENVIRONMENT, environment(config.seed) | _files(config) | way)
 
 
 def read_walk(folder: Path) -> Walk | None:
@@ -191,6 +200,14 @@ def read_walk(folder: Path) -> Walk | None:
         stored = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
         return Walk(stored["clients_axis"], stored["clients_per_chunk"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # begun by another version, or damaged
+        return None
+
+
+def read_mesh_devices(folder: Path) -> int | None:
+    """How many devices share the clients of the run in ``folder``; None if that is not recorded."""
+    try:
+        return int(json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))["mesh_devices"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):  # another version, or damaged
         return None
 
 

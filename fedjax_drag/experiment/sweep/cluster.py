@@ -16,6 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fedjax_drag import checks
+from fedjax_drag.cores import one_device_per_core
 from fedjax_drag.experiment.build.own_parts import modules_of_files
 from fedjax_drag.experiment.config.yaml_text import parse
 from fedjax_drag.experiment.run.planning import Federations
@@ -23,7 +24,6 @@ from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import Grid, Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-from fedjax_drag.simulation.devices.processes import one_device_per_core
 
 JOBS, PART = "jobs", "part-"
 LAUNCHERS = ("local", "slurm")

@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks, per_client
+from fedjax_drag.cores import ENVIRONMENT_VARIABLE
 
 MESHES = ("auto", "cores", "all")
 """Meshes by name."""
@@ -26,17 +27,15 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
 
     Args:
       mesh: None (one device), ``"cores"`` (as many devices of this process as divide the cohort), ``"all"`` (as many of
-        all processes, the same number of each), ``"auto"`` (``"cores"`` on a CPU of which several devices divide the
-        cohort, where that is faster; else one device) or a mesh of one axis.
+        all processes, the same number of each), ``"auto"`` (``"cores"`` where :func:`can_share`; else one device) or a
+        mesh of one axis.
       cohort_size: S, which must be a multiple of the number of devices.
 
     Raises:
       ValueError: if the mesh does not fit the cohort or the machine.
     """
     if mesh == "auto":
-        shares = range(2, jax.local_device_count() + 1)
-        sharing = jax.default_backend() == "cpu" and any(cohort_size % share == 0 for share in shares)
-        mesh = "cores" if sharing and jax.process_count() == 1 else None
+        mesh = "cores" if can_share(cohort_size) else None
     if mesh is None:
         return None
     if isinstance(mesh, str):
@@ -45,8 +44,8 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
         devices = [jax.local_devices(process) for process in processes]
         if mesh == "cores" and len(devices[0]) == 1:
             raise ValueError(
-                "mesh='cores': only one device; call jax.config.update('jax_num_cpu_devices', number_of_cores) "
-                "before anything else in JAX"
+                "mesh='cores': must have several devices, and there is one; call fd.use_cores(), or set "
+                f"{ENVIRONMENT_VARIABLE}=1, before anything else in JAX"
             )
         fewest = min(len(own) for own in devices)
         shares = [share for share in range(1, fewest + 1) if cohort_size % (share * len(devices)) == 0]
@@ -58,6 +57,13 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
     if cohort_size % mesh.size:
         raise ValueError(f"cohort_size={cohort_size}: must be a multiple of the {mesh.size} devices of the mesh")
     return mesh
+
+
+def can_share(cohort_size: int) -> bool:
+    """Whether several devices of this process, the only one of the run, are of a CPU and divide the cohort."""
+    shares = range(2, jax.local_device_count() + 1)
+    is_divisible = any(cohort_size % share == 0 for share in shares)
+    return is_divisible and jax.default_backend() == "cpu" and jax.process_count() == 1
 
 
 def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:

@@ -4,7 +4,6 @@ Each runs the same program with the same settings and data; their devices form o
 and writes the files of a run, and sends what it reads, or the error, to the others.
 """
 
-import os
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -50,11 +49,6 @@ def initialize(
         raise ValueError(f"{given}: outside of a SLURM or Open MPI job all three must be given") from error
     except RuntimeError as error:
         raise ValueError(f"initialize: {next(iter(str(error).splitlines()), 'no connection')}") from error
-
-
-def one_device_per_core() -> None:
-    """Makes every CPU core a device; must be called before anything else uses a device."""
-    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 
 def is_first() -> bool:

@@ -96,16 +96,22 @@ def choose(usual: Walk, passes: Passes) -> Walk:
     """
     if os.environ.get(ENVIRONMENT_VARIABLE) == "0" or passes.at_once == 1 or passes.total_steps < FEWEST_STEPS:
         return usual
-    lowered = jax.jit(jax.value_and_grad(passes.loss_fn)).lower(passes.params, passes.batch)
-    flops = (lowered.cost_analysis() or {}).get("flops", 0.0)
-    per_step, per_second = _SPEEDS.get(jax.default_backend(), _ACCELERATOR)
-    if passes.total_steps * (per_step + flops / per_second) < WORTHWHILE_SECONDS:
+    lowered, seconds = estimate(passes)
+    if passes.total_steps * seconds < WORTHWHILE_SECONDS:
         return usual
     all_at_once = usual.clients_axis == "vmap"
     chunk = _remembered(_Question(_name(lowered.as_text(), passes), all_at_once, passes))
     if chunk is None:
         return usual
     return Walk("vmap") if chunk == passes.at_once else Walk("map", chunk if chunk > 1 else None)
+
+
+def estimate(passes: Passes) -> tuple[Any, float]:
+    """A local step without the update, lowered; and its seconds to an order of magnitude, from its operations."""
+    lowered = jax.jit(jax.value_and_grad(passes.loss_fn)).lower(passes.params, passes.batch)
+    flops = (lowered.cost_analysis() or {}).get("flops", 0.0)
+    per_step, per_second = _SPEEDS.get(jax.default_backend(), _ACCELERATOR)
+    return lowered, per_step + flops / per_second
 
 
 @dataclasses.dataclass(frozen=True)

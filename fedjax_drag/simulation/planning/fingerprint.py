@@ -45,7 +45,7 @@ def _walk_inputs(settings: Settings) -> Any:
     """What decides the walk of ``clients_axis="auto"`` beside the programs."""
     if settings.clients_axis != "auto" or settings.clients_per_chunk is not None:
         return None
-    counts = None if settings.local_epochs is None else settings.data.counts
+    counts = None if settings.local_epochs is None else settings.split.training.counts
     return settings.num_rounds, counts, os.environ.get(calibration.ENVIRONMENT_VARIABLE)
 
 

@@ -35,9 +35,9 @@ def federate(settings: Settings) -> Federation:
     """The data of a run with its malicious clients and root data, on the host.
 
     Raises:
-      ValueError: if the clients hold too few examples for the root data.
+      ValueError: if the clients hold too few examples for the root data, or none to be evaluated on.
     """
-    data, number = settings.data, settings.num_malicious
+    (data, held_out), number = settings.split, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
     root = np.zeros(0, np.int32)
@@ -48,7 +48,12 @@ def federate(settings: Settings) -> Federation:
     assert data.rows is not None
     assert data.counts is not None
     absence = [settings.availability_trace, np.float32(settings.dropout_rate) if settings.dropout_rate else None]
-    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn, *absence]
+    if held_out is not None:
+        held_out = held_out.of(~malicious)
+        if not held_out.counts.any():
+            raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has two examples")
+    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
+    on_host += [held_out, *absence]
     return Federation(*on_host)
 
 
@@ -118,6 +123,17 @@ def _training_of(settings: Settings) -> LocalTraining:
     )
 
 
+def passes_on_one_device(settings: Settings) -> Passes:
+    """The local passes of a run whose clients are not shared among devices.
+
+    Raises:
+      ValueError: the model does not fit the data.
+    """
+    attack = settings.attack if settings.num_malicious else None
+    model = _model_of(settings, resolved(settings.model_state, attack) == "frozen")
+    return _passes(settings, None, model, *check_model(settings.model, model, _example(settings)))
+
+
 def _model_of(settings: Settings, frozen: bool) -> Model:
     """The model of a run as pure functions; with ``frozen`` statistics that never change."""
     with refusing_tokens(settings.model):
@@ -142,15 +158,9 @@ def _fastest_walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
 
 def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params, state: ModelState) -> Passes:
     """The local passes of a run by their shapes, of which the fastest walk is chosen."""
-    counts, rows = settings.data.counts, settings.data.rows
-    assert counts is not None
+    rows = settings.split.training.rows
     assert rows is not None
-    whole = settings.batch_size == FULL
-    size = rows.shape[1] if whole else settings.batch_size
-    steps = _typical_amounts(settings)
-    if settings.local_epochs is not None:
-        steps = np.ceil(steps * (np.ones(len(counts)) if whole else counts / size))
-    steps = np.minimum(steps, settings.deadline or np.inf)
+    size = rows.shape[1] if settings.batch_size == FULL else settings.batch_size
     at_once = settings.cohort_size // (mesh.size if mesh else 1)
     arrays = (_example(settings), settings.data.train.y)
     batch: list[Any] = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in arrays]
@@ -160,12 +170,19 @@ def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params,
         rngs = dict.fromkeys(model.streams, jax.random.key(0))
         return model.training_loss(blank, params, blank.statistics, batch, rngs)[0]
 
-    return Passes(loss_fn, params, Batch(*batch), steps, at_once, at_once * settings.num_rounds)
+    number = at_once * settings.num_rounds
+    return Passes(loss_fn, params, Batch(*batch), steps_of_clients(settings), at_once, number)
 
 
-def _typical_amounts(settings: Settings) -> np.ndarray:
-    """Local steps of every client ``[M]``, or epochs; as they may be drawn, where they are."""
+def steps_of_clients(settings: Settings) -> np.ndarray:
+    """Local steps in a pass of each client of the federation ``[M]``; as they may be drawn, where they are."""
+    counts = settings.split.training.counts
+    assert counts is not None
     fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
-    if fewest is None:
-        return np.full(settings.data.num_clients, most)
-    return np.random.default_rng(0).integers(fewest, most + 1, settings.data.num_clients)
+    steps = np.full(len(counts), most)
+    if fewest is not None:
+        steps = np.random.default_rng(0).integers(fewest, most + 1, len(counts))
+    if settings.local_epochs is not None:
+        whole = settings.batch_size == FULL
+        steps = np.ceil(steps * (np.ones(len(counts)) if whole else counts / settings.batch_size))
+    return steps if settings.deadline is None else np.minimum(steps, settings.deadline)

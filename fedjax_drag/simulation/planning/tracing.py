@@ -16,7 +16,7 @@ from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Programs, Totals, cost_of
+from fedjax_drag.simulation.program.programs import Programs, Totals, cost_of, own_examples
 from fedjax_drag.simulation.program.round import choose_cohort
 from fedjax_drag.simulation.program.work import RunState, Work
 from fedjax_drag.simulation.settings import Settings
@@ -28,7 +28,7 @@ class Lowered(NamedTuple):
 
     Attributes:
       advance: of :class:`Programs`.
-      evaluate: of :class:`Programs`.
+      evaluate: of :class:`Programs`, a function of the state, the test examples and :func:`own_examples`.
       draw: ``(federation, key, state) -> client_ids``, the next round's cohort; only if the clients' state is on the
         host.
     """
@@ -129,9 +129,10 @@ def trace_programs(
     check_benign(asked, programs, federation, key, state)
     advance = jax.jit(programs.advance, donate_argnames="state", out_shardings=(shardings, shared, shared))
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
+    own = own_examples(federation, state if draw is None else _placed(shapes, shared))
     lowered = Lowered(
         advance.lower(federation, key, state, programs.totals, np.int32(1)),
-        evaluate.lower(without_rows, *held_out),
+        evaluate.lower(without_rows, *held_out, own),
         draw,
     )
     cost = cost_of(asked.algorithm, work, programs, federation, key, state)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
+from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.types import Batch
 
 ROOT_SOURCES = ("benign", "all")
@@ -26,6 +27,7 @@ class Federation(NamedTuple):
       root_count: how many entries of ``root_row`` are real, int32 scalar.
       malicious_per_cohort: how many clients of each cohort are malicious, drawn anew in every round, int32 scalar;
         None if ``malicious`` holds for the whole run.
+      held_out: examples of the benign clients that nobody trains on; None unless clients are evaluated.
       availability: ``[T, M]`` bool or float32, probabilities with which a client can be drawn in round t, t + T, ...;
         None if everybody always can.
       dropout_rate: probability with which a client that was drawn does not answer, float32 scalar; None for 0.
@@ -38,8 +40,16 @@ class Federation(NamedTuple):
     root_row: jax.Array
     root_count: jax.Array
     malicious_per_cohort: jax.Array | None = None
+    held_out: HeldOut | None = None
     availability: jax.Array | None = None
     dropout_rate: jax.Array | None = None
+
+    @property
+    def evaluated(self) -> tuple[Batch | None, HeldOut] | None:
+        """What the evaluation of clients reads; the training examples unless ``held_out`` has the examples."""
+        if self.held_out is None:
+            return None
+        return None if isinstance(self.held_out.examples, Batch) else self.train, self.held_out
 
 
 def count_malicious(

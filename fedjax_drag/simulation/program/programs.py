@@ -13,6 +13,8 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.every_client.evaluation import make_evaluate_clients
+from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.start import Start, started
 from fedjax_drag.simulation.model.statistics import num_bytes
 from fedjax_drag.simulation.program import sampling
@@ -23,6 +25,9 @@ from fedjax_drag.simulation.program.local import ClientPass, batch_length, first
 from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, Uplink
+
+OwnExamples = tuple[Batch | None, HeldOut, Any]
+"""Training examples, the held-out ones among them, and the statistics ``[M, ...]`` of clients that keep their own."""
 
 Metrics = dict[str, jax.Array]
 """Metrics of a round by name: scalars, or ``[S]``, an entry for each client."""
@@ -56,7 +61,13 @@ ACCUMULATED: Mapping[str, Accumulated] = {
 OF_ABSENCE = ("drawn", "silent_rounds")
 """Those of them that only runs have whose clients may be absent."""
 
-TEST_NAMES = {"accuracy": "test_accuracy", "loss": "test_loss", "attack_success_rate": "attack_success_rate"}
+TEST_NAMES = {
+    "accuracy": "test_accuracy",
+    "loss": "test_loss",
+    "attack_success_rate": "attack_success_rate",
+    "class_correct": "class_correct",
+    "class_examples": "class_examples",
+}
 """Names in the history of what is evaluated: of the parameters."""
 
 OUTPUT_NAMES = {
@@ -95,8 +106,9 @@ class Programs(NamedTuple):
       init: ``(key, given) -> state``: from the start ``given``, or from what ``key`` draws if that is None.
       advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
         metrics of the last of them, and the :class:`Totals` continued from ``totals``.
-      evaluate: ``(state, test, validation) -> metrics``: of the parameters, and of the algorithm's own output if it has
-        one; ``validation`` is None where the data have no such split.
+      evaluate: ``(state, test, validation, own) -> metrics``: of the parameters, and of the algorithm's own output if
+        it has one; ``validation`` is None where the data have no such split. With ``own`` from :func:`own_examples`,
+        also counts of correct predictions by class and by client, of the parameters only.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
       totals: those of no rounds, from which ``advance`` starts.
     """
@@ -192,22 +204,36 @@ def _make_evaluate_state(
     algorithm: Algorithm, attack: Attack | None, work: Work
 ) -> Callable[..., dict[str, jax.Array]]:
     """Builds :attr:`Programs.evaluate`; the success of an attack is measured on the test examples alone."""
-    measure = make_evaluate(work.model, attack.goal if attack else None, work.execution.mesh)
-    measure_validation = make_evaluate(work.model, None, work.execution.mesh)
+    goal, mesh = attack.goal if attack else None, work.execution.mesh
+    measure, measure_classes = (make_evaluate(work.model, goal, mesh, by_class) for by_class in (False, True))
+    measure_validation, measure_clients = make_evaluate(work.model, None, mesh), make_evaluate_clients(work.model, mesh)
 
-    def evaluate(state: RunState, test: Batch, validation: Batch | None = None) -> dict[str, jax.Array]:
-        parts = [(measure, test, TEST_NAMES, OUTPUT_NAMES)]
+    def evaluate(
+        state: RunState, test: Batch, validation: Batch | None = None, own: OwnExamples | None = None
+    ) -> dict[str, jax.Array]:
+        parts = [(measure if own is None else measure_classes, measure, test, TEST_NAMES, OUTPUT_NAMES)]
         if validation is not None:
-            parts.append((measure_validation, validation, VALIDATION_NAMES, OUTPUT_VALIDATION_NAMES))
+            names = VALIDATION_NAMES, OUTPUT_VALIDATION_NAMES
+            parts.append((measure_validation, measure_validation, validation, *names))
         metrics = {}
-        for measured, examples, names, output_names in parts:
-            metrics |= {names[name]: value for name, value in measured(state.params, state.model, examples).items()}
+        for of_params, of_output, examples, names, output_names in parts:
+            metrics |= {names[name]: value for name, value in of_params(state.params, state.model, examples).items()}
             if algorithm.output is not None:
-                output = measured(algorithm.output(state.params, state.algorithm), state.model, examples)
+                output = of_output(algorithm.output(state.params, state.algorithm), state.model, examples)
                 metrics |= {output_names[name]: value for name, value in output.items()}
+        if own is not None:
+            metrics |= measure_clients(state.params, state.model, *own)
         return metrics
 
     return evaluate
+
+
+def own_examples(federation: Federation, state: RunState) -> OwnExamples | None:
+    """What :attr:`Programs.evaluate` reads of every client; None unless clients are evaluated."""
+    if federation.evaluated is None:
+        return None
+    kept = state.clients.statistics
+    return *federation.evaluated, kept.rows if per_client.is_per_client(kept) else None
 
 
 def _first_client(

@@ -36,6 +36,7 @@ from fedjax_drag.types import Aggregator, Uplink
 )
 def test_every_public_builder_has_a_name(table, module):
     functions = {name: getattr(module, name) for name in module.__all__ if inspect.isfunction(getattr(module, name))}
+    functions.pop("with_modes", None)  # it makes no model, but says how one is called
     builders = {name: f for name, f in functions.items() if f.__module__.startswith(module.__name__)}
     assert dict(table) == builders
 

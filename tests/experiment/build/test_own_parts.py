@@ -171,10 +171,19 @@ def test_a_builder_takes_arguments_and_what_the_experiment_supplies():
     assert build.method(load_experiment({**SHORT, "aggregator": nested}).config, 8)
 
 
+def pair(width):
+    """A model as functions, and as the one that makes them."""
+    init = lambda key: jax.random.normal(key, (width, 10)) / 8
+    return init, lambda params, x: x.reshape(len(x), -1) @ params
+
+
 @pytest.mark.thorough
-def test_an_nnx_module_is_a_model_by_its_bridge():
-    result = fd.run({**SHORT, "model": nnx.bridge.to_linen(NetX, num_classes=10)}, quiet=True)
-    assert np.isfinite(final(result))
+@pytest.mark.parametrize("model", [NetX, pair(64), {"name": pair, "width": 64}])
+def test_nnx_modules_and_pairs_are_models(model):
+    """A class of nnx modules makes its parameters from the run's seed."""
+    runs = [fd.run(SHORT | {"model": model, "seed": seed}, quiet=True) for seed in (0, 0, 1)]
+    losses = [run.history["test_loss"][-1] for run in runs]
+    assert losses[0] == losses[1] != losses[2]
 
 
 @pytest.mark.parametrize(

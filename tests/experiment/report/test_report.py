@@ -201,6 +201,33 @@ def test_many_lines_are_divided_among_charts(page, tmp_path):
     assert found.charts[0]["data"][0]["name"] == "0.1"  # the best first
 
 
+def test_every_client_is_on_a_sorted_curve_and_classes_are_compared(page, tmp_path):
+    folder, grid = write_sweep(
+        tmp_path / "own", {"aggregator": ["fedavg", "drag"], "seed": [0, 1]}, [None] * 4, {"rounds": 2}
+    )
+    accuracies = [[0.5, None, 0.1, 0.9, 0.3], [0.7, 0.2, 0.4, None, 0.6], [0.2] * 5]
+    for point, own in zip(grid.points, accuracies, strict=False):  # the last cell has not run
+        columns = {"client_accuracy": [[0.0] * 5, own], "client_accuracy_worst_tenth": [0.0, min(filter(None, own))]}
+        columns |= {"class_accuracy": [[0.0] * 3, [0.9, None, 0.3]], "client_ids": [[0, 1, 2, 3, 4]] * 2}
+        config = {"name": point.label, "rounds": 2}
+        write_run(folder / "cells" / point.folder, [0.5, 0.6], {"interrupted": False}, config, **columns)
+    found = page(folder)
+    low, high, mean, other = found.chart("final client accuracy, the clients sorted")["data"]
+    assert (low["y"][0], high["y"][0], mean["y"][0]) == (0.1, 0.2, 0.15)
+    assert (mean["y"][50], mean["y"][-1]) == (0.45, 0.8), "medians and maxima, four clients in each seed"
+    assert set(other["y"]) == {0.2}, "series of one seed has no band"
+    classes = found.chart("final test accuracy by class")
+    assert [trace["y"] for trace in classes["data"]][-1] == [0.9, None, 0.3]
+    assert classes["layout"]["xaxis"]["dtick"] == 1
+    assert ["fedavg", "2 done", "60.0 ± 0.0", "60.0 ± 0.0", "15.0 ± 7.1"] in [row[:5] for row in found.rows()]
+    assert not any(about.startswith("client accuracy of each client") for about in _abouts(found)), "not of a cohort"
+    assert "Every client" not in page(write_run(tmp_path / "plain", [0.5])).shown
+
+
+def _abouts(found):
+    return [attributes.get("aria-label", "") for _, attributes in found.tags]
+
+
 def test_clients_are_drawn_with_malicious_ones_first_and_expelled_ones_painted_over(page, tmp_path):
     columns = {
         "client_ids": [[3, 5, 1], [1, 5, 3], [3, 1, 5]],

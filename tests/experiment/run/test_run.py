@@ -38,6 +38,7 @@ def test_folder_holds_what_a_run_writes(finished):
     assert [line["round"] for line in lines] == [2, 4, 6]
     assert [np.float32(line["test_accuracy"]) for line in lines] == result.history["test_accuracy"].tolist()
     assert all(len(line["cosine"]) == 4 for line in lines)
+    assert results.read_mesh_devices(folder) == 1
 
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["packages"]["jax"] == jax.__version__
@@ -139,6 +140,17 @@ def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, 
     summary = json.loads((out / "summary.json").read_text())
     assert summary["interrupted"] is False
     assert summary["resumed_from_round"] == 4
+
+
+@pytest.mark.thorough
+def test_accuracies_of_clients_are_resumed(tiny, tmp_path):
+    config = load(tiny, ["evaluate_clients=0.3", "partition={name: dirichlet, num_clients: 8, beta: 0.05}"])
+    whole = run(config, out=tmp_path / "whole")
+    assert whole.history["client_accuracy"].shape == (3, 8)
+    run(dataclasses.replace(config, rounds=4), out=tmp_path / "out")
+    resumed = run(config, out=tmp_path / "out", resume=True)
+    chex.assert_trees_all_equal(resumed.history, whole.history)
+    assert (tmp_path / "out" / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
 
 
 @pytest.mark.thorough
@@ -258,6 +270,25 @@ def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         execute(plan(tiny, out=tmp_path / "out"))
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "stored", "expected"),
+    [
+        ({"mesh_devices": 2}, "auto", "cores"),
+        ({"mesh_devices": 1}, "auto", None),
+        ({"mesh_devices": 64}, "auto", "auto"),  # they are not here: chosen anew
+        ({}, "auto", "cores"),  # of an older version, for which it meant that
+        ({}, None, None),  # of an older version, whose default that was
+    ],
+)
+def test_a_resumed_run_keeps_its_devices(tiny, tmp_path, monkeypatch, record, stored, expected):
+    """Of ``mesh="auto"``, the default, which might choose others for more rounds."""
+    monkeypatch.setattr(planning, "trace", lambda asked: asked)
+    results.write_text(tmp_path / results.CONFIG, yaml.safe_dump(tiny | {"mesh": stored}))
+    results.write_json(tmp_path / results.ENVIRONMENT, record)
+    with plan(tiny | {"rounds": 8}, out=tmp_path, resume=True) as resumed:
+        assert resumed.jobs[0].simulation.mesh == expected
 
 
 @pytest.mark.thorough

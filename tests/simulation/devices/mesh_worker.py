@@ -38,6 +38,7 @@ def main(process_id, num_processes, port, num_devices, folder, *names):
         "step_size": 0.1,
         "eval_every": 3,
         "time_clients": True,
+        "evaluate_clients": True,
     }
     for name in names:
         name, _, client_state = name.partition("-")
@@ -47,6 +48,8 @@ def main(process_id, num_processes, port, num_devices, folder, *names):
         simulation = fd.simulation.prepare(method(name), **options)
         assert simulation.key.sharding.num_devices == int(num_devices) * int(num_processes)
         found = simulation.run()
+        for accuracy in ("client_accuracy", "class_accuracy"):
+            np.testing.assert_allclose(found.history[accuracy], one.history[accuracy], rtol=1e-6)
         # Every process can read the model, and it is the same in all.
         mine = [np.asarray(leaf) for leaf in jax.tree.leaves(found.params)]
         assert all(map(np.array_equal, mine, processes.from_first(lambda mine=mine: mine)))

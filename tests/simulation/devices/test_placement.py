@@ -80,7 +80,7 @@ def test_no_device_is_sent_all_examples(settings):
     ("changes", "message"),
     [
         ({"cohort_size": 5, "mesh": "cores"}, "cohort_size=5: must be a multiple of the 2 devices"),
-        ({"shard_data": True}, "shard_data=True with mesh=None: needs a mesh of several devices"),
+        ({"shard_data": True, "mesh": None}, "shard_data=True with mesh=None: needs a mesh of several devices"),
         ({"mesh": "core"}, "mesh='core': must be one of auto, cores"),
         ({"mesh": Mesh(np.array(jax.devices()).reshape(1, 2), ("a", "b"))}, "must have one axis"),
     ],
@@ -93,3 +93,9 @@ def test_a_mesh_that_does_not_fit(settings, changes, message):
 def test_auto_takes_the_cores_where_they_divide_the_cohort():
     assert resolve_mesh("auto", 6) == resolve_mesh("cores", 6)
     assert resolve_mesh("auto", 5) is None
+
+
+def test_one_device_is_no_mesh_of_cores(monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda *_: jax.devices()[:1])
+    with pytest.raises(ValueError, match=r"must have several devices, and there is one; call fd\.use_cores"):
+        resolve_mesh("cores", 6)

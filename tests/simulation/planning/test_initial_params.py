@@ -1,7 +1,6 @@
 """Parameters that a run is given to start from: as a pytree, in a file, of a checkpoint."""
 
 import contextlib
-import dataclasses
 import importlib.util
 import json
 import sys
@@ -17,13 +16,11 @@ from tiny import SYNTHETIC, TINY
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
-from fedjax_drag.simulation import prepare, trace
-from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.planning.initial_params import digest, given, located
 from fedjax_drag.simulation.program.work import RunState
-from fedjax_drag.simulation.settings import Settings
 
 KERNEL, BIAS = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0.5, -0.5], np.float32)
 PARAMS = {"Dense_0": {"kernel": KERNEL, "bias": BIAS}}
@@ -168,18 +165,6 @@ def test_frozen_parameters_and_statistics_start_where_they_are_given(settings, d
     end = simulation.run().state
     chex.assert_trees_all_equal(end.model.frozen["backbone"], variables["params"]["backbone"])
     assert not np.allclose(end.params["head"]["kernel"], variables["params"]["head"]["kernel"])
-
-
-@pytest.mark.thorough
-def test_cells_of_a_sweep_start_from_the_same_parameters(settings):
-    rule = lambda c: fd.algorithms.from_aggregator(fd.aggregators.drag(c=c, alpha=0.3))
-    start = jax.tree.map(lambda x: np.full(x.shape, 0.1, x.dtype), prepare(rule(0.1), **settings()).shapes.params)
-    same = {"initial_params": start}
-    made = [Settings(algorithm=rule(c), **settings(seed=seed, **same)) for c, seed in ((0.1, 0), (0.5, 1))]
-    rebuild = lambda own: dataclasses.replace(made[0], algorithm=rule(own["c"]))
-    batch = prepare_batch(made, [{"c": 0.1}, {"c": 0.5}], rebuild)
-    for one, cell in zip(made, batch.run([0, 1]), strict=True):
-        chex.assert_trees_all_close(cell.params, trace(one).run().params, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.thorough

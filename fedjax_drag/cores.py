@@ -1,0 +1,98 @@
+"""CPU cores as devices, over which the clients of a round can be shared.
+
+JAX takes the number of a CPU's devices when it starts its backend, so it must be said before anything is computed. The
+command line says it; in Python :func:`use_cores` or the environment variable ``FEDJAX_DRAG_USE_CORES=1`` does, and
+nothing else in the package.
+"""
+
+import contextlib
+import math
+import os
+from pathlib import Path
+
+import jax
+
+from fedjax_drag import checks
+
+ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_USE_CORES"
+"""``1`` calls :func:`use_cores` when the package is imported."""
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_FLAG = "xla_force_host_platform_device_count"
+
+
+def use_cores(number: int | None = None) -> None:
+    """Makes every CPU core a device, over which runs share the clients of a round where that is faster.
+
+    Call it before anything else in JAX: ``mesh="auto"``, the default of a run, then finds the devices. Nothing changes
+    on a GPU or TPU. A second call with the same number does nothing.
+
+    Args:
+      number: devices, >= 1; default one for each core that this process may use.
+
+    Raises:
+      ValueError: JAX has already started with another number.
+
+    Examples:
+      >>> import fedjax_drag as fd
+      >>> fd.use_cores()  # doctest: +SKIP
+    """
+    if number is not None:
+        checks.count("number", number, 1)
+    wanted = number or num_cores()
+    try:
+        jax.config.update("jax_num_cpu_devices", wanted)
+    except RuntimeError:
+        there = len(jax.local_devices(backend="cpu"))
+        if there != wanted:
+            raise ValueError(
+                f"number={wanted}: must be {there}, with which JAX has already started; call fd.use_cores(), or set "
+                f"{ENVIRONMENT_VARIABLE}=1, before anything else in JAX"
+            ) from None
+
+
+def use_cores_if_asked() -> None:
+    """Calls :func:`use_cores` where the environment says so.
+
+    Raises:
+      ValueError: it is too late, or the environment variable is neither 0 nor 1.
+    """
+    asked = os.environ.get(ENVIRONMENT_VARIABLE) or "0"
+    if asked not in ("0", "1"):
+        raise ValueError(f"{ENVIRONMENT_VARIABLE}={asked!r}: must be 0 or 1")
+    if asked == "1":
+        use_cores()
+
+
+def one_device_per_core() -> None:
+    """:func:`use_cores` of a command, unless the user's environment or a started JAX has decided the number."""
+    if jax.config.values["jax_num_cpu_devices"] > 0 or _FLAG in os.environ.get("XLA_FLAGS", ""):
+        return
+    with contextlib.suppress(RuntimeError):  # called within a program that has started JAX
+        jax.config.update("jax_num_cpu_devices", num_cores())
+
+
+def num_cores() -> int:
+    """CPU cores that this process may use: those of its affinity, within the quota of its control groups, >= 1."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
+    own = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, int(min(own, _quota())))
+
+
+def _quota() -> float:
+    """CPUs that the control groups (version 2) of this process grant it; infinite without a limit."""
+    try:
+        own = next(line[3:] for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return math.inf
+    group = _CGROUPS / own.strip("/")
+    return min(_quota_of(folder) for folder in (group, *group.parents) if folder.is_relative_to(_CGROUPS))
+
+
+def _quota_of(group: Path) -> float:
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # the root has no limit, others say "max"
+        return math.inf
