@@ -6,9 +6,8 @@ The options are grouped: :class:`LocalWork`, :class:`Participation`, :class:`Adv
 together are the :class:`Arguments` of a run, and :class:`Settings` once checked.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -413,12 +412,12 @@ class Settings(Arguments):
             allowed = f"at most {most}, what the largest client {has}, or {FULL!r} for all data of each client"
             raise ValueError(f"batch_size={self.batch_size!r}: must be {allowed}")
 
-    @functools.cached_property
+    @cached_property
     def split(self) -> Split:
         """What the clients train on, and what they hold out."""
         return hold_out(self.data, self.evaluate_clients)
 
-    @functools.cached_property
+    @cached_property
     def availability_trace(self) -> np.ndarray | None:
         """``availability`` as an array ``[T, M]``; None where everybody is always available."""
         return as_trace(self.availability, self.data.num_clients)

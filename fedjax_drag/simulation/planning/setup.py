@@ -47,13 +47,13 @@ def federate(settings: Settings) -> Federation:
     drawn = None if of_federation else np.int32(number)
     assert data.rows is not None
     assert data.counts is not None
+    absence = [settings.availability_trace, np.float32(settings.dropout_rate) if settings.dropout_rate else None]
     if held_out is not None:
         held_out = held_out.of(~malicious)
         if not held_out.counts.any():
             raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has two examples")
-    absence = [settings.availability_trace, np.float32(settings.dropout_rate) if settings.dropout_rate else None]
     on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
-    on_host += [*absence, held_out]
+    on_host += [held_out, *absence]
     return Federation(*on_host)
 
 
@@ -104,17 +104,6 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
     return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
 
 
-def passes_on_one_device(settings: Settings) -> Passes:
-    """The local passes of a run whose clients are not shared among devices.
-
-    Raises:
-      ValueError: the model does not fit the data.
-    """
-    attack = settings.attack if settings.num_malicious else None
-    model = _model_of(settings, resolved(settings.model_state, attack) == "frozen")
-    return _passes(settings, None, model, *check_model(settings.model, model, _example(settings)))
-
-
 def _training_of(settings: Settings) -> LocalTraining:
     """The local passes of a run."""
     fewest_steps, steps = span(settings.local_steps)
@@ -132,6 +121,17 @@ def _training_of(settings: Settings) -> LocalTraining:
         deadline=settings.deadline,
         drop_late=settings.drops_late,
     )
+
+
+def passes_on_one_device(settings: Settings) -> Passes:
+    """The local passes of a run whose clients are not shared among devices.
+
+    Raises:
+      ValueError: the model does not fit the data.
+    """
+    attack = settings.attack if settings.num_malicious else None
+    model = _model_of(settings, resolved(settings.model_state, attack) == "frozen")
+    return _passes(settings, None, model, *check_model(settings.model, model, _example(settings)))
 
 
 def _model_of(settings: Settings, frozen: bool) -> Model:
@@ -175,19 +175,14 @@ def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params,
 
 
 def steps_of_clients(settings: Settings) -> np.ndarray:
-    """Local steps in a pass of each client of the federation ``[M]``; where they are drawn, as they may be."""
+    """Local steps in a pass of each client of the federation ``[M]``; as they may be drawn, where they are."""
     counts = settings.split.training.counts
     assert counts is not None
-    steps = _typical_amounts(settings)
+    fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
+    steps = np.full(len(counts), most)
+    if fewest is not None:
+        steps = np.random.default_rng(0).integers(fewest, most + 1, len(counts))
     if settings.local_epochs is not None:
         whole = settings.batch_size == FULL
         steps = np.ceil(steps * (np.ones(len(counts)) if whole else counts / settings.batch_size))
     return steps if settings.deadline is None else np.minimum(steps, settings.deadline)
-
-
-def _typical_amounts(settings: Settings) -> np.ndarray:
-    """Local steps of every client ``[M]``, or epochs; as they may be drawn, where they are."""
-    fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
-    if fewest is None:
-        return np.full(settings.data.num_clients, most)
-    return np.random.default_rng(0).integers(fewest, most + 1, settings.data.num_clients)
