@@ -1,10 +1,11 @@
 """Compares the papers' theorems with runs on quadratic losses, whose constants are known exactly.
 
     python scripts/theorems.py --output-dir runs/theorems
-    python scripts/theorems.py taco                         # one of drag, br_drag and taco
+    python scripts/theorems.py taco                         # one of drag, br_drag, taco and fednova
 
 It prints a table and draws a figure for each: theorem1.png (DRAG), theorem2.png (BR-DRAG with six clients in ten that
-flip the sign) and corollary2.png (TACO's coefficients). All three take about a minute of CPU.
+flip the sign), corollary2.png (TACO's coefficients) and fednova.png (clients with different numbers of local steps).
+All four take about two minutes of CPU.
 """
 
 import enum
@@ -15,7 +16,7 @@ import matplotlib
 import typer
 from matplotlib.figure import Figure
 
-from theorem_checks import bounds, figures, measurements
+from theorem_checks import bounds, figures, inconsistency, measurements
 
 
 class Shown(NamedTuple):
@@ -33,6 +34,7 @@ class Theorem(enum.StrEnum):
     DRAG = "drag"
     BR_DRAG = "br_drag"
     TACO = "taco"
+    FEDNOVA = "fednova"
 
 
 def main(
@@ -81,7 +83,19 @@ def check_taco() -> Shown:
     return Shown("corollary2.png", "TACO, Corollary 2", "\n".join(lines), figures.draw_coefficients(taco))
 
 
-CHECKS = {Theorem.DRAG: check_drag, Theorem.BR_DRAG: check_br_drag, Theorem.TACO: check_taco}
+def check_fednova() -> Shown:
+    """The objective inconsistency of FedAvg, and FedNova without it."""
+    measured = inconsistency.measure()
+    title = "FedNova, objective inconsistency"
+    return Shown("fednova.png", title, inconsistency.report(measured), inconsistency.draw(measured))
+
+
+CHECKS = {
+    Theorem.DRAG: check_drag,
+    Theorem.BR_DRAG: check_br_drag,
+    Theorem.TACO: check_taco,
+    Theorem.FEDNOVA: check_fednova,
+}
 
 
 if __name__ == "__main__":

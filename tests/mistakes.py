@@ -51,6 +51,8 @@ NAMES = (
     Mistake("several missing", "fd.simulate(rule, model=model)", "data, num_rounds, cohort_size", "must be given"),
     Mistake("without names", "fd.simulate(rule, model, data)", "Softmax", "must have a name"),
     Mistake("two lengths of a pass", "run(local_epochs=1)", "local_epochs=1", "exactly one of the two"),
+    Mistake("range of steps reversed", "run(local_steps=(5, 1))", "local_steps=(5, 1)", "1 <= low <= high"),
+    Mistake("too few availabilities", "run(availability=[0.5, 0.5])", "availability=[0.5, 0.5]", "or [rounds, 12]"),
 )
 
 METHODS = (

@@ -25,6 +25,7 @@ LAYERS = {
     "fedjax_drag.simulation.model": 4,
     "fedjax_drag.simulation.every_client": 5,
     "fedjax_drag.simulation.program": 5,
+    "fedjax_drag.simulation.participation": 5,
     "fedjax_drag.simulation.result": 6,
     "fedjax_drag.simulation.options": 6,
     "fedjax_drag.simulation.parts": 6,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from theorem_checks import bounds, measurements
+from theorem_checks import bounds, inconsistency, measurements
 from theorem_checks.quadratics import Quadratics
 
 SMALL = bounds.Setting(smoothness=1.0, noise=0.3, heterogeneity=1.0, gap=10.0, step_size=0.01, local_steps=5)
@@ -90,3 +90,22 @@ def test_over_c_the_bounds_end_long_before_the_rules_do():
     assert np.isfinite(bound).tolist() == [False, True, False]
     assert br_drag.runs.means[1] < bound[1]
     assert (np.diff(br_drag.runs.means) < 0).all(), "the larger c, the faster"
+
+
+@pytest.mark.thorough
+def test_clients_with_more_steps_draw_fedavg_to_their_minima_and_not_fednova():
+    """Objective inconsistency (Wang et al. 2020): both end where the formula says, FedNova near the common minimum."""
+    losses = Quadratics.draw(6, spread=1.0, noise=0.0, start=1.0, per_client=1)
+    runs = {name: inconsistency.METHODS[name]() for name in ("fedavg", "fednova")}
+    runs = {
+        name: inconsistency.run(method, losses, seeds=1, rounds=600, local_steps=(1, 20), steps_drawn="once")
+        for name, method in runs.items()
+    }
+    steps = runs["fednova"].steps[0]
+    assert len(set(steps)) > 3
+    distance = {}
+    for name, paths in runs.items():
+        found, expected = paths.thetas[0, -1], inconsistency.limit(losses, steps, normalised=name == "fednova")
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+        distance[name] = np.linalg.norm(found)
+    assert distance["fedavg"] > 10 * distance["fednova"]

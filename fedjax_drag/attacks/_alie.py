@@ -38,26 +38,31 @@ def alie(z: Any = None, knowledge: Knowledge = "full") -> Attack:
         checks.in_range("z", z)
     check_knowledge(knowledge)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        observed = known(malicious, knowledge, uplink)
+        observed = known(malicious, knowledge, uplink, valid)
         mean, std = mean_and_std(uplink, observed)
-        steps = largest_hidden_z(malicious) if z is None else z
+        steps = largest_hidden_z(malicious, valid) if z is None else z
         forged = jax.tree.map(lambda mean, std: mean - steps * std, mean, std)
         return replace_malicious(uplink, malicious & observed.any(), forged)
 
     return Attack(forge=forge)
 
 
-def largest_hidden_z(malicious: Bool[Array, " clients"]) -> Float[Array, ""]:
+def largest_hidden_z(
+    malicious: Bool[Array, " clients"], valid: Bool[Array, " clients"] | None = None
+) -> Float[Array, ""]:
     """The z (scalar) beyond which so many benign clients lie that they and the malicious ones form a majority.
 
     Of S clients, f of them malicious, ``s = floor(S/2 + 1) - f`` more make a majority, and for normal values
     ``z = Phi^-1((S - f - s) / (S - f))``. That is 0 or less if few are malicious: even at the mean they are then too
     few for a majority. If they are the majority themselves, or S < 3, the share is not inside (0, 1) and z would be
-    infinite; the share is then ``1 - 1/(2S)``, or ``1/(2S)``, beyond every share that S clients can have.
+    infinite; the share is then ``1 - 1/(2S)``, or ``1/(2S)``, beyond every share that S clients can have. Where clients
+    may be absent, S and f are numbers of those that are ``valid``.
     """
-    size = malicious.shape[0]
+    size: Any = malicious.shape[0]
+    if valid is not None:
+        size, malicious = jnp.maximum(valid.sum(), 1), malicious & valid
     benign = size - malicious.sum()
     share = (size - (size // 2 + 1)) / jnp.maximum(benign, 1).astype(jnp.float32)
     return ndtri(jnp.clip(share, 1 / (2 * size), 1 - 1 / (2 * size)))

@@ -40,9 +40,15 @@ def in_fraction(positions: Int[Array, " batch"], num_examples: Any, fraction: An
     return positions < jnp.floor(fraction * num_examples + 1e-3)
 
 
-def known(malicious: Bool[Array, " clients"], knowledge: Knowledge, uplink: Any) -> Bool[Array, " clients"]:
-    """Marks the clients whose messages the attacker observes; never those that a server rejects."""
-    return (malicious if knowledge == "partial" else ~malicious) & tree.usable_rows(uplink)
+def known(
+    malicious: Bool[Array, " clients"],
+    knowledge: Knowledge,
+    uplink: Any,
+    valid: Bool[Array, " clients"] | None = None,
+) -> Bool[Array, " clients"]:
+    """Marks the clients whose messages the attacker observes; never those that a server rejects, or that are absent."""
+    observed = (malicious if knowledge == "partial" else ~malicious) & tree.usable_rows(uplink)
+    return observed if valid is None else observed & valid
 
 
 def replace_malicious(uplink: Any, malicious: Bool[Array, " clients"], forged: Any) -> Any:
@@ -138,9 +144,9 @@ def hidden_push(perturbation: Perturbation, knowledge: Knowledge, reach: ReachFn
     checks.one_of("perturbation", perturbation, ("std", "unit", "sign"))
     check_knowledge(knowledge)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        observed = known(malicious, knowledge, uplink)
+        observed = known(malicious, knowledge, uplink, valid)
         mean, std = mean_and_std(uplink, observed)
         p = {"std": std, "unit": mean, "sign": jax.tree.map(jnp.sign, mean)}[perturbation]
         p = tree.scale(-1, p)

@@ -16,8 +16,11 @@ KNOWLEDGE = ("last_update", "root_delta", "aggregate")
 """What an attack may need."""
 
 
-def forged(attack: Attack, key: Any, uplink: Uplink, malicious: Any, round: Any = 0) -> Any:
-    """What ``forge`` makes of a cohort's messages, with stand-ins for what it needs: means of the messages."""
+def forged(attack: Attack, key: Any, uplink: Uplink, malicious: Any, round: Any = 0, **absence: Any) -> Any:
+    """What ``forge`` makes of a cohort's messages, with stand-ins for what it needs: means of the messages.
+
+    ``absence`` is ``valid`` ``[S]``, or empty where nobody can be absent.
+    """
     mean = tree.mean(uplink.delta)
     knowledge = {"last_update": mean, "root_delta": mean, "aggregate": lambda messages: tree.mean(messages.delta)}
     assert attack.forge is not None
@@ -28,6 +31,7 @@ def forged(attack: Attack, key: Any, uplink: Uplink, malicious: Any, round: Any 
         client_ids=jnp.arange(malicious.shape[0], dtype=jnp.int32),
         round=jnp.asarray(round, jnp.int32),
         **{name: knowledge[name] for name in attack.needs},
+        **absence,
     )
 
 

@@ -30,9 +30,9 @@ def ipm(epsilon: Any = 0.1, knowledge: Knowledge = "full") -> Attack:
     checks.positive("epsilon", epsilon)
     check_knowledge(knowledge)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        observed = known(malicious, knowledge, uplink)
+        observed = known(malicious, knowledge, uplink, valid)
         forged = tree.scale(-epsilon, tree.mean(uplink, observed))
         return replace_malicious(uplink, malicious & observed.any(), forged)
 

@@ -46,9 +46,10 @@ def krum_attack(knowledge: Knowledge = "full") -> Attack:
     """
     check_knowledge(knowledge)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        honest = known(malicious, knowledge, uplink)
+        malicious = malicious if valid is None else malicious & valid
+        honest = known(malicious, knowledge, uplink, valid)
         mean = mean_of(uplink.delta, honest)
         direction = jax.tree.map(jnp.sign, mean)
         number = malicious.sum()

@@ -28,9 +28,9 @@ def mimic() -> Attack:
       hence the absolute projection.
     """
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        observed = known(malicious, "full", uplink)
+        observed = known(malicious, "full", uplink, valid)
         chosen = most_extreme(uplink.delta, observed)
         return replace_malicious(uplink, malicious & observed.any(), tree.take(uplink, chosen))
 

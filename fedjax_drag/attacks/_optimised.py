@@ -68,10 +68,11 @@ def optimised(objective: Objective = "against", steps: int = 10, budget: Any = 1
         malicious: jax.Array,
         *,
         aggregate: Callable[[Uplink], Params],
+        valid: Any = None,
         **_: Any,
     ) -> Uplink:
         del key
-        benign = known(malicious, "full", uplink)
+        benign = known(malicious, "full", uplink, valid)
         attacked = malicious & benign.any()
         mean, std = (moment.delta for moment in mean_and_std(uplink, benign))
         radius = budget * tree.norms(centred(uplink.delta, mean, benign)).max()

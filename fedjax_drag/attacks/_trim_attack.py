@@ -50,8 +50,10 @@ def trim_attack(knowledge: Knowledge = "full", b: Any = 2.0) -> Attack:
         outward = rising == (extreme < 0)
         return extreme, extreme * jnp.where(outward, b, 1 / b)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, **_: Any) -> Uplink:
-        observed = known(malicious, knowledge, uplink)
+    def forge(
+        key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, valid: Any = None, **_: Any
+    ) -> Uplink:
+        observed = known(malicious, knowledge, uplink, valid)
         mean, std = mean_and_std(uplink, observed)
         keys = client_keys(key, client_ids)
 

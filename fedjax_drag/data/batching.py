@@ -4,6 +4,7 @@ The examples lie on the device once; a client is a row of indices into them, pad
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,9 +61,7 @@ def draw_epochs(
       first example; batches after the client's last one have no real position.
     """
     whole, fraction = int(epochs), epochs % 1
-    # The margin keeps a product such as 0.29 * 50 from falling just below its half.
-    part = jnp.floor(fraction * num_examples + 0.501).astype(jnp.int32)
-    part = jnp.clip(part, 0 if whole else 1, num_examples) if fraction else 0
+    part = _part(num_examples, epochs)
     per_epoch = -(-num_examples // batch_size)
     num_steps = whole * -(-most // batch_size) + -(-min(most, int(fraction * most) + 1) // batch_size) * bool(fraction)
 
@@ -79,6 +78,30 @@ def draw_epochs(
     real = place < jnp.where(epoch < whole, num_examples, part)[:, None]
     place = jnp.minimum(jnp.where(real, place, begin), num_examples - 1)
     return orders[jnp.minimum(epoch, len(orders) - 1)[:, None], place], real
+
+
+def epoch_steps(num_examples: Int[Array, "*clients"], epochs: Any, batch_size: int) -> Int[Array, "*clients"]:
+    """How many mini-batches :func:`draw_epochs` gives each client.
+
+    Args:
+      num_examples: of each client.
+      epochs: number of passes: a number > 0, or a whole one for each client, which may be traced.
+      batch_size: B.
+    """
+    per_epoch = -(-num_examples // batch_size)
+    if isinstance(epochs, jax.Array):
+        return epochs * per_epoch
+    return int(epochs) * per_epoch + -(-_part(num_examples, epochs) // batch_size)
+
+
+def _part(num_examples: Int[Array, "*clients"] | int, epochs: float) -> Any:
+    """Examples of the fraction of a pass after the whole ones."""
+    whole, fraction = int(epochs), epochs % 1
+    if not fraction:
+        return 0
+    # The margin keeps a product such as 0.29 * 50 from falling just below its half.
+    part = jnp.floor(fraction * num_examples + 0.501).astype(jnp.int32)
+    return jnp.clip(part, 0 if whole else 1, num_examples)
 
 
 def gather(

@@ -34,7 +34,6 @@ from fedjax_drag.simulation.program.programs import (
     Programs,
     Totals,
     cost_of,
-    no_totals,
     own_examples,
 )
 from fedjax_drag.simulation.program.work import RunState
@@ -301,7 +300,7 @@ class BatchSimulation:
 
     def _advance(self, cells: Cells, states: RunState, done: int, target: int) -> tuple[RunState, Any]:
         """Rounds ``done`` to ``target``: the states; and on the host the last round's metrics, totals, evaluation."""
-        metrics, totals = {}, _no_totals(self.width)
+        metrics, totals = {}, _for_each(self.width, self.programs.totals)
         with nans.located(done + 1, target):
             while done < target:
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
@@ -351,7 +350,8 @@ def prepare_batch(
     Args:
       settings: of each cell. They may differ in ``seed``, in the split of ``data`` (of one data set, among equally many
         clients), in who is malicious (but not in whether anybody is, nor in how many are expected in a cohort if the
-        method needs ``num_byzantine``), and in ``numbers``.
+        method needs ``num_byzantine``), in ``availability`` and ``dropout_rate`` (but not in whether they are given),
+        and in ``numbers``.
       numbers: of each cell, those in which they differ; the same names everywhere.
       rebuild: ``(numbers) -> settings`` of a cell with these numbers, which are traced; the rest as in the first cell.
       width: cells in one call of the program; default all.
@@ -379,7 +379,7 @@ def prepare_batch(
     federation = own[0]._replace(train=train)
     state = jax.eval_shape(alone.init, own[1])
     given = jax.device_put(initial_params.given(first.initial_params, state), everywhere(mesh))
-    lowered = _lower(programs, cells, width, (train, held_out, given), mesh)
+    lowered = _lower(programs, cells, _for_each(width, alone.totals), (train, held_out, given), mesh)
     check_benign(first, alone, federation, own[1], state)
     cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
     return BatchSimulation(
@@ -400,13 +400,21 @@ def prepare_batch(
 def _lower(
     programs: CellPrograms,
     cells: Cells,
-    width: int,
+    totals: Totals,
     shared: tuple[Batch, tuple[Batch, Batch | None], Start | None],
     mesh: Mesh | None,
 ) -> LoweredBatch:
-    """The programs for ``width`` cells such as these, which share their examples and a start."""
+    """The programs for cells such as these, traced.
+
+    Args:
+      programs: of one cell.
+      cells: of which only shapes count.
+      totals: of no rounds, for as many cells as the programs are for.
+      shared: training examples, examples of evaluations and a start.
+      mesh: devices that share the cells, or None.
+    """
     train, held_out, given = shared
-    split = _share_of(mesh)
+    split, width = _share_of(mesh), len(totals.diverged_at)
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=split), tree)
@@ -417,7 +425,7 @@ def _lower(
     advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
     return LoweredBatch(
         jax.jit(programs.init, out_shardings=split).lower(example, given),
-        advance.lower(train, example, states, _no_totals(width), np.int32(1)),
+        advance.lower(train, example, states, totals, np.int32(1)),
         jax.jit(programs.evaluate, out_shardings=split).lower(example, states, held_out, examined),
     )
 
@@ -425,6 +433,7 @@ def _lower(
 def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     """Cells on the host, index lists padded to a common length."""
     federations = [federate(one)._replace(train=()) for one in settings]
+    _check_absence(federations)
     for name in ("rows", "root_row"):
         longest = max(getattr(one, name).shape[-1] for one in federations)
         federations = [one._replace(**{name: _padded(getattr(one, name), longest)}) for one in federations]
@@ -438,8 +447,16 @@ def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
     return Cells(columns, stacked, jnp.stack([jax.random.key(one.seed) for one in settings]))
 
 
-def _no_totals(width: int) -> Totals:
-    return jax.tree.map(lambda total: np.zeros(width, total.dtype), no_totals())
+def _check_absence(federations: Sequence[Federation]) -> None:
+    """Refuses cells of which only some have clients that may be absent, or traces of different lengths."""
+    for name in ("availability", "dropout_rate"):
+        shapes = {getattr(getattr(one, name), "shape", None) for one in federations}
+        if len(shapes) > 1:
+            raise ValueError(f"{name}: must be given for every cell or for none, with as many rounds in each")
+
+
+def _for_each(width: int, totals: Totals) -> Totals:
+    return jax.tree.map(lambda total: np.zeros(width, total.dtype), totals)
 
 
 def _padded(rows: Any, length: int) -> np.ndarray:

@@ -28,7 +28,7 @@ from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, tra
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, no_totals, own_examples
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, own_examples
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result, client_seconds, history_row, stack_history
@@ -230,7 +230,7 @@ class Simulation:
 
     def _advance(self, compiled: Lowered, state: RunState, done: int, target: int) -> tuple[RunState, Any, Any]:
         """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
-        metrics, totals = {}, no_totals()
+        metrics, totals = {}, self.shared.outline.totals
         while done < target:
             if compiled.draw is None:
                 done = min(target, done + self.rounds_per_compile)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, dataclass_transform
 
@@ -75,6 +75,37 @@ def positive_number(name: str, value: Any) -> None:
     if not checks.is_concrete(value):
         raise ValueError(f"{name}={checks.shown(value)}: must be a number > 0")
     checks.positive(name, value)
+
+
+def count_or_pair(name: str, value: Any) -> None:
+    """Refuses what is neither a count nor two counts in ascending order."""
+    _check_or_pair(count, name, value)
+
+
+def positive_number_or_pair(name: str, value: Any) -> None:
+    """Refuses what is neither a number above 0 nor two counts in ascending order."""
+    _check_or_pair(positive_number, name, value)
+
+
+def _check_or_pair(check: Check, name: str, value: Any) -> None:
+    """Refuses what fails a check and is no pair of counts either."""
+    if isinstance(value, list | tuple):
+        whole = all(isinstance(entry, int | np.integer) and not isinstance(entry, bool) for entry in value)
+        if len(value) != 2 or not whole or not 1 <= value[0] <= value[1] <= LARGEST:
+            raise ValueError(f"{name}={checks.shown(value)}: must be a pair [low, high] of integers, 1 <= low <= high")
+        return
+    try:
+        check(name, value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or a pair [low, high]") from None
+
+
+def span(length: float | Sequence[int] | None) -> tuple[int | None, Any]:
+    """The least and the largest value of an option that may be a pair; the least is None where there is only one."""
+    if not isinstance(length, Sequence):
+        return None, length
+    low, high = length
+    return (None if low == high else low), high
 
 
 def flag(name: str, value: Any) -> None:

@@ -41,10 +41,13 @@ class Result(NamedTuple):
         With ``evaluate_clients``: ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
         of :func:`~fedjax_drag.simulation.every_client.accuracies.over_clients`, ``client_accuracy`` ``[E, M]``, NaN for
         clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set, NaN for classes without examples.
-        Of the clients, summed over the rounds since the last evaluation: ``participants``, ``local_steps``,
-        ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``, ``vector_operations``,
-        ``bytes_down`` and ``bytes_up``. ``client_seconds``, since the start of the run, is what the slowest clients
-        would have needed, each by itself on this device.
+        Of the clients, summed over the rounds since the last evaluation: ``participants`` (those that answered),
+        ``local_steps``, ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``,
+        ``vector_operations``, ``bytes_down`` and ``bytes_up``; where clients may be absent also ``drawn`` (those that
+        received the parameters and worked) and ``silent_rounds`` (in which no benign client answered; ``train_loss`` is
+        the mean over the others), and of the evaluated round ``valid`` ``[E, S]``, who answered.
+        ``client_seconds``, since the start of the run, is what the slowest clients would have needed, each by itself on
+        this device.
       state: the whole final state, from which a run can be continued.
       seconds: running time without compilation, evaluations included.
       compile_seconds: time spent compiling and timing a client.
@@ -158,7 +161,12 @@ def history_row(
       cost: what the method asks of one client.
     """
     sums = {name: total for name, total in totals.sums.items() if name in metrics}
-    means = {name: sums[name] / np.float32(rounds) for name in sums if ACCUMULATED[name].kind is Kind.MEAN}
+    number = np.float32(rounds - int(sums.get("silent_rounds", 0)))
+    means = {
+        name: sums[name] / number if number else np.float32(np.nan)
+        for name in sums
+        if ACCUMULATED[name].kind is Kind.MEAN
+    }
     return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated}
 
 

@@ -1,8 +1,9 @@
 """Every option of a run, declared once: its type, its default, its check and what it means.
 
-The options are grouped: :class:`LocalWork`, :class:`Adversary`, :class:`Execution`, :class:`Measurement`. A
-configuration takes the same groups (:class:`~fedjax_drag.experiment.config.config.Config`). :class:`Parts` are the
-objects that a run is made of. All together are the :class:`Arguments` of a run, and :class:`Settings` once checked.
+The options are grouped: :class:`LocalWork`, :class:`Participation`, :class:`Adversary`, :class:`Execution`,
+:class:`Measurement`. A configuration takes the same groups
+(:class:`~fedjax_drag.experiment.config.config.Config`). :class:`Parts` are the objects that a run is made of. All
+together are the :class:`Arguments` of a run, and :class:`Settings` once checked.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +25,17 @@ from fedjax_drag.simulation.model.trainable import Trainable, check_trainable
 from fedjax_drag.simulation.options import (
     check_options,
     count,
+    count_or_pair,
     documented,
     flag,
     one_of,
     option,
     optional,
     options,
-    positive_number,
+    positive_number_or_pair,
+    span,
 )
+from fedjax_drag.simulation.participation.availability import as_trace, check_availability
 from fedjax_drag.simulation.parts import (
     ALGORITHM,
     METHOD,
@@ -78,10 +82,19 @@ def check_share(name: str, value: Any) -> None:
         raise ValueError(f"{name}={checks.shown(value)}: must be True, False or a number in (0, 1)")
 
 
-def check_pass(local_steps: int | None, local_epochs: float | None) -> None:
+def check_pass(local_steps: Any, local_epochs: Any) -> None:
     """Refuses a local pass whose length is given in two ways, or in none."""
     if (local_steps is None) == (local_epochs is None):
         raise ValueError(f"local_steps={local_steps!r}, local_epochs={local_epochs!r}: must be exactly one of the two")
+
+
+def check_deadline(local_steps: Any, deadline: int | None, late: str) -> None:
+    """Refuses a deadline before which no client is ready, where clients that are late send nothing."""
+    fewest, most = span(local_steps)
+    least = most if fewest is None else fewest
+    if deadline is not None and late == "drop" and least is not None and deadline < least:
+        allowed = f"at least {least}, the fewest local steps of a client, or no client answers"
+        raise ValueError(f"deadline={deadline!r}, late='drop': must be {allowed}")
 
 
 def check_adversary(attack: Any, byzantine_fraction: float | None, num_byzantine: int | None) -> None:
@@ -115,12 +128,14 @@ class LocalWork:
         client's data, the rest of a smaller client's being padding that does not count; the server's root data are one
         batch as well.
       local_steps: U, >= 1, mini-batches of a local pass, each drawn uniformly from the client's data; None where
-        ``local_epochs`` is given.
+        ``local_epochs`` is given. A pair ``(low, high)``: each client takes a number of them that is drawn uniformly
+        from ``low`` to ``high``, as ``steps_drawn`` says; the server takes ``high`` on its root data.
       local_epochs: instead of ``local_steps``, how often a pass goes over the client's data, > 0 and not
         necessarily whole: a client with n examples takes ``round(local_epochs * n)`` of them, at least one. Each
         epoch is in an order of its own, without replacement, its last batch smaller than the others where B
         does not divide n. Clients that are done wait for those that run at the same time; under ``"map"`` one
-        client runs at a time and nobody waits. The server goes over its root data as often.
+        client runs at a time and nobody waits. The server goes over its root data as often. A pair of integers
+        ``(low, high)`` is drawn from as that of ``local_steps`` is.
       local_optimizer_state: what a local pass begins with where there is a ``local_optimizer``: ``"reset"`` (default),
         its state afresh; or ``"keep"``: each client goes on with the state at the end of its last pass, such as its
         momentum, which is kept as ``client_state`` says. The server's root pass begins afresh in any case.
@@ -133,10 +148,37 @@ class LocalWork:
     """
 
     batch_size: int | str = option(check_batch_size)
-    local_steps: int | None = option(optional(count), default=None)
-    local_epochs: float | None = option(optional(positive_number), default=None)
+    local_steps: int | tuple[int, int] | None = option(optional(count_or_pair), default=None)
+    local_epochs: float | tuple[int, int] | None = option(optional(positive_number_or_pair), default=None)
     local_optimizer_state: str = option(one_of("reset", "keep"), default="reset")
     model_state: str = option(one_of(*MODEL_STATES), default="auto")
+
+
+@options
+class Participation:
+    """Which clients answer, and how much work they do until then.
+
+    Attributes:
+      availability: who can be drawn in a round: a probability for all clients; probabilities, one for each client; or a
+        trace, a row of them for each round, after whose last row the first one follows again. Also bool, or the path
+        of a ``.npy`` or ``.csv`` file of such numbers, with a row for each round. It is drawn anew for each client and
+        round. If fewer clients are available than a cohort has places, others fill it up with ``valid`` False.
+        Default None: everybody always is.
+      dropout_rate: probability, in [0, 1), with which a client that was drawn never answers, drawn anew for each client
+        and round: it receives the parameters and works, and its message does not arrive. Default 0.
+      steps_drawn: how often a client's number of local steps, or epochs, is drawn from its pair: in every ``"round"``
+        (default), or ``"once"`` for the whole run.
+      deadline: local steps after which the server waits no longer, >= 1; default None. Its own pass on root data ends
+        there too.
+      late: what a client sends that has not finished at the deadline: ``"partial"`` (default), what it has; or
+        ``"drop"``, nothing.
+    """
+
+    availability: Any = option(check_availability, default=None)
+    dropout_rate: float = option(partial(checks.in_range, low=0.0, high=1.0, open_high=True), default=0.0)
+    steps_drawn: str = option(one_of("round", "once"), default="round")
+    deadline: int | None = option(optional(count), default=None)
+    late: str = option(one_of("partial", "drop"), default="partial")
 
 
 @options
@@ -246,7 +288,7 @@ class Measurement:
     stop_on_divergence: bool = option(flag, default=True)
 
 
-GROUPS = (LocalWork, Adversary, Execution, Measurement)
+GROUPS = (LocalWork, Participation, Adversary, Execution, Measurement)
 """All groups of options."""
 
 
@@ -312,9 +354,9 @@ class Parts:
 
 @documented
 @options
-class Arguments(Measurement, Execution, Adversary, LocalWork, Parts):
-    """The arguments of a run: :class:`Parts`, :class:`LocalWork`, :class:`Adversary`, :class:`Execution` and
-    :class:`Measurement` together.
+class Arguments(Measurement, Execution, Adversary, Participation, LocalWork, Parts):
+    """The arguments of a run: :class:`Parts`, :class:`LocalWork`, :class:`Participation`, :class:`Adversary`,
+    :class:`Execution` and :class:`Measurement` together.
     """
 
 
@@ -356,6 +398,8 @@ class Settings(Arguments):
         check_options(self)
         checks.count("cohort_size", self.cohort_size, 1, self.data.num_clients)
         check_pass(self.local_steps, self.local_epochs)
+        check_deadline(self.local_steps, self.deadline, self.late)
+        _ = self.availability_trace
         if self.local_optimizer_state == "keep" and self.local_optimizer is None:
             raise ValueError("local_optimizer_state='keep': needs a local_optimizer, such as optax.trace(0.9)")
         if callable(self.step_size):
@@ -372,6 +416,22 @@ class Settings(Arguments):
     def split(self) -> Split:
         """What the clients train on, and what they hold out."""
         return hold_out(self.data, self.evaluate_clients)
+
+    @cached_property
+    def availability_trace(self) -> np.ndarray | None:
+        """``availability`` as an array ``[T, M]``; None where everybody is always available."""
+        return as_trace(self.availability, self.data.num_clients)
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether a client can be missing for another reason than the method's."""
+        return self.availability_trace is not None or bool(self.dropout_rate) or self.drops_late
+
+    @property
+    def drops_late(self) -> bool:
+        """Whether a client can be late and then sends nothing."""
+        as_long = self.local_epochs is None and span(self.local_steps)[0] is None
+        return self.deadline is not None and self.late == "drop" and not as_long
 
     @property
     def num_malicious(self) -> int:

@@ -96,6 +96,9 @@ def _keeps_shapes(bench: _Bench) -> None:
     key = jax.random.key(0)
     if attack.forge is not None:
         _assert_like("forge", jax.eval_shape(bench.forge, key, bench.uplink, bench.some()), bench.like)
+        absence = {"valid": np.arange(bench.cohort) % 2 == 0}
+        found = jax.eval_shape(bench.forge, key, bench.uplink, bench.some(), **absence)
+        _assert_like("forge with absent clients", found, bench.like)
     if attack.poison is not None:
         _assert_like("poison", jax.eval_shape(bench.poison, key, bench.batch), bench.batch)
 

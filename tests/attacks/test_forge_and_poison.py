@@ -3,6 +3,7 @@
 import inspect
 from types import MappingProxyType
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,8 @@ COHORT = 6
 MALICIOUS = np.array([True, False, True, False, False, True])
 IDS = jnp.array([7, 1, 4, 0, 6, 2])
 FORGING = [case for case in ATTACKS if case.build().forge is not None]
+VALID = np.array([True, True, True, False, True, False])
+"""A benign client and a malicious one are absent."""
 POISONING = [case for case in ATTACKS if case.build().poison is not None]
 
 
@@ -262,3 +265,21 @@ def test_bad_arguments_are_named_with_their_value(build, name):
     with pytest.raises(ValueError, match=name) as error:
         build()
     assert "\n" not in str(error.value)
+
+
+@parametrize(FORGING, fast=lambda case: case.label in ("alie", "krum_attack"))
+def test_absent_clients_are_as_if_not_there(case):
+    """What those present forge is what they forge in a cohort of their own."""
+    attack = case.build()
+
+    def forge(message, malicious, ids, present, **absence):
+        mean = lambda messages: jax.tree.map(lambda x: x[present].mean(0), messages.delta)
+        knowledge = {name: {**KNOWLEDGE, "aggregate": mean}[name] for name in attack.needs}
+        return attack.forge(jax.random.key(0), message, malicious, client_ids=ids, **absence, **knowledge)
+
+    together = jax.jit(lambda message: forge(message, jnp.asarray(MALICIOUS), IDS, VALID, valid=jnp.asarray(VALID)))
+    few = jax.tree.map(lambda x: x[VALID], uplink())
+    alone = jax.jit(lambda message: forge(message, jnp.asarray(MALICIOUS[VALID]), IDS[VALID], np.ones(4, bool)))
+    found = jax.tree.map(lambda x: x[VALID], together(uplink()))
+    chex.assert_trees_all_close(found, alone(few), rtol=1e-4, atol=1e-5)
+    assert bits(found, ~MALICIOUS[VALID]) == bits(few, ~MALICIOUS[VALID])

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,6 +103,20 @@ def test_a_lost_client_counts_as_absent(case):
         for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
             if x.shape == y.shape and x.ndim:
                 np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@parametrize(ALGORITHMS, fast=lambda case: case.label in ("scaffold", "fednova"))
+@pytest.mark.sample(1)
+def test_a_round_without_an_answer_changes_nothing(case):
+    """The parameters stay as they are, also after a round in which all answered, and nothing becomes NaN."""
+    params, state = play(case, rounds=1)
+    method, extra = case.build(), extras(COHORT, 1)
+    uplink = jax.jit(functools.partial(uplink_of, method))(params, state, extra["client_ids"], batches())
+    after, kept = jax.jit(method.aggregate)(params, uplink, state, **extra, valid=jnp.zeros(COHORT, bool))
+    chex.assert_trees_all_equal(after, params)
+    for x, y in zip(jax.tree.leaves(kept), jax.tree.leaves(state), strict=True):
+        assert not np.isnan(x).any()
+        assert x.shape == y.shape
 
 
 @parametrize(

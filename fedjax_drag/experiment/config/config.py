@@ -24,7 +24,15 @@ from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.config.yaml_text import one_line
 from fedjax_drag.simulation.model.trainable import check_patterns
 from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, optional, with_default
-from fedjax_drag.simulation.settings import Adversary, Execution, LocalWork, Measurement, check_pass
+from fedjax_drag.simulation.settings import (
+    Adversary,
+    Execution,
+    LocalWork,
+    Measurement,
+    Participation,
+    check_deadline,
+    check_pass,
+)
 
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
 
@@ -46,7 +54,7 @@ def component(name: str, **arguments: Any) -> Any:
 
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(Measurement, Execution, Adversary, LocalWork):
+class Config(Measurement, Execution, Adversary, Participation, LocalWork):
     """One experiment, or several that are compared; :func:`check` makes it.
 
     Attributes:
@@ -86,7 +94,8 @@ class Config(Measurement, Execution, Adversary, LocalWork):
     attack: Component | None = None
     rounds: int = option(count, 200)
     cohort_size: int = option(count, 10)
-    local_steps: int | None = with_default(LocalWork, "local_steps", 5)
+    local_steps: Any = with_default(LocalWork, "local_steps", 5)
+    local_epochs: Any = with_default(LocalWork, "local_epochs", None)
     batch_size: Any = with_default(LocalWork, "batch_size", 10)
     step_size: Any = option(_check_step_size, 0.01)
     local_optimizer: Component | None = None
@@ -142,9 +151,12 @@ def check(mapping: Mapping[str, Any]) -> Config:
         typed: Any = OmegaConf.to_container(OmegaConf.merge(_SCHEMA, plain), resolve=False, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, plain)) from None
+    if checks.is_concrete(typed["local_epochs"]):
+        typed["local_epochs"] = float(typed["local_epochs"])
     config = Config(**{key: typed[key] for key in plain} | components | others)
     check_pass(config.local_steps, config.local_epochs)
     check_options(config)
+    check_deadline(config.local_steps, config.deadline, config.late)
     return config
 
 

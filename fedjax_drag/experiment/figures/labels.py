@@ -147,7 +147,9 @@ def _round(config: Config) -> str:
 
 
 def _pass(config: Config) -> str:
-    return f"{config.local_epochs:g} local epochs" if config.local_epochs else f"{config.local_steps} local steps"
+    length = config.local_epochs or config.local_steps
+    number = f"{length[0]} to {length[1]}" if isinstance(length, list | tuple) else f"{length:g}"
+    return f"{number} local {'epochs' if config.local_epochs else 'steps'}"
 
 
 def _batch(config: Config) -> str:

@@ -44,6 +44,8 @@ METRICS: Mapping[str, Metric] = {
     "round": Metric("communication round", Kind.COST),
     "local_steps": Metric("local steps", Kind.COST),
     "participants": Metric("participants", Kind.COST),
+    "drawn": Metric("clients drawn", Kind.COST),
+    "silent_rounds": Metric("rounds without an answer", Kind.COST),
     "slowest_steps": Metric("local steps of the slowest client", Kind.COST),
     "gradient_evaluations": Metric("gradient evaluations", Kind.COST),
     "vector_operations": Metric("vector operations", Kind.COST),

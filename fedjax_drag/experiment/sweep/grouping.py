@@ -11,8 +11,11 @@ from fedjax_drag.experiment.build.traced_numbers import numbers
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import identities
+from fedjax_drag.simulation.participation.availability import as_trace
 
-_DATA = ("name", "seed", "partition", "byzantine_fraction", "num_byzantine", "root_size", "root_bias", "root_source")
+_DATA = frozenset({"name", "seed", "partition", "byzantine_fraction", "num_byzantine"}) | {
+    *("root_size", "root_bias", "root_source", "availability", "dropout_rate"),
+}
 """Keys that change the inputs of a program and not the program."""
 
 
@@ -56,7 +59,9 @@ def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDatase
     malicious, _ = build.malicious_in_cohort(config, fed.num_clients)
     counted = any(map(_counts_malicious, (config.algorithm, config.aggregator)))
     counted = counted or "num_byzantine" in build.method(config, fed.num_clients).needs
-    around = [fed.num_clients, malicious > 0, malicious if counted else None, start]
+    trace = as_trace(config.availability, fed.num_clients)
+    absent = [None if trace is None else trace.shape, config.dropout_rate > 0]
+    around = [fed.num_clients, malicious > 0, malicious if counted else None, start, *absent]
     return json.dumps([program, identities(mapping), *around], sort_keys=True)
 
 

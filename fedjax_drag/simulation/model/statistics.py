@@ -46,6 +46,7 @@ def forged(
     malicious: Bool[Array, " clients"],
     client_ids: Int[Array, " clients"],
     round_index: Int[Array, ""],
+    valid: Bool[Array, " clients"] | None = None,
 ) -> Statistics:
     """The statistics ``[S, ...]`` as they reach the server.
 
@@ -57,13 +58,15 @@ def forged(
       malicious: ``[S]`` bool.
       client_ids: ``[S]``.
       round_index: from 0.
+      valid: whose messages reach the server, ``[S]``; None where nobody can be absent.
     """
     if attack is None or attack.forge is None or attack.needs or not jax.tree.leaves(local):
         return local
     # Numbers such as counters are no quantities that an attack could scale.
     floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
     changes = jax.tree.map(lambda new, old: new - old if floating(new) else None, local, before)
-    sent = attack.forge(key, Uplink(changes), malicious, client_ids=client_ids, round=round_index).delta
+    told = {"client_ids": client_ids, "round": round_index} | ({} if valid is None else {"valid": valid})
+    sent = attack.forge(key, Uplink(changes), malicious, **told).delta
     return jax.tree.map(
         lambda change, new, old: new if change is None else jnp.where(tree.expand(malicious, new), old + change, new),
         sent,

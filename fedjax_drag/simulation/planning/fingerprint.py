@@ -16,7 +16,7 @@ from fedjax_drag.simulation.settings import Settings
 
 ONLY_INPUTS = frozenset({"data", "seed", "byzantine_fraction", "num_byzantine", "root_size", "root_bias"}) | {
     *("root_source", "num_rounds", "eval_every", "rounds_per_compile", "time_clients", "stop_on_divergence", "mesh"),
-    "initial_params",
+    *("initial_params", "availability", "dropout_rate"),
 }
 """Settings that change what the programs are given, or how often they are called, and not the programs."""
 

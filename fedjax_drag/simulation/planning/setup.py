@@ -13,6 +13,7 @@ from fedjax_drag.simulation.devices.processes import from_first
 from fedjax_drag.simulation.model.forms import functions_of, make_model
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.model.statistics import resolved
+from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
     check_loss,
@@ -46,11 +47,13 @@ def federate(settings: Settings) -> Federation:
     drawn = None if of_federation else np.int32(number)
     assert data.rows is not None
     assert data.counts is not None
+    absence = [settings.availability_trace, np.float32(settings.dropout_rate) if settings.dropout_rate else None]
     if held_out is not None:
         held_out = held_out.of(~malicious)
         if not held_out.counts.any():
             raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has two examples")
-    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn, held_out]
+    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
+    on_host += [held_out, *absence]
     return Federation(*on_host)
 
 
@@ -78,15 +81,7 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
     undecided = settings.clients_axis == "auto" and settings.clients_per_chunk is None
     walk = _fastest_walk(usual, _passes(settings, mesh, model, params, model_state), mesh) if undecided else usual
-    training = LocalTraining(
-        batch_size=settings.batch_size,
-        step_size=settings.step_size,
-        local_steps=settings.local_steps,
-        local_epochs=settings.local_epochs,
-        optimizer=settings.local_optimizer,
-        keeps_optimizer=settings.local_optimizer_state == "keep",
-        augmentation=settings.augmentation,
-    )
+    training = _training_of(settings)
     execution = CohortExecution(
         walk,
         over_clients=make_mapper(walk, mesh),
@@ -103,9 +98,29 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
         root_client=settings.root_client or sgd(),
         reject_nonfinite=settings.nonfinite == "reject",
         num_byzantine=num_byzantine,
+        may_be_absent=settings.may_be_absent,
         statistics=statistics,
     )
     return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
+
+
+def _training_of(settings: Settings) -> LocalTraining:
+    """The local passes of a run."""
+    fewest_steps, steps = span(settings.local_steps)
+    fewest_epochs, epochs = span(settings.local_epochs)
+    return LocalTraining(
+        batch_size=settings.batch_size,
+        step_size=settings.step_size,
+        local_steps=steps,
+        local_epochs=epochs,
+        optimizer=settings.local_optimizer,
+        keeps_optimizer=settings.local_optimizer_state == "keep",
+        augmentation=settings.augmentation,
+        fewest=fewest_epochs if steps is None else fewest_steps,
+        drawn_once=settings.steps_drawn == "once",
+        deadline=settings.deadline,
+        drop_late=settings.drops_late,
+    )
 
 
 def passes_on_one_device(settings: Settings) -> Passes:
@@ -160,10 +175,14 @@ def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params,
 
 
 def steps_of_clients(settings: Settings) -> np.ndarray:
-    """Local steps in a pass of each client of the federation ``[M]``."""
+    """Local steps in a pass of each client of the federation ``[M]``; as they may be drawn, where they are."""
     counts = settings.split.training.counts
     assert counts is not None
-    if settings.local_epochs is None:
-        return np.full(len(counts), settings.local_steps)
-    whole = settings.batch_size == FULL
-    return np.ceil(settings.local_epochs * (np.ones(len(counts)) if whole else counts / settings.batch_size))
+    fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
+    steps = np.full(len(counts), most)
+    if fewest is not None:
+        steps = np.random.default_rng(0).integers(fewest, most + 1, len(counts))
+    if settings.local_epochs is not None:
+        whole = settings.batch_size == FULL
+        steps = np.ceil(steps * (np.ones(len(counts)) if whole else counts / settings.batch_size))
+    return steps if settings.deadline is None else np.minimum(steps, settings.deadline)

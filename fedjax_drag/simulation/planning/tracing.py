@@ -16,7 +16,7 @@ from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Programs, cost_of, no_totals, own_examples
+from fedjax_drag.simulation.program.programs import Programs, Totals, cost_of, own_examples
 from fedjax_drag.simulation.program.round import choose_cohort
 from fedjax_drag.simulation.program.work import RunState, Work
 from fedjax_drag.simulation.settings import Settings
@@ -56,6 +56,7 @@ class Outline(NamedTuple):
       cost: what the method asks of one client.
       walk: how a device goes through its clients of a round.
       rows_on_host: whether the host keeps the rows of the clients' state.
+      totals: those of no rounds, on the host.
     """
 
     shapes: RunState
@@ -63,6 +64,7 @@ class Outline(NamedTuple):
     cost: ClientCost
     walk: Walk
     rows_on_host: bool
+    totals: Totals
 
 
 class Traced(NamedTuple):
@@ -129,12 +131,13 @@ def trace_programs(
     evaluate = jax.jit(programs.evaluate, out_shardings=shared)
     own = own_examples(federation, state if draw is None else _placed(shapes, shared))
     lowered = Lowered(
-        advance.lower(federation, key, state, no_totals(), np.int32(1)),
+        advance.lower(federation, key, state, programs.totals, np.int32(1)),
         evaluate.lower(without_rows, *held_out, own),
         draw,
     )
     cost = cost_of(asked.algorithm, work, programs, federation, key, state)
-    return Traced(programs, lowered, Outline(shapes, shardings, cost, work.execution.walk, draw is not None))
+    outline = Outline(shapes, shardings, cost, work.execution.walk, draw is not None, programs.totals)
+    return Traced(programs, lowered, outline)
 
 
 def _placed(state: Any, shardings: Any) -> Any:

@@ -29,6 +29,7 @@ def attack_metrics(
     malicious: Bool[Array, " clients"],
     weight: Shaped[Array, " clients"] | None = None,
     valid: Bool[Array, " clients"] | None = None,
+    present: Bool[Array, " clients"] | None = None,
 ) -> dict[str, Float[Array, ""]]:
     """What malicious clients reached in a round.
 
@@ -38,12 +39,14 @@ def attack_metrics(
       malicious: ``[S]`` bool.
       weight: each client's weight in the rule, ``[S]``; None if the rule has none.
       valid: which clients take part, ``[S]``; default everybody.
+      present: which clients are not absent, ``[S]``, whether the method lets them take part or not; default everybody.
 
     Returns:
       Scalars. ``cosine_to_benign``: of ``update`` with the benign clients' mean delta, 0 if either is zero.
       If there are weights, ``malicious_weight``: the malicious clients' share of the sum of the weights' absolute
       values; and of a rule that rejects clients, be it by weight 0 or by expelling them, ``detection_tpr`` and
-      ``detection_fpr``: the shares of malicious and of benign clients that it rejected, NaN where there are none.
+      ``detection_fpr``: the shares of the malicious and of the benign clients present that it rejected, NaN where there
+      are none.
     """
     valid = jnp.ones(malicious.shape, bool) if valid is None else valid
     metrics = {"cosine_to_benign": tree.cosines(jax.tree.map(lambda u: u[None], update), benign)[0]}
@@ -51,8 +54,9 @@ def attack_metrics(
         return metrics
     size = jnp.where(valid, jnp.abs(weight), 0.0)
     rejected = size == 0
+    there = lambda clients: clients if present is None else clients & present
     return metrics | {
         "malicious_weight": jnp.where(malicious, size, 0.0).sum() * tree.inverse(size.sum()),
-        "detection_tpr": (rejected & malicious).sum() / malicious.sum(),
-        "detection_fpr": (rejected & ~malicious).sum() / (~malicious).sum(),
+        "detection_tpr": (rejected & there(malicious)).sum() / there(malicious).sum(),
+        "detection_fpr": (rejected & there(~malicious)).sum() / there(~malicious).sum(),
     }

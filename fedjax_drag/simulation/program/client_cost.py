@@ -38,12 +38,12 @@ class ClientCost(NamedTuple):
     bytes_up: int
 
     def of(self, work: Mapping[str, Any]) -> dict[str, Any]:
-        """Cost of all clients, given the numbers of ``local_steps`` and ``participants``."""
+        """Cost of all clients, given ``local_steps``, ``participants`` and, where not all answer, ``drawn``."""
         steps, messages = int(work["local_steps"]), int(work["participants"])
         return {
             "gradient_evaluations": steps * self.gradients,
             "vector_operations": steps * self.vector_operations,
-            "bytes_down": messages * self.bytes_down,
+            "bytes_down": int(work.get("drawn", messages)) * self.bytes_down,
             "bytes_up": messages * self.bytes_up,
         }
 

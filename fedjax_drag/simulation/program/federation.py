@@ -28,6 +28,9 @@ class Federation(NamedTuple):
       malicious_per_cohort: how many clients of each cohort are malicious, drawn anew in every round, int32 scalar;
         None if ``malicious`` holds for the whole run.
       held_out: examples of the benign clients that nobody trains on; None unless clients are evaluated.
+      availability: ``[T, M]`` bool or float32, probabilities with which a client can be drawn in round t, t + T, ...;
+        None if everybody always can.
+      dropout_rate: probability with which a client that was drawn does not answer, float32 scalar; None for 0.
     """
 
     train: Batch
@@ -38,6 +41,8 @@ class Federation(NamedTuple):
     root_count: jax.Array
     malicious_per_cohort: jax.Array | None = None
     held_out: HeldOut | None = None
+    availability: jax.Array | None = None
+    dropout_rate: jax.Array | None = None
 
     @property
     def evaluated(self) -> tuple[Batch | None, HeldOut] | None:

@@ -89,6 +89,7 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
         key_of = functools.partial(sampling.client_key, shared.key, round_index=shared.round, client_id=own.client_id)
         longest = jax.tree.leaves(own.examples)[0].shape[0]
         places, real = draw_batches(training, key_of("batches"), own.num_examples, longest)
+        places, real = _shortened(places, real, training.deadline, own.num_steps)
         keys = None if training.augmentation is None else jax.random.split(key_of("augmentation"), len(places))
         steps = jnp.arange(len(places))
         rngs = {name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(f"model.{name}"), steps) for name in model.streams}
@@ -156,6 +157,21 @@ def draw_batches(
 def batch_length(training: LocalTraining, longest: int) -> int:
     """Examples in a mini-batch, padding included, where lists of examples have ``longest`` entries."""
     return longest if isinstance(training.batch_size, str) else training.batch_size
+
+
+def _shortened(
+    places: Int[Array, "steps batch"],
+    real: Bool[Array, "steps batch"] | None,
+    deadline: int | None,
+    num_steps: Int[Array, ""] | None,
+) -> tuple[Int[Array, "steps batch"], Bool[Array, "steps batch"] | None]:
+    """What :func:`draw_batches` returns, up to a deadline and to the client's own number of steps."""
+    if deadline is not None:
+        places, real = jax.tree.map(lambda x: x[:deadline], (places, real))
+    if num_steps is None:
+        return places, real
+    taken = jnp.broadcast_to(jnp.arange(len(places))[:, None] < num_steps, places.shape)
+    return places, taken if real is None else real & taken
 
 
 def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:

@@ -37,7 +37,7 @@ class Kind(enum.Enum):
     """What a row of the history has of a metric that is accumulated over rounds."""
 
     SUM = "sum over the rounds since the row before"
-    MEAN = "mean over the rounds since the row before"
+    MEAN = "mean over the rounds since the row before that were not silent"
 
 
 class Accumulated(NamedTuple):
@@ -51,10 +51,15 @@ ACCUMULATED: Mapping[str, Accumulated] = {
     "train_loss": Accumulated(Kind.MEAN, np.float32),
     "num_rejected": Accumulated(Kind.SUM, np.int32),
     "participants": Accumulated(Kind.SUM, np.int32),
+    "drawn": Accumulated(Kind.SUM, np.int32),
+    "silent_rounds": Accumulated(Kind.SUM, np.int32),
     "local_steps": Accumulated(Kind.SUM, np.int32),
     "slowest_steps": Accumulated(Kind.SUM, np.int32),
 }
 """The metrics that are accumulated, where a round has them; a row has all others from the evaluated round."""
+
+OF_ABSENCE = ("drawn", "silent_rounds")
+"""Those of them that only runs have whose clients may be absent."""
 
 TEST_NAMES = {
     "accuracy": "test_accuracy",
@@ -105,12 +110,14 @@ class Programs(NamedTuple):
         it has one; ``validation`` is None where the data have no such split. With ``own`` from :func:`own_examples`,
         also counts of correct predictions by class and by client, of the parameters only.
       client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
+      totals: those of no rounds, from which ``advance`` starts.
     """
 
     init: Callable[..., RunState]
     advance: Callable[..., tuple[RunState, Metrics, Totals]]
     evaluate: Callable[..., dict[str, jax.Array]]
     client: Callable[[Federation, PRNGKeyArray, RunState], LocalResult]
+    totals: Totals
 
 
 def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagnostics: bool = True) -> Programs:
@@ -130,13 +137,14 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
         clients = first_rows(algorithm.client, work, params, model.statistics)
         return RunState(params, algorithm.init(params), jnp.zeros((), jnp.int32), last_update, model, clients)
 
-    training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None)
+    training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None, deadline=None)
     timed_pass = make_client_pass(None, dataclasses.replace(work, training=training))
     return Programs(
         init,
         make_advance(make_round(algorithm, attack, work), diagnostics),
         _make_evaluate_state(algorithm, attack, work),
         functools.partial(_first_client, algorithm, work, timed_pass),
+        no_totals(work.may_be_absent),
     )
 
 
@@ -178,9 +186,10 @@ def _loop_over_rounds(
     return jax.lax.fori_loop(state.round, stop, turn, (state, metrics, totals, scratch))[:3]
 
 
-def no_totals() -> Totals:
-    """The totals of no rounds."""
-    sums = {name: np.zeros((), metric.dtype) for name, metric in ACCUMULATED.items()}
+def no_totals(may_be_absent: bool = False) -> Totals:
+    """The totals of no rounds; :data:`OF_ABSENCE` are among them only where clients may be absent."""
+    names = [name for name in ACCUMULATED if name not in OF_ABSENCE or may_be_absent]
+    sums = {name: np.zeros((), ACCUMULATED[name].dtype) for name in names}
     return Totals(sums, np.zeros((), np.int32))
 
 

@@ -10,6 +10,7 @@ from fedjax_drag import per_client, tree
 from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model import statistics
 from fedjax_drag.simulation.model.model import Statistics
+from fedjax_drag.simulation.participation import attendance
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import attack_metrics
 from fedjax_drag.simulation.program.federation import Federation
@@ -35,9 +36,9 @@ def make_round(algorithm: Algorithm, attack: Attack | None, work: Work) -> Round
     """Builds one round.
 
     Metrics are the algorithm's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]`` and those of
-    :func:`work_metrics`; where the algorithm restricts who is eligible, also ``valid`` ``[S]``; under attack those of
-    :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`. Random draws depend on the key, the round,
-    the client's id and who is eligible only.
+    :func:`work_metrics`; where clients may be missing, or the algorithm restricts who is eligible, also ``valid``
+    ``[S]``; under attack those of :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`. Random draws
+    depend on the key, the round, the client's id and who can be drawn only.
     """
     client_pass = make_client_pass(attack, work)
     make_server = make_stack if work.execution.accumulate_clients is None else make_stream
@@ -62,7 +63,8 @@ def open_round(
     state: RunState,
 ) -> Cohort:
     """Draws the cohort and prepares its messages, data and extras."""
-    ids, eligible = choose_cohort(algorithm, work.cohort_size, federation, key, state)
+    ids, drawable, available = choose_cohort(algorithm, work.cohort_size, federation, key, state)
+    who = attendance.attend(work.training, federation, key, state.round, ids, drawable, available)
     malicious = malicious_in_cohort(federation, key, state.round, ids)
     # The method sees the cohort's rows only, so that it does not matter where those of the others are.
     own_state = per_client.gather(state.algorithm, ids)
@@ -70,22 +72,21 @@ def open_round(
     reachable, examples = _reachable(work, federation, federation.rows[ids])
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
     kept = per_client.gather(state.clients, ids)
-    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept)
+    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
     extras = {
         "client_ids": ids,
         "round": state.round,
         "key": sampling.round_key(key, "server", state.round),
         "num_examples": clients.num_examples,
     }
-    valid = None if eligible is None else eligible[ids]
-    if valid is not None:
-        extras["valid"] = valid
+    if who.valid is not None:
+        extras["valid"] = who.valid
     if "malicious" in algorithm.needs:
         extras["malicious"] = malicious
     if "root_delta" in algorithm.needs:
         root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
         extras["root_delta"] = root_delta(work, client_pass, root)
-    return Cohort(shared, clients, own_state, valid, extras)
+    return Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present)
 
 
 def close_round(
@@ -100,9 +101,9 @@ def close_round(
     metrics = of_rule | {"client_ids": ids, "malicious": malicious}
     if valid is not None:
         metrics["valid"] = valid
-    metrics |= work_metrics(outcome.local, malicious, valid)
+    metrics |= work_metrics(outcome.local, malicious, valid, cohort.drawn, work.may_be_absent)
     if attack is not None:
-        metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid)
+        metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, cohort.present)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
     model = before.model._replace(statistics=_statistics(attack, work, before, cohort, outcome))
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
@@ -114,7 +115,7 @@ def _statistics(attack: Attack | None, work: Work, before: RunState, cohort: Coh
     """The model's statistics on the server after a round."""
     clients, old = cohort.clients, before.model.statistics
     key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
-    ids = (clients.malicious, clients.client_id, before.round)
+    ids = (clients.malicious, clients.client_id, before.round, cohort.valid if work.may_be_absent else None)
     attack = None if work.statistics == "local" else attack  # they are in no message
     local = statistics.forged(attack, key, old, outcome.local.statistics, *ids)
     return statistics.combined(work.statistics, old, local, clients.num_examples, cohort.valid)
@@ -151,11 +152,18 @@ def _reachable(
 
 def choose_cohort(
     algorithm: Algorithm, cohort_size: int, federation: Federation, key: PRNGKeyArray, state: RunState
-) -> tuple[Int[Array, " clients"], Bool[Array, " federation"] | None]:
-    """The clients of the next round ``[S]``, and who is eligible ``[M]``, None if the algorithm restricts nobody."""
+) -> tuple[Int[Array, " clients"], Bool[Array, " federation"] | None, Bool[Array, " federation"] | None]:
+    """Draws the clients of the next round.
+
+    Returns:
+      Their ids ``[S]``; who could be drawn ``[M]``; and who of these and of those whom the algorithm excludes is
+      available ``[M]``. A mask is None where it would be True for all.
+    """
     eligible = algorithm.eligible(state.algorithm) if algorithm.eligible else None
+    available = attendance.available(federation, key, state.round)
+    drawable = attendance.both(eligible, available)
     cohort_key = sampling.round_key(key, "cohort", state.round)
-    return sampling.cohort(cohort_key, federation.rows.shape[0], cohort_size, eligible), eligible
+    return sampling.cohort(cohort_key, federation.rows.shape[0], cohort_size, drawable), drawable, available
 
 
 def malicious_in_cohort(
@@ -169,24 +177,37 @@ def malicious_in_cohort(
 
 
 def work_metrics(
-    local: LocalResult, malicious: Bool[Array, " clients"], valid: Bool[Array, " clients"] | None = None
+    local: LocalResult,
+    malicious: Bool[Array, " clients"],
+    valid: Bool[Array, " clients"] | None = None,
+    drawn: Bool[Array, " clients"] | None = None,
+    may_be_absent: bool = False,
 ) -> dict[str, jax.Array]:
     """Metrics of the local passes of a round, scalars.
 
-    ``train_loss``: the benign clients' mean mini-batch loss, NaN if there are none. As int32 ``participants``: how many
-    took part; ``local_steps``: the steps of all; ``slowest_steps``: those of the one with most, on whom a synchronous
-    round waits.
+    ``train_loss``: the mean mini-batch loss of the benign clients that answered, NaN if there are none. As int32
+    ``participants``: how many answered; ``local_steps``: the steps of all that worked; ``slowest_steps``: those of the
+    one with most, on whom a synchronous round waits. Where clients may be absent also ``drawn``: how many worked; and
+    ``silent_rounds``: 1 if no benign client answered, ``train_loss`` then being 0.
 
     Args:
       local: results with a leading axis ``[S]``.
       malicious: ``[S]`` bool.
-      valid: which clients take part, ``[S]``; default everybody.
+      valid: which clients answer, ``[S]``; default everybody.
+      drawn: which clients work, ``[S]``; default those that answer.
+      may_be_absent: whether a client may be missing for another reason than the method's.
     """
     valid = jnp.ones(malicious.shape, bool) if valid is None else valid
-    benign, steps = ~malicious & valid, jnp.where(valid, local.steps, 0)
-    return {
+    drawn = valid if drawn is None else drawn
+    benign, steps = ~malicious & valid, jnp.where(drawn, local.steps, 0)
+    metrics = {
         "train_loss": jnp.where(benign, local.loss, 0.0).sum() / benign.sum(),
         "participants": valid.sum(dtype=jnp.int32),
         "local_steps": steps.sum(),
         "slowest_steps": steps.max(),
     }
+    if may_be_absent:
+        silent = ~benign.any()
+        metrics["train_loss"] = jnp.where(silent, 0.0, metrics["train_loss"])
+        metrics |= {"drawn": drawn.sum(dtype=jnp.int32), "silent_rounds": silent.astype(jnp.int32)}
+    return metrics

@@ -42,7 +42,8 @@ def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_p
         uplink, benign_sum = local.uplink, ()
         if attack is not None:
             benign_sum = sum_of_benign(local.uplink.delta, cohort.clients.malicious, cohort.valid)
-            uplink = _forge(attack, state, cohort, uplink, aggregate=functools.partial(preview, state, cohort))
+            preview_of = functools.partial(preview, state, cohort)
+            uplink = _forge(attack, state, cohort, uplink, preview_of, tells_valid=work.may_be_absent)
         return Outcome(*aggregate(state.params, cohort, uplink), local, benign_sum), local
 
     return stack
@@ -71,7 +72,12 @@ def _aggregate(
 
 
 def _forge(
-    attack: Attack, state: RunState, cohort: Cohort, uplink: Uplink, aggregate: Callable[[Uplink], Params]
+    attack: Attack,
+    state: RunState,
+    cohort: Cohort,
+    uplink: Uplink,
+    aggregate: Callable[[Uplink], Params],
+    tells_valid: bool,
 ) -> Uplink:
     """The messages after the attack; ``aggregate`` is what an attacker that needs it may call."""
     if attack.forge is None:
@@ -88,4 +94,5 @@ def _forge(
         client_ids=cohort.clients.client_id,
         round=state.round,
         **{name: knowledge[name] for name in attack.needs},
+        **({"valid": cohort.valid} if tells_valid else {}),
     )

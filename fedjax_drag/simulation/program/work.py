@@ -30,11 +30,16 @@ class LocalTraining:
     Attributes:
       batch_size: B, or :data:`FULL`.
       step_size: eta; may be traced, or a function of the round.
-      local_steps: U; None where ``local_epochs`` gives the length of a pass.
-      local_epochs: passes over the client's own data; None where ``local_steps`` is given.
+      local_steps: U, the most where clients differ; None where ``local_epochs`` gives the length of a pass.
+      local_epochs: passes over the client's own data, the most where clients differ; None where ``local_steps`` is
+        given.
       optimizer: transforms the directions of a local pass; None for none.
       keeps_optimizer: whether each client's state of ``optimizer`` is kept from round to round.
       augmentation: changes training inputs at random; None for none.
+      fewest: local steps, or epochs, from which on each client's number is drawn; None where all have the same.
+      drawn_once: whether a client keeps its number for the whole run.
+      deadline: steps after which a pass ends; None for no deadline.
+      drop_late: whether a client that the deadline stops sends nothing; only with a deadline.
     """
 
     batch_size: int | str
@@ -44,6 +49,10 @@ class LocalTraining:
     optimizer: optax.GradientTransformation | None = None
     keeps_optimizer: bool = False
     augmentation: Augmentation | None = None
+    fewest: int | None = None
+    drawn_once: bool = False
+    deadline: int | None = None
+    drop_late: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +90,7 @@ class Work:
         runs of the program.
       statistics: what becomes of the clients' model statistics, one of
         :data:`~fedjax_drag.simulation.model.statistics.MODEL_STATES` but ``"auto"``.
+      may_be_absent: whether a client that is drawn, or that the method would draw, may be missing.
     """
 
     model: Model
@@ -92,6 +102,7 @@ class Work:
     reject_nonfinite: bool = True
     num_byzantine: int | None = None
     statistics: str = "average"
+    may_be_absent: bool = False
 
     @property
     def constants(self) -> Mapping[str, Any]:
@@ -169,6 +180,7 @@ class ClientInput(NamedTuple):
       malicious: bool scalar.
       downlink: the client's own part of the server's message, ``Downlink.own``.
       kept: what the client has kept of earlier rounds; default nothing.
+      num_steps: local steps until the pass ends, int32 scalar; None for all that are drawn.
     """
 
     client_id: Int[Array, "*clients"]
@@ -177,6 +189,7 @@ class ClientInput(NamedTuple):
     malicious: Bool[Array, "*clients"]
     downlink: Any = ()
     kept: ClientRows = NOTHING_KEPT
+    num_steps: Int[Array, "*clients"] | None = None
 
 
 class LocalResult(NamedTuple):
@@ -204,8 +217,10 @@ class Cohort(NamedTuple):
       shared: what is the same for all clients.
       clients: what each client receives for itself, leading axis ``[S]``.
       state: state of the algorithm, with the rows of the cohort's clients only.
-      valid: which clients take part, ``[S]`` bool; None where all do.
+      valid: whose messages reach the server, ``[S]`` bool; None where all do.
       extras: what the algorithm's server side is given by keyword.
+      drawn: who works in this round, ``[S]`` bool; None where all do.
+      present: who would answer if the method let them, ``[S]`` bool; None where all would.
     """
 
     shared: RoundInput
@@ -213,6 +228,8 @@ class Cohort(NamedTuple):
     state: State
     valid: Bool[Array, " clients"] | None
     extras: dict[str, Any]
+    drawn: Bool[Array, " clients"] | None = None
+    present: Bool[Array, " clients"] | None = None
 
 
 class Outcome(NamedTuple):

@@ -38,6 +38,13 @@ def test_data_seeds_and_lengths_are_inputs_of_the_same_programs(base, digits, se
     assert of(base(**attacked)) != of(base(**attacked | {"num_byzantine": 3})), "rules are told another number"
 
 
+def test_shares_of_absent_clients_are_inputs_and_their_existence_is_not(base):
+    shares = [0.5, [0.3] * 12, np.full((1, 12), 0.9)]
+    assert len({of(base(availability=share, dropout_rate=0.3)) for share in shares}) == 1
+    assert of(base(dropout_rate=0.3)) == of(base(dropout_rate=0.1)) != of(base())
+    assert of(base(availability=0.5)) not in {of(base()), of(base(availability=np.ones((2, 12), bool)))}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -48,6 +55,8 @@ def test_data_seeds_and_lengths_are_inputs_of_the_same_programs(base, digits, se
         {"step_size": optax.constant_schedule(0.1)},
         {"batch_size": 5},
         {"local_steps": 4},
+        {"local_steps": (1, 3)},
+        {"deadline": 2},
         {"local_steps": None, "local_epochs": 1},
         {"cohort_size": 4},
         {"attack": fd.attacks.sign_flip(), "num_byzantine": 2},

@@ -37,6 +37,13 @@ def test_attack_metrics_agree_with_numpy():
     expected = {"cosine_to_benign": 1.0, "malicious_weight": 0.0, "detection_tpr": 1.0, "detection_fpr": 2 / 3}
     assert found == pytest.approx(expected, abs=1e-6)
 
+    # One that is absent was not detected: of clients 0 and 3 the rule expelled the latter, of 1 and 2 it rejected none.
+    valid, present = jnp.array([True, True, True, False, False]), jnp.array([True, True, True, True, False])
+    weight = jnp.array([0.5, 0.25, 0.25, 0.0, 0.0])
+    found = told(honest, honest[1], weight=weight, valid=valid, present=present)
+    assert found["detection_tpr"] == 0.5
+    assert found["detection_fpr"] == 0.0
+
 
 def test_attack_metrics_of_extreme_cohorts():
     """No malicious client, only malicious clients, only zero deltas."""

@@ -1,0 +1,113 @@
+"""Who answers in a round, and how many local steps each client takes.
+
+A client is *available* or not; the server draws its cohort among those that are. A client that was drawn may *drop
+out*, or be *late*. Shapes do not depend on who is missing: a client that is absent computes as the others do, and its
+message does not count.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
+
+from fedjax_drag.data.batching import epoch_steps
+from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.local import batch_length
+from fedjax_drag.simulation.program.work import LocalTraining
+
+
+class Attendance(NamedTuple):
+    """Who takes part in a round; a mask ``[S]`` that is None holds for all clients.
+
+    Attributes:
+      drawn: who receives the server's message and works.
+      valid: whose message reaches the server.
+      present: who is available, does not drop out and is not late, whether the method lets it take part or not.
+      num_steps: local steps of each client without a deadline ``[S]``; None where they need not be known before.
+    """
+
+    drawn: Bool[Array, " clients"] | None
+    valid: Bool[Array, " clients"] | None
+    present: Bool[Array, " clients"] | None
+    num_steps: Int[Array, " clients"] | None
+
+
+def available(
+    federation: Federation, key: PRNGKeyArray, round_index: Int[Array, ""]
+) -> Bool[Array, " federation"] | None:
+    """Which clients can be drawn in a round; None if all can."""
+    if federation.availability is None:
+        return None
+    probability = federation.availability[round_index % len(federation.availability)]
+    everyone = jnp.arange(len(probability))
+    return _uniform(sampling.round_key(key, "availability", round_index), everyone) < probability.astype(jnp.float32)
+
+
+def attend(
+    training: LocalTraining,
+    federation: Federation,
+    key: PRNGKeyArray,
+    round_index: Int[Array, ""],
+    ids: Int[Array, " clients"],
+    drawable: Bool[Array, " federation"] | None,
+    present: Bool[Array, " federation"] | None,
+) -> Attendance:
+    """Who of a cohort takes part, and for how many steps.
+
+    Args:
+      training: of the local passes.
+      federation: with the rates of absence.
+      key: of the run.
+      round_index: from 0.
+      ids: of the cohort.
+      drawable: who could be drawn; the others fill up a cohort that lacks clients. None for everybody.
+      present: who is available; None for everybody.
+    """
+    answers = num_steps = None
+    if federation.dropout_rate is not None:
+        answers = _uniform(sampling.round_key(key, "dropout", round_index), ids) >= federation.dropout_rate
+    if training.fewest is not None or training.drop_late:
+        num_steps = _planned_steps(training, federation, key, round_index, ids)
+        if training.drop_late:
+            assert training.deadline is not None
+            answers = both(answers, num_steps <= training.deadline)
+    drawn = None if drawable is None else drawable[ids]
+    if drawn is None and answers is not None:
+        drawn = jnp.ones(ids.shape, bool)
+    present = both(None if present is None else present[ids], answers)
+    return Attendance(drawn, both(drawn, answers), present, num_steps)
+
+
+def both(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
+    """The conjunction of two masks, of which one that is None holds everywhere."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _planned_steps(
+    training: LocalTraining,
+    federation: Federation,
+    key: PRNGKeyArray,
+    round_index: Int[Array, ""],
+    ids: Int[Array, " clients"],
+) -> Int[Array, " clients"]:
+    """How many local steps each client of a cohort would take without a deadline."""
+    amount: Any = training.local_epochs if training.local_steps is None else training.local_steps
+    if training.fewest is not None:
+        draws = sampling.stream(key, "local steps")
+        if not training.drawn_once:
+            draws = jax.random.fold_in(draws, round_index)
+        bounds = training.fewest, amount + 1
+        amount = jax.vmap(lambda client: jax.random.randint(jax.random.fold_in(draws, client), (), *bounds))(ids)
+    if training.local_steps is not None:
+        return jnp.broadcast_to(amount, ids.shape)
+    size = batch_length(training, federation.rows.shape[1])
+    return epoch_steps(federation.counts[ids], amount, size)
+
+
+def _uniform(key: PRNGKeyArray, clients: Int[Array, " clients"]) -> Array:
+    """A number in [0, 1) for each client, whoever else there is."""
+    return jax.vmap(lambda client: jax.random.uniform(jax.random.fold_in(key, client)))(clients)
