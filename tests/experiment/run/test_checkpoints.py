@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
+import fedjax_drag as fd
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params, load_variables
 
 
 class State(NamedTuple):
@@ -177,3 +178,19 @@ def test_damaged_accuracy_costs_its_place_among_the_best_only(tmp_path, state, c
     with closing(Checkpoints(tmp_path)) as checkpoints:
         assert (checkpoints.latest(), checkpoints.best()) == (3, 3)
     assert newest(tmp_path, state) == (3, 3)
+
+
+@pytest.mark.thorough
+def test_statistics_and_frozen_parameters_are_kept(tmp_path):
+    """Of a run in two parts, with a model that has BatchNorm and dropout, and a head that is trained alone."""
+    from nets import Net
+
+    config = {"data": "digits", "partition": {"name": "iid", "num_clients": 8}, "cohort_size": 4, "rounds": 4}
+    config |= {"eval_every": 2, "model": Net(), "trainable": ["b"], "model_state": "local"}
+    whole = fd.run(config, out=tmp_path / "whole", quiet=True)
+    fd.run(config, overrides=["rounds=2"], out=tmp_path / "parts", quiet=True)
+    parts = fd.run(config, out=tmp_path / "parts", resume=True, quiet=True)
+    jax.tree.map(np.testing.assert_array_equal, parts.state, whole.state)
+    found = load_variables(tmp_path / "parts")
+    jax.tree.map(np.testing.assert_array_equal, found, whole.variables)
+    assert Net().apply(found, np.zeros((2, 8, 8, 1)), train=False).shape == (2, 10)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from nets import Net
 
 import fedjax_drag as fd
 from fedjax_drag.simulation import trace
@@ -15,7 +16,6 @@ from fedjax_drag.simulation.every_client.accuracies import by_client_and_class, 
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.federation import choose_malicious
 from fedjax_drag.simulation.settings import Settings
-from tests.simulation.model.nets import Net
 
 pytestmark = pytest.mark.optimised
 

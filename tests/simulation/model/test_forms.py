@@ -9,12 +9,12 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from nets import NNX, Net, apply, init
 
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_epochs, draw_positions
 from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.program import sampling
-from tests.simulation.model.nets import NNX, Net, apply, init
 
 DRAG = fd.aggregators.drag(c=0.25, alpha=0.25)
 

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from nets import NNX, apply, init
 
 import fedjax_drag as fd
-from tests.simulation.model.nets import NNX, apply, init
 
 ATTACKED = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.25, "root_size": 16}
 METHODS = {

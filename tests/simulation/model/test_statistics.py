@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from nets import Net
 
 import fedjax_drag as fd
 from fedjax_drag.simulation.model.statistics import combined, resolved
-from tests.simulation.model.nets import Net
 
 COUNTS = np.array([1, 2, 3, 4, 10])
 VALID = np.array([True, True, True, False, True])

@@ -4,11 +4,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from nets import Net
 
 import fedjax_drag as fd
 from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.model.trainable import joined, split
-from tests.simulation.model.nets import Net
 
 PARAMS = {"body": {"first": {"kernel": 1.0, "lora_a": 2.0}, "second": {"kernel": 3.0}}, "head": {"bias": 4.0}}
 
