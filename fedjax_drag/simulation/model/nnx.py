@@ -89,7 +89,7 @@ def _graph(module: Any, training: bool, frozen: bool) -> Any:
 
 def _filled(like: Any, values: Any) -> Any:
     """A state like ``like`` with these values."""
-    return nnx.from_flat_state([(path, variable.replace(_at(values, path))) for path, variable in _flat(like)])
+    return _with_values(like, lambda path, _: _at(values, path))
 
 
 def _at(values: Any, path: tuple[Any, ...]) -> Any:
@@ -107,7 +107,15 @@ def _seeded(like: Any, rngs: Streams) -> Any:
         key = rngs.get(variable.get_metadata("tag"), jax.random.key(0))  # in evaluation nothing is drawn from it
         return jax.random.fold_in(key, zlib.crc32("/".join(map(str, path)).encode()))
 
-    return nnx.from_flat_state([(path, variable.replace(value(path, variable))) for path, variable in _flat(like)])
+    return _with_values(like, value)
+
+
+def _with_values(like: Any, value: Callable[[tuple[Any, ...], Any], Any]) -> Any:
+    """A state like ``like`` with ``value(path, variable)`` in the place of every variable's value."""
+    paths = {id(variable): path for path, variable in _flat(like)}
+    variables = jax.tree.leaves(like, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    # Made anew, and not copied: a variable belongs to the trace in which it was made.
+    return jax.tree.unflatten(jax.tree.structure(like), [value(paths[id(one)], one) for one in variables])
 
 
 def _flat(state: Any) -> list[tuple[tuple[Any, ...], Any]]:

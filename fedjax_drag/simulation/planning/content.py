@@ -171,7 +171,7 @@ class _Reader:
         graph, state = nnx.split(module)
         nodes = [node for _, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
         functions = [part for node in nodes for part in vars(node).values() if isinstance(part, types.FunctionType)]
-        arrays = {path: variable.get_value() for path, variable in nnx.to_flat_state(state)}
+        arrays = {path: jax.tree.leaves(variable) for path, variable in nnx.to_flat_state(state)}
         return graph, self._items(arrays), self._all([*map(type, nodes), *functions])
 
     def _instance(self, value: Any) -> Hashable:
