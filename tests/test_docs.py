@@ -88,4 +88,4 @@ def test_the_blocks_of_a_page_run(page, blocks, capsys):
     for block in found:
         exec(compile(block, page, "exec"), namespace)
     assert capsys.readouterr().out
-    assert page == "participation.md" or all(cell.status == "done" for cell in namespace["found"].cells)
+    assert all(cell.status == "done" for cell in getattr(namespace.get("found"), "cells", ()))
