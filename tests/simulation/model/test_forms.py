@@ -41,6 +41,7 @@ def test_three_forms_give_the_same_bits(settings):
         np.testing.assert_array_equal(other.history["test_loss"], linen.history["test_loss"])
 
 
+@pytest.mark.thorough
 def test_batch_norm_of_linen_and_nnx_give_the_same_bits(settings):
     module = NNX(nnx.Rngs(1), 0.0)
     before = nnx.to_pure_dict(nnx.state(module))
@@ -61,6 +62,7 @@ def batches(data, key, round_index, local_epochs):
     return [data.rows[0][place[kept]] for place, kept in zip(places, real, strict=True)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("local_epochs", [None, 1.0], ids=["steps", "epochs"])
 def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs):
     """With dropout and BatchNorm, by optax and the same keys; the last batch of an epoch has 4 examples."""
@@ -120,6 +122,7 @@ def test_modes_and_streams_may_be_given(settings):
         fd.models.with_modes(Noise(), rngs="noise")
 
 
+@pytest.mark.thorough
 def test_a_pair_may_have_a_key(settings):
     def dropped(params, x, *, train=False, key=None):
         assert train == (key is not None)
@@ -130,6 +133,7 @@ def test_a_pair_may_have_a_key(settings):
     assert result.history["train_loss"][-1] != plain.history["train_loss"][-1]
 
 
+@pytest.mark.thorough
 def test_an_nnx_class_starts_by_the_seed(settings):
     starts = [prepare(DRAG, **settings(model=NNX, seed=seed)).initial_state() for seed in (0, 0, 1)]
     same(starts[0].params, starts[1].params)
@@ -140,6 +144,7 @@ def test_an_nnx_class_starts_by_the_seed(settings):
         same(start.params, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
 
 
+@pytest.mark.thorough
 def test_nnx_drops_out_in_training_only(settings):
     kept, dropped = (fd.simulate(DRAG, **settings(model=NNX(nnx.Rngs(0), rate))) for rate in (0.0, 0.25))
     assert kept.history["train_loss"][-1] != dropped.history["train_loss"][-1]
@@ -159,6 +164,7 @@ def test_ways_over_the_clients_agree(settings, changes):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *(run.state.model for run in runs))
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_where_it_stopped(settings):
     whole = fd.simulate(DRAG, **settings(model=Net()))
     half = fd.simulate(DRAG, **settings(model=Net(), num_rounds=3))

@@ -59,6 +59,7 @@ def moments(settings, **changes):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.state.model.statistics)]), result
 
 
+@pytest.mark.thorough
 def test_forged_statistics_are_clipped_to_the_median(settings):
     """A quarter of the clients sends statistics that a mean would follow."""
     honest, _ = moments(settings)
@@ -82,6 +83,7 @@ def test_statistics_that_are_frozen_are_evaluation_mode(settings):
     assert dropped.history["train_loss"][-1] != frozen.history["train_loss"][-1]
 
 
+@pytest.mark.thorough
 def test_local_statistics_stay_with_their_clients(settings):
     """Parameters do not depend on running statistics; those of who has taken part average to the server's."""
     rule = fd.aggregators.fedavg()
