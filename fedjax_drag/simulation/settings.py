@@ -300,8 +300,8 @@ class Parts:
       algorithm: the method: an :class:`~fedjax_drag.types.Algorithm`, or an aggregation rule such as
         ``fd.aggregators.drag(c=0.25, alpha=0.25)``, which stands for ``fd.algorithms.from_aggregator(rule)``.
       model: inputs to logits ``[B, C]``: a linen module, an nnx module, or a pair of functions ``init(key) -> params``
-        and ``apply(params, x) -> logits``. Arguments of its call named ``train``, ``training``, ``is_training``,
-        ``deterministic`` and ``use_running_average`` say whether it is in training;
+        (or ``init(key, x)``) and ``apply(params, x) -> logits``. Arguments of its call named ``train``, ``training``,
+        ``is_training``, ``deterministic`` and ``use_running_average`` say whether it is in training;
         :func:`fedjax_drag.models.with_modes` names others. In training its random streams, such as ``dropout``, have
         keys by stream, round, client and step. An nnx module starts from its own parameters; a function
         ``(rngs) -> module``, such as its class, makes them by ``seed``, as a linen module does.

@@ -32,7 +32,7 @@ def functions_of(model: Any, example: jax.Array, frozen: bool = False) -> ModelF
     """
     inner = model.model if isinstance(model, WithModes) else model
     if is_pair(inner):
-        return functions_of_pair(model)
+        return functions_of_pair(model, example)
     return (
         functions_of_linen(model, example, frozen) if isinstance(inner, nn.Module) else functions_of_nnx(model, frozen)
     )

@@ -1,6 +1,7 @@
 """A pair ``(init, apply)`` of plain functions."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,14 +15,15 @@ from fedjax_drag.simulation.model.modes import modes_of
 from fedjax_drag.types import Params
 
 
-def functions_of_pair(model: Any) -> ModelFunctions:
-    """The functions of a pair: ``init(key) -> params`` and ``apply(params, x) -> logits``.
+def functions_of_pair(model: Any, example: jax.Array) -> ModelFunctions:
+    """The functions of a pair: ``init(key) -> params``, or ``init(key, x)``, and ``apply(params, x) -> logits``.
 
     ``apply`` may also have arguments that switch between training and evaluation, and ``key``, a random key in
     training and None in evaluation, or ``rngs``, a mapping of keys by stream.
 
     Args:
       model: the pair, or one with modes.
+      example: an input ``[1, ...]``, for an ``init`` that takes one.
 
     Raises:
       ValueError: ``apply`` needs an argument that is not known.
@@ -31,9 +33,11 @@ def functions_of_pair(model: Any) -> ModelFunctions:
     names = inspect.signature(apply).parameters.keys() & {"key", "rngs"}
     streams = (modes.streams or ("dropout",)) if names else ()
 
+    shown = (example,) if _takes_input(make) else ()
+
     def init(key: PRNGKeyArray) -> tuple[Params, Statistics]:
         try:
-            return make(key), {}
+            return make(key, *shown), {}
         except Exception as error:  # a user's function may raise anything
             raise ValueError(f"{model_name(model)}: init fails: {checks.first_line(error)}") from error
 
@@ -52,3 +56,10 @@ def functions_of_pair(model: Any) -> ModelFunctions:
         return apply(params, x, **modes.training, **given(rngs)), statistics
 
     return ModelFunctions(init, evaluate, train, streams)
+
+
+def _takes_input(init: Callable[..., Any]) -> bool:
+    """Whether ``init`` takes an input beside the key."""
+    parameters = list(inspect.signature(init).parameters.values())
+    needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    return len(needed) > 1

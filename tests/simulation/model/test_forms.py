@@ -122,6 +122,24 @@ def test_modes_and_streams_may_be_given(settings):
         fd.models.with_modes(Noise(), rngs="noise")
 
 
+def test_the_functions_of_a_linen_module_are_a_pair(settings):
+    """Whose ``init`` takes an input beside the key."""
+    net = Net(0.0, normalised=False)
+    pair = (
+        (lambda key, x: net.init(key, x, train=False)["params"]),
+        (lambda params, x, train: net.apply({"params": params}, x, train=train)),
+    )
+    linen, functions = (prepare(DRAG, **settings(model=model)).initial_state() for model in (net, pair))
+    same(linen.params, functions.params)
+    whole = prepare(DRAG, **settings(model=(nn.Dense(10).init, nn.Dense(10).apply), data=flat())).initial_state()
+    assert whole.params["params"]["kernel"].shape == (4, 10)
+
+
+def flat():
+    x, y = np.zeros((60, 4), np.float32), np.arange(60) % 10
+    return fd.data.partition.iid(fd.data.from_arrays(x, y, x, y), num_clients=6)
+
+
 @pytest.mark.thorough
 def test_a_pair_may_have_a_key(settings):
     def dropped(params, x, *, train=False, key=None):
