@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import Softmax
 
 import fedjax_drag as fd
@@ -42,7 +44,7 @@ def main(process_id, num_processes, port, num_devices, folder, *names):
     }
     for name in names:
         name, _, client_state = name.partition("-")
-        untimed: dict[str, Any] = settings | {"time_clients": False}
+        untimed: dict[str, Any] = settings | {"time_clients": False, "mesh": None}
         one = fd.simulate(method(name), **untimed)
         options: dict[str, Any] = settings | {"mesh": "all", "client_state": client_state or "device"}
         simulation = fd.simulation.prepare(method(name), **options)
