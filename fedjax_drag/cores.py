@@ -13,12 +13,11 @@ from pathlib import Path
 import jax
 
 from fedjax_drag import checks
+from fedjax_drag.cgroups import own_groups
 
 ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_USE_CORES"
 """``1`` calls :func:`use_cores` when the package is imported."""
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
 _FLAG = "xla_force_host_platform_device_count"
 
 
@@ -81,13 +80,8 @@ def num_cores() -> int:
 
 
 def _quota() -> float:
-    """CPUs that the control groups (version 2) of this process grant it; infinite without a limit."""
-    try:
-        own = next(line[3:] for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return math.inf
-    group = _CGROUPS / own.strip("/")
-    return min(_quota_of(folder) for folder in (group, *group.parents) if folder.is_relative_to(_CGROUPS))
+    """CPUs that the control groups of this process grant it; infinite without a limit."""
+    return min((_quota_of(group) for group in own_groups()), default=math.inf)
 
 
 def _quota_of(group: Path) -> float:

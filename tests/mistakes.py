@@ -83,7 +83,7 @@ MODELS = (
     Mistake("name of a model", 'run(model="mlp")', "model='mlp'", "fd.models.mlp(...)"),
     Mistake("model not called", "run(model=fd.models.mlp)", "model=", "call it, fd.models.mlp(...)"),
     Mistake("class of a model", "run(model=Softmax)", "model=class Softmax", "an instance, Softmax(...)"),
-    Mistake("class of a model with arguments", "run(model=Layers)", "model=class Layers", "an instance, Layers(...)"),
+    Mistake("class that needs arguments", "run(model=Layers)", "model=class Layers", "a function (rngs) -> module"),
     Mistake("PyTorch model", "run(model=torch.Linear())", "model=", "flax.linen.Module"),
     Mistake("wrong classes", "run(model=fd.models.mlp(num_classes=3))", "model:", "must be (1, 10), the logits"),
     Mistake("model that fails", "run(model=fd.models.lstm(num_classes=10))", "model=", "float32[1, 8, 8, 1]"),

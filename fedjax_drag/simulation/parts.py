@@ -8,7 +8,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax.core import Tracer
 
 from fedjax_drag import checks, kinds
@@ -21,10 +20,13 @@ from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.types import Aggregator, Algorithm
 
 MODEL = Kind(
-    (nn.Module, nnx.Module, WithModes),
+    (nn.Module, WithModes),
     "a flax.linen or flax.nnx module, such as fd.models.mlp(num_classes=10), or a pair of functions (init, apply)",
     ("models",),
-    {"torch": "PyTorch modules cannot be compiled by JAX, write it as a flax.linen.Module"},
+    {
+        "flax.nnx": "give an instance, or a function (rngs) -> module",
+        "torch": "PyTorch modules cannot be compiled by JAX, write it as a flax.linen.Module",
+    },
 )
 DATA = Kind(
     FederatedDataset,

@@ -9,6 +9,8 @@ from test_partition import PARTITIONS
 
 import fedjax_drag as fd
 from fedjax_drag.data import from_arrays, hold_out, load, partition
+from fedjax_drag.experiment.build import build, registry
+from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.simulation.program.federation import choose_malicious, choose_root
 
 
@@ -126,3 +128,19 @@ def test_wrong_states_are_refused():
         replace(fed, validation=fd.types.Batch(np.zeros((3, 1), np.uint8), np.zeros(3, np.int32)))
     with pytest.raises(ValueError, match=r"validation: labels from 0 to 5: must be in \[0, 4\]"):
         replace(fed, validation=fd.types.Batch(np.zeros((6, 1), np.float32), np.arange(6, dtype=np.int32)))
+
+
+@pytest.mark.thorough
+def test_the_split_is_the_same_under_every_rule_and_method():
+    common = {"data": {"name": "digits", "validation_fraction": 0.1}, "partition": {"name": "iid", "num_clients": 40}}
+    needed = {"centered_clipping": {"radius": 1.0}, "norm_clipping": {"max_norm": 1.0}}
+    rules = [name for name in registry.AGGREGATORS if name not in ("nnm", "bucketing", "rescaled_mean")]
+    names = [{"aggregator": {"name": name} | needed.get(name, {})} for name in rules]
+    names += [{"algorithm": name} for name in registry.ALGORITHMS]
+    expected = hold_out(load("digits"), 0.1)
+    for name in names:
+        config = load_experiment(common | name).config
+        data = build.settings(config, build.federation(config, build.dataset(config))).data
+        for found, part in ((data.validation, expected.validation), (data.train, expected.train)):
+            np.testing.assert_array_equal(found.x, part.x, err_msg=str(name))
+            np.testing.assert_array_equal(found.y, part.y, err_msg=str(name))

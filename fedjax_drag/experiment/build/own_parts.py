@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedjax_drag.experiment.config.own import PYTHON, OwnName, is_reference, place_and_name
+from fedjax_drag.simulation.model.functions import signature_of
 
 Builder = Callable[..., Any]
 
@@ -205,16 +206,15 @@ def _makes_parts(value: Any) -> bool:
 
 def _with_signature(builder: Builder) -> Builder:
     """A builder that shows its arguments, which the metaclass of nnx modules hides."""
-    if not inspect.isclass(builder) or inspect.signature(builder).parameters.keys() - {"args", "kwargs"}:
+    own = signature_of(builder)
+    if own == inspect.signature(builder):
         return builder
-    of_init = inspect.signature(builder.__init__)
-    own = list(of_init.parameters.values())[1:]
 
     @functools.wraps(builder, updated=())
     def make(*args: Any, **kwargs: Any) -> Any:
         return builder(*args, **kwargs)
 
-    make.__signature__ = inspect.Signature(own)  # pyright: ignore[reportAttributeAccessIssue]
+    make.__signature__ = own  # pyright: ignore[reportAttributeAccessIssue]
     return make
 
 

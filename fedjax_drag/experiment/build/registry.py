@@ -5,7 +5,6 @@ from typing import Any
 
 import flax.linen as nn
 import optax
-from flax import nnx
 
 from fedjax_drag import aggregators, algorithms, attacks, clients, data, losses, models, server_optimizers
 from fedjax_drag.data import FederatedDataset, augmentation, partition
@@ -139,7 +138,7 @@ TABLES: Mapping[str, Builders] = {
 PARTS: Mapping[str, tuple[type, ...]] = {
     "data": (FederatedDataset,),
     "partition": (FederatedDataset,),
-    "model": (nn.Module, nnx.Module, WithModes),
+    "model": (nn.Module, WithModes),
     "algorithm": (Algorithm,),
     "aggregator": (Aggregator,),
     "client": (ClientRule,),
@@ -148,7 +147,8 @@ PARTS: Mapping[str, tuple[type, ...]] = {
     "local_optimizer": (optax.GradientTransformation,),
     "optimizer": (optax.GradientTransformation,),
 }
-"""What the builders of a table make; of the tables that are left out, functions. A model may also be a pair of them."""
+"""What the builders of a table make; of the tables that are left out, functions. Other forms of models are
+those of :func:`~fedjax_drag.simulation.model.functions.is_model`."""
 
 NESTED: Mapping[Any, str] = {
     Aggregator: "aggregator",

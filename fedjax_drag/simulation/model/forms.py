@@ -14,7 +14,6 @@ from fedjax_drag.simulation.model import trainable as paths
 from fedjax_drag.simulation.model.functions import ModelFunctions, is_pair
 from fedjax_drag.simulation.model.linen import functions_of_linen
 from fedjax_drag.simulation.model.model import Model, ModelState, Statistics, Streams
-from fedjax_drag.simulation.model.nnx import functions_of_nnx
 from fedjax_drag.simulation.model.pair import functions_of_pair
 from fedjax_drag.types import Params
 
@@ -33,9 +32,11 @@ def functions_of(model: Any, example: jax.Array, frozen: bool = False) -> ModelF
     inner = model.model if isinstance(model, WithModes) else model
     if is_pair(inner):
         return functions_of_pair(model, example)
-    return (
-        functions_of_linen(model, example, frozen) if isinstance(inner, nn.Module) else functions_of_nnx(model, frozen)
-    )
+    if isinstance(inner, nn.Module):
+        return functions_of_linen(model, example, frozen)
+    from fedjax_drag.simulation.model.nnx import functions_of_nnx  # here: imports nnx, which takes 0.2 s
+
+    return functions_of_nnx(model, frozen)
 
 
 def make_model(

@@ -22,9 +22,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from flax.core import FrozenDict
 from jax.core import Tracer
+
+from fedjax_drag.simulation.model.functions import is_nnx
 
 PURE = frozenset({"fedjax_drag", "flax", "jax", "jaxlib", "jaxtyping", "ml_dtypes", "numpy", "optax", "chex"}) | {
     *("_operator", "abc", "builtins", "collections", "dataclasses", "enum", "functools", "itertools", "math"),
@@ -166,8 +167,10 @@ class _Reader:
         factories = [field.default_factory for field in _own_fields(cls)]
         return identity, self._all((type(cls), *cls.__bases__)), tuple(parts), self._all(factories)
 
-    def _graph(self, module: nnx.Module) -> Hashable:
+    def _graph(self, module: Any) -> Hashable:
         """An nnx module: its graph, its arrays, and the classes and functions in it."""
+        from flax import nnx  # here: takes 0.2 s
+
         graph, state = nnx.split(module)
         nodes = [node for _, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
         functions = [part for node in nodes for part in vars(node).values() if isinstance(part, types.FunctionType)]
@@ -175,7 +178,7 @@ class _Reader:
         return graph, self._items(arrays), self._all([*map(type, nodes), *functions])
 
     def _instance(self, value: Any) -> Hashable:
-        if isinstance(value, nnx.Module):
+        if is_nnx(value):
             return self._graph(value)
         classes = [cls for cls in type(value).__mro__ if cls.__name__ not in _BASES]
         if any(isinstance(entry, _IN_C) for cls in classes for entry in vars(cls).values()):

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import psutil
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
+from fedjax_drag.cgroups import own_groups
+
 _log = logging.getLogger(__name__)
 
 
@@ -41,16 +41,11 @@ def available(device: Any = None) -> float:
 
 
 def _left_in_cgroup() -> float:
-    """Bytes below the limits of the control groups (version 2) of this process; infinite without a limit.
+    """Bytes below the limits of the control groups of this process; infinite without a limit.
 
     Cached files do not count as used: the kernel drops them when memory is short.
     """
-    try:
-        own = next(line[3:] for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return math.inf
-    group = _CGROUPS / own.strip("/")
-    return min(_left_in(folder) for folder in (group, *group.parents) if folder.is_relative_to(_CGROUPS))
+    return min((_left_in(group) for group in own_groups()), default=math.inf)
 
 
 def _left_in(group: Path) -> float:

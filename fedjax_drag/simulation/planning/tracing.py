@@ -28,7 +28,7 @@ class Lowered(NamedTuple):
 
     Attributes:
       advance: of :class:`Programs`.
-      evaluate: of :class:`Programs`, a function of the state, the test examples and :func:`own_examples`.
+      evaluate: of :class:`Programs`, given the state, the test and validation examples and those of the clients.
       draw: ``(federation, key, state) -> client_ids``, the next round's cohort; only if the clients' state is on the
         host.
     """

@@ -70,7 +70,7 @@ def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Up
     number = counter.calls
     traced = jax.make_jaxpr(direction)(downlink.start, carry, downlink, batch, [downlink.start] * number)
     operations = _elementwise(traced.jaxpr) / max(parameters, 1)
-    return ClientCost(number, round(operations, 2), _num_bytes(downlink), _num_bytes(uplink))
+    return ClientCost(number, round(operations, 2), num_bytes(downlink), num_bytes(uplink))
 
 
 class _Gradients:
@@ -91,7 +91,8 @@ class _Gradients:
         return self.given[self.calls - 1] if self.given else jax.tree.map(jnp.zeros_like, w)
 
 
-def _num_bytes(message: Any) -> int:
+def num_bytes(message: Any) -> int:
+    """Bytes of a message, arrays or shapes."""
     return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(message))
 
 

@@ -16,9 +16,8 @@ from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.every_client.evaluation import make_evaluate_clients
 from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.start import Start, started
-from fedjax_drag.simulation.model.statistics import num_bytes
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
+from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost, num_bytes
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import ClientPass, batch_length, first_rows, make_client_pass

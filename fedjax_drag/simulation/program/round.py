@@ -116,7 +116,7 @@ def _statistics(attack: Attack | None, work: Work, before: RunState, cohort: Coh
     clients, old = cohort.clients, before.model.statistics
     key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
     ids = (clients.malicious, clients.client_id, before.round, cohort.valid if work.may_be_absent else None)
-    attack = None if work.statistics == "local" else attack  # they are in no message
+    attack = None if work.statistics in ("local", "frozen") else attack  # then they are in no message
     local = statistics.forged(attack, key, old, outcome.local.statistics, *ids)
     return statistics.combined(work.statistics, old, local, clients.num_examples, cohort.valid)
 

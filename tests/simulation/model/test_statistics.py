@@ -47,6 +47,13 @@ def test_nobody_counts(local):
         jax.tree.map(np.testing.assert_array_equal, found, before(local))
 
 
+@pytest.mark.parametrize("how", ["average", "median"])
+def test_counters_alone(how):
+    steps = {"counters": {"steps": np.array([3, 9, 5], np.int32)}}
+    found = combined(how, {"counters": {"steps": jnp.int32(1)}}, steps, jnp.ones(3), None)
+    assert found["counters"]["steps"] == 9
+
+
 def test_default_is_the_median_under_an_attack_that_forges():
     forging, poisoning = fd.attacks.sign_flip(), fd.attacks.label_flip()
     assert [resolved("auto", attack) for attack in (None, poisoning, forging)] == ["average", "average", "median"]
