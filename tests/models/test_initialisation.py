@@ -19,7 +19,7 @@ from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.models.initialisation import INITS
 from fedjax_drag.simulation import prepare
 
-DRAWS = 6
+DRAWS = 60
 """Initial models that are put together, so that small parameters have enough entries for a test."""
 
 LEVEL = 1e-4
@@ -86,7 +86,7 @@ def test_every_parameter_has_the_distribution_of_the_formula(name, init):
         assert np.all((low <= leaf) & (leaf <= high)), path
         assert stats.kstest(leaf.ravel(), expected.cdf).pvalue > LEVEL, path
         assert abs(leaf.mean()) < 5 * expected.std() / np.sqrt(leaf.size), path
-        assert len(np.unique(leaf)) > 0.99 * leaf.size, path
+        assert len(np.unique(leaf[0])) > 0.99 * leaf[0].size, path
     shapes = lambda found: {path: leaf.shape for path, leaf in found.items()}
     assert shapes(params) == shapes(drawn(name, "flax"))
 
@@ -171,7 +171,7 @@ def test_torch_is_what_pytorch_draws(name):
                 np.testing.assert_array_equal(other, leaf.ravel())
             else:
                 assert leaf.size == other.size
-                assert stats.ks_2samp(leaf.ravel(), other).pvalue > LEVEL, (path, part)
+                assert stats.ks_2samp(leaf.ravel(), other, method="asymp").pvalue > LEVEL, (path, part)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
