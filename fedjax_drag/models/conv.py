@@ -59,17 +59,7 @@ def conv2d(
     Raises:
       ValueError: if the padding is unknown, the shapes do not fit or the image is smaller than the kernel.
     """
-    checks.one_of("padding", padding, ("SAME", "VALID"))
-    if x.ndim != 4:
-        raise ValueError(f"x.shape={x.shape}: must be [N, H, W, Cin]")
-    if kernel.ndim != 4 or kernel.shape[0] != kernel.shape[1] or kernel.shape[2] != x.shape[3]:
-        raise ValueError(f"kernel.shape={kernel.shape}: must be [k, k, {x.shape[3]}, Cout]")
-    k = kernel.shape[0]
-    if padding == "SAME":
-        return _output(((k - 1) // 2, k // 2), x, kernel)
-    if min(x.shape[1:3]) < k:
-        raise ValueError(f"x.shape={x.shape}: height and width must be at least the kernel's {k}")
-    return _output((0, 0), x, kernel)
+    return _output(_checked_pads(x, kernel, padding), x, kernel)
 
 
 def max_pool(x: Float[Array, "n height width c"]) -> Float[Array, "n height//2 width//2 c"]:
@@ -109,8 +99,27 @@ class Conv(nn.Module):
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
-        y = conv2d(x, kernel, self.padding)
-        return (max_pool(y) if self.pool else y) + bias
+        if not self.pool:
+            return conv2d(x, kernel, self.padding) + bias
+        pads = _checked_pads(x, kernel, self.padding)
+        smallest = min(x.shape[1:3]) + sum(pads) - self.kernel_size + 1
+        if smallest >= 2 and _band_is_worthwhile(x.shape[2], self.kernel_size, self.features):
+            return _pooled_window_product(x, kernel, bias, pads)
+        return max_pool(_output(pads, x, kernel)) + bias
+
+
+def _checked_pads(x: jax.Array, kernel: jax.Array, padding: str) -> Pads:
+    checks.one_of("padding", padding, ("SAME", "VALID"))
+    if x.ndim != 4:
+        raise ValueError(f"x.shape={x.shape}: must be [N, H, W, Cin]")
+    if kernel.ndim != 4 or kernel.shape[0] != kernel.shape[1] or kernel.shape[2] != x.shape[3]:
+        raise ValueError(f"kernel.shape={kernel.shape}: must be [k, k, {x.shape[3]}, Cout]")
+    k = kernel.shape[0]
+    if padding == "SAME":
+        return (k - 1) // 2, k // 2
+    if min(x.shape[1:3]) < k:
+        raise ValueError(f"x.shape={x.shape}: height and width must be at least the kernel's {k}")
+    return 0, 0
 
 
 # --- pooling
@@ -126,8 +135,12 @@ def _max_pool_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     window = x.reshape(n, h // 2, 2, w // 2, 2, c)
     a, b, d, e = (window[:, :, i, :, j] for i in (0, 1) for j in (0, 1))
     best = jnp.maximum(jnp.maximum(a, b), jnp.maximum(d, e))
-    place = jnp.where(a == best, 0, jnp.where(b == best, 1, jnp.where(d == best, 2, 3)))
-    return best, place.astype(jnp.int32)
+    return best, _first_place(best, (a, b, d, e))
+
+
+def _first_place(best: jax.Array, four: Any) -> jax.Array:
+    a, b, d, _ = four
+    return jnp.where(a == best, 0, jnp.where(b == best, 1, jnp.where(d == best, 2, 3))).astype(jnp.int32)
 
 
 def _max_pool_backward(place: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -139,6 +152,76 @@ def _max_pool_backward(place: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 
 
 _max_pool.defvjp(_max_pool_forward, _max_pool_backward)
+
+
+# --- few output channels, pooled: one matrix product gives the four outputs of each pooling window
+
+
+def _pooled_window_product(x: jax.Array, kernel: jax.Array, bias: jax.Array, pads: Pads) -> jax.Array:
+    """Convolution, 2x2 max pooling and bias, with the batch as the last axis inside.
+
+    The four outputs of a pooling window see ``2 m`` rows and columns of the image, where ``m = k // 2 + 1``. The
+    kernel stands at four places in such a patch, hence one product ``[4 F, 4 m m C] @ [4 m m C, Hp * Wp * N]``.
+    """
+    n, h, w, c = x.shape
+    k, _, _, features = kernel.shape
+    m, extra = k // 2 + 1, 2 * (k // 2 + 1) - k
+    hp, wp = ((size + sum(pads) - k + 1) // 2 for size in (h, w))
+    rows, columns = 2 * (hp + m), 2 * (wp + m - 1)
+    # Two rows more than are needed: a padding that XLA keeps, and so transposes the images once, not in every slice.
+    border = [(0, 0, 0), (pads[0], rows - pads[0] - h, 0), (pads[0], columns - pads[0] - w, 0), (0, 0, 0)]
+    images = lax.pad(x.transpose(3, 1, 2, 0), jnp.zeros((), x.dtype), border)
+    # Rows and columns split by parity: the windows of stride 2 become slices of stride 1.
+    split = images.reshape(c, rows // 2, 2, columns // 2, 2, n).transpose(2, 4, 0, 1, 3, 5)
+    patches = _shifted(m, split.reshape(4 * c, rows // 2, columns // 2, n))
+    places = [((i, extra - i), (j, extra - j), (0, 0), (0, 0)) for i in (0, 1) for j in (0, 1)]
+    four = jnp.stack([jnp.pad(kernel, place) for place in places])
+    four = four.reshape(4, m, 2, m, 2, c, features).transpose(0, 6, 1, 3, 2, 4, 5)
+    y = four.reshape(4 * features, -1) @ patches.reshape(-1, hp * wp * n)
+    best = _largest_of_four(y.reshape(4, features, -1)) + bias[:, None]
+    return best.reshape(features, hp, wp, n).transpose(3, 1, 2, 0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _shifted(m: int, x: jax.Array) -> jax.Array:
+    """The ``m * m`` shifted views of ``x`` [C, H, W, N], each ``[C, H - m, W - m + 1, N]``, one after another."""
+    h, w = x.shape[1] - m, x.shape[2] - m + 1
+    return jnp.concatenate([x[:, i : i + h, j : j + w] for i in range(m) for j in range(m)])
+
+
+def _shifted_backward(m: int, _: None, g: jax.Array) -> tuple[jax.Array]:
+    # Sums in place, columns first: cheaper than padding every view, and XLA computes them once for all their uses.
+    _, h, w, n = g.shape
+    g = g.reshape(m, m, -1, h, w, n)
+    c = g.shape[2]
+    wide = jnp.zeros((m, c, h, w + m - 1, n), g.dtype)
+    for j in range(m):
+        wide = lax.dynamic_update_slice(wide, wide[:, :, :, j : j + w] + g[:, j], (0, 0, 0, j, 0))
+    dx = jnp.zeros((c, h + m, w + m - 1, n), g.dtype)
+    for i in range(m):
+        dx = lax.dynamic_update_slice(dx, dx[:, i : i + h] + wide[i], (0, i, 0, 0))
+    return (dx,)
+
+
+_shifted.defvjp(lambda m, x: (_shifted(m, x), None), _shifted_backward)
+
+
+@jax.custom_vjp
+def _largest_of_four(x: jax.Array) -> jax.Array:
+    # A reduction and not three maxima: XLA does not repeat it in each of its uses.
+    return x.max(0)
+
+
+def _largest_of_four_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    best = _largest_of_four(x)
+    return best, _first_place(best, x)
+
+
+def _largest_of_four_backward(place: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (jnp.where(place == jnp.arange(4, dtype=jnp.int32)[:, None, None], g, 0),)
+
+
+_largest_of_four.defvjp(_largest_of_four_forward, _largest_of_four_backward)
 
 
 # --- one kernel: canonical convolutions
