@@ -7,6 +7,7 @@ operations, and each is written in three forms:
 
 * few output channels on narrow images: one matrix product of stacked image rows with a banded (Toeplitz)
   matrix, built from the kernel by a product with a constant; it batches without a rule of its own;
+  where :class:`Conv` pools such an image, one product gives the four outputs of each pooling window instead;
 * else, one kernel: ``lax.conv_general_dilated`` with explicit transposes into NHWC/HWIO; ``vmap`` over the inputs
   alone only lengthens the batch;
 * else, a kernel per row of ``vmap``: on a CPU those convolutions one after another, on other devices image
@@ -23,6 +24,10 @@ on one of two CPU cores:
 | the same, patches in every ``vmap`` | | | 785 | 1,284 |
 | ``lenet``, 64 | 282 | 304 | 299 | 407 |
 | the same, no banded form | 285 | 494 | 437 | 1,517 |
+
+The rows of ``lenet`` are of the banded form. On a busy core, runs taking turns, the product of pooling windows takes
+0.48 of its time for ``lenet`` at batch 64 (one model, ``scan``), 0.44 on 32x32x3 images, and 0.63 for
+``cnn("small")`` on 8x8x1 images at batch 10.
 """
 
 import functools
