@@ -194,8 +194,9 @@ def _shifted(m: int, x: jax.Array) -> jax.Array:
     return jnp.concatenate([x[:, i : i + h, j : j + w] for i in range(m) for j in range(m)])
 
 
-def _shifted_backward(m: int, _: None, g: jax.Array) -> tuple[jax.Array]:
+def _shifted_backward(m: int, saved: None, g: jax.Array) -> tuple[jax.Array]:
     # Sums in place, columns first: cheaper than padding every view, and XLA computes them once for all their uses.
+    del saved
     _, h, w, n = g.shape
     g = g.reshape(m, m, -1, h, w, n)
     c = g.shape[2]
