@@ -241,6 +241,27 @@ def test_layer_is_interchangeable_with_flax(padding, pool):
     close(Ours().apply(shifted, x), Theirs().apply(shifted, x))
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(("size", "k", "padding"), [((9, 8), 5, "VALID"), ((7, 6), 3, "SAME"), ((6, 7), 2, "SAME")])
+def test_pooled_layer(size, k, padding):
+    # A black image ties in every window: the gradient goes to the first place, as in max_pool.
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, *size, 2)), jnp.float32).at[0, 0].set(0.0)
+    layer = Conv(4, k, padding, pool=True)
+    params = layer.init(jax.random.key(0), x[0])
+    params = jax.tree.map(lambda a: jnp.stack([a, 0.5 - a]), params)
+
+    def theirs(p, a):
+        return max_pool(reference(a, p["params"]["kernel"], padding)) + p["params"]["bias"]
+
+    def both_of(apply):
+        of_one = lambda p, a: (apply(p, a), jax.grad(lambda *i: jnp.sum(jnp.sin(apply(*i))), argnums=(0, 1))(p, a))
+        return jax.jit(jax.vmap(of_one))(params, x)
+
+    close(both_of(layer.apply), both_of(theirs))
+    unknown = layer.apply(jax.tree.map(lambda a: a[0], params), x[0] * jnp.nan)
+    assert jnp.isnan(unknown).all()
+
+
 @pytest.mark.parametrize(
     ("x", "kernel", "padding", "message"),
     [
