@@ -156,7 +156,10 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
         if reasons[target.name]:
             typer.echo(f"  not all of it ran: {reasons[target.name]}")
         _show(target, out / target.name, out / "figures")
-        _keep(target, out, record)
+        try:
+            _keep(target, out, record)
+        except ValueError as error:  # of a folder resumed under other settings; the other targets still run
+            typer.echo(f"  not recorded: {error}", err=True)
     typer.echo(f"claims in {out / published.MARKDOWN}")
     if all(reasons.values()):
         raise typer.Exit(FAILED)

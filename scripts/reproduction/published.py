@@ -86,7 +86,7 @@ def _row(verdict: Verdict, earlier: dict[tuple[str, ...], Row]) -> Row:
         **{key: getattr(verdict, key) for key in ("target", "setting", "scale")},
         "overrides": list(verdict.overrides),
         "repeated": verdict.repeated,
-        "seeds": verdict.repetitions,
+        "seeds": verdict.seeds,
         "verdict": verdict.verdict,
         "ours": ours,
         "intervals": [part.as_row() for part in verdict.parts],

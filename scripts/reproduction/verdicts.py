@@ -42,17 +42,18 @@ class Verdict(NamedTuple):
     overrides: tuple[str, ...] = ()
 
     @property
-    def repetitions(self) -> int:
-        """Seeds, or turns of a timing, of the part that has the fewest."""
-        return min((part.repetitions for part in self.parts), default=0)
+    def seeds(self) -> int:
+        """Seeds of the part that has the fewest; 0 for a timing."""
+        return min((part.repetitions for part in self.parts if part.repeated == "seeds"), default=0)
 
     @property
     def repeated(self) -> str:
-        """The repetitions as text: ``3 seeds``, ``20 turns``, ``1 seed``."""
+        """The repetitions as text: ``3 seeds``, ``1 seed``, ``20 turns``."""
         if not self.parts:
             return ""
-        word = self.parts[0].repeated
-        return f"{self.repetitions} {word if self.repetitions > 1 else word.removesuffix('s')}"
+        fewest = min(self.parts, key=lambda part: part.repetitions)
+        word = fewest.repeated if fewest.repetitions > 1 else fewest.repeated.removesuffix("s")
+        return f"{fewest.repetitions} {word}"
 
 
 def judge(claim: Claim, target: Target | None, results: Stored | None) -> Verdict:
