@@ -169,6 +169,13 @@ ALGORITHMS = [
         requires=IDS,
         smallest=4,
     ),
+    Case(
+        "scaffold-first",
+        algorithms.scaffold,
+        {"num_clients": NUM_CLIENTS, "variate": "first"},
+        {"a": (0.0, 0.5, 1.0)},
+        IDS,
+    ),
     Case("scaffold-tailored", algorithms.scaffold, {"num_clients": NUM_CLIENTS, "tailored": True}, requires=IDS),
     Case(
         "adabest",
@@ -180,6 +187,7 @@ ALGORITHMS = [
     Case("feddyn", algorithms.feddyn, {"num_clients": NUM_CLIENTS, "a": 0.1}, {"a": (0.01, 0.1, 1.0)}, IDS),
     Case("feddc", algorithms.feddc, {"num_clients": NUM_CLIENTS, "a": 0.1}, {"a": (0.01, 0.1, 1.0)}, IDS),
     Case("fedacg", algorithms.fedacg, {}, {"lam": (0.0, 0.5, 0.85), "beta": (0.0, 0.001, 0.2)}),
+    Case("fedacg-global", algorithms.fedacg, {"start": "global"}, {"lam": (0.0, 0.5, 0.85), "beta": (0.0, 0.2)}),
     Case("stem", algorithms.stem, {"a": 0.2}, {"a": (0.0, 0.2, 1.0)}),
     Case(
         "stem-carry-median",

@@ -25,7 +25,7 @@ def clusterguard(
         w = softmax(S),   theta += sum_m w_m g_m
 
     Args:
-      num_clusters: k, >= 1; those without a client do not count.
+      num_clusters: k, >= 1; those without a client do not count. The paper gives no number.
       emd: which distance the engine is to compute: ``"class_histogram"``, between the mean predicted distributions
         over the class index, in [0, C - 1], or ``"flattened"``, between the sets of all predicted probabilities, in
         [0, 1].
@@ -52,14 +52,15 @@ def clusterguard(
 
     References:
       Ranaweera et al., Enhancing federated learning through secure cluster-weighted client aggregation, Algorithm 1.
-      Readings: line 15 lacks ``w_t +``. The defaults are the pseudocode's: lines 11 and 34 to 49 cluster ``D_m`` alone,
+      Readings: line 15 lacks ``w_t +``. The pseudocode names the number of clusters K, like that of the clients; with
+      so many, all would weigh the same. The defaults are the pseudocode's: lines 11 and 34 to 49 cluster ``D_m`` alone,
       as it is; the text clusters on ``D_m`` and the data set size, and says nothing of their scales
-      (``use_num_examples``, ``standardise``). Standardised distances are near 1, so that the softmax, whose
-      scores are of the size of a cohort, gives nearly all weight to the few clients nearest the largest cluster's
-      centroid; raw ones are mostly much smaller than 1, and a cluster's members weigh nearly the same. Line 32 does
-      not say between which distributions the distance is: ``"flattened"`` sorts all probabilities and so forgets which
-      class was predicted, ``"class_histogram"`` does not. Seeds are those of k-means++, not uniform, and the best of
-      ten restarts counts.
+      (``use_num_examples``, ``standardise``). Standardised distances are near 1, so that the softmax, whose scores are
+      of the size of a cohort, gives nearly all weight to the few clients nearest the largest cluster's centroid; raw
+      ones are mostly much smaller than 1, and a cluster's members weigh nearly the same. Line 32 does not say between
+      which distributions the distance is: ``"flattened"`` sorts all probabilities and so forgets which class was
+      predicted, ``"class_histogram"`` does not. Seeds are those of k-means++, not uniform, and the best of ten restarts
+      counts.
     """
     checks.count("num_clusters", num_clusters, 1)
     checks.one_of("emd", emd, sorted(DISSIMILARITIES.values()))

@@ -1,6 +1,6 @@
 """The geometric median of group means."""
 
-from typing import Any
+from typing import Any, Literal
 
 import chex
 import jax
@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._geometric_median import check_solver, median_metrics
+from fedjax_drag.aggregators._geometric_median import check_solver, median_metrics, median_rule
+from fedjax_drag.naming import named
 from fedjax_drag.ops.geometric_median import geometric_median_of
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -22,7 +23,10 @@ def draw_groups(key: chex.PRNGKey, valid: Bool[Array, " clients"], num_groups: A
 
 
 def geomed(
-    num_groups: int | None = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iterations: int = 100
+    num_groups: int | Literal["clients"] | None = None,
+    smoothing: Any = 1e-6,
+    tolerance: Any = 1e-5,
+    max_iterations: int = 100,
 ) -> Aggregator:
     """Moves by the geometric median of the means of k disjoint groups of clients.
 
@@ -31,15 +35,15 @@ def geomed(
     costs a whole group.
 
     Args:
-      num_groups: k, >= 1 and at most S; with S it is :func:`geometric_median`, with 1 the mean. The guarantee needs
-        more than twice as many groups as malicious clients. If fewer clients take part, each is a group. Default:
-        half the number of clients, rounded up.
+      num_groups: k, >= 1 and at most S, with 1 the mean; or ``"clients"``, every client a group of its own, which is
+        :func:`geometric_median`. The guarantee needs more than twice as many groups as malicious clients. If fewer
+        clients take part, each is a group. Default: half the number of clients, rounded up.
       smoothing: lower bound nu on a distance, > 0, in the units of the deltas.
       tolerance: how far the result may be from the median, as a share of the median distance to the means, >= 0.
       max_iterations: bound on the number of iterations, >= 1.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator`, which needs the extra ``key``. Metrics:
+      An :class:`~fedjax_drag.types.Aggregator`, which needs the extra ``key`` if it draws groups. Metrics:
       ``weight`` (coefficient of ``g_m``), ``cosine`` to the median, ``iterations`` and ``residual`` as for
       :func:`geometric_median`. ``apply`` raises ValueError if ``num_groups`` exceeds S. The gradient is that of the
       minimiser, the groups given.
@@ -56,9 +60,12 @@ def geomed(
     References:
       Chen, Su and Xu, Distributed statistical machine learning in adversarial settings: Byzantine gradient
       descent, 2017, Algorithm 2. Reading: ClusterGuardFL cites it for its GeoMed, but describes the point with the
-      smallest sum of distances to all clients' updates, without groups: that is ``num_groups`` = S, or
-      :func:`geometric_median`.
+      smallest sum of distances to all clients' updates, without groups: ``num_groups="clients"``.
     """
+    if num_groups == "clients":
+        return named("geomed", median_rule("uniform", smoothing, tolerance, max_iterations, geometric_median_of))
+    if isinstance(num_groups, str):
+        raise ValueError(f"num_groups={num_groups!r}: must be an integer >= 1, or 'clients'")
     if num_groups is not None:
         checks.count("num_groups", num_groups, 1)
     check_solver(smoothing, tolerance, max_iterations)

@@ -1,6 +1,6 @@
 """FedACG: clients start at the point to which the server's momentum leads."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.algorithms._inner import Contribution, Outcome, apart, rule_or_mean, server_side
 from fedjax_drag.clients import fedprox
-from fedjax_drag.types import Aggregator, Algorithm, Downlink, Params, State
+from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State
 
 
 class FedACGState(NamedTuple):
@@ -25,7 +25,12 @@ class FedACGState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = None) -> Algorithm:
+def fedacg(
+    lam: Any = 0.85,
+    beta: Any = 0.2,
+    aggregator: Aggregator | None = None,
+    start: Literal["lookahead", "global"] = "lookahead",
+) -> Algorithm:
     """Starts clients at the point to which the server's momentum leads, and holds them near it.
 
     ::
@@ -33,8 +38,11 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
         client:  from phi = theta + lam m:   w -= eta (grad f_m(w) + beta (w - phi));   g_m = w - phi
         server:  m <- lam m + mean g_m;   theta += m
 
+    With ``start="global"`` the same steps go from ``theta``, and ``g_m = w - theta``: the look-ahead only pulls.
+
     The momentum starts at zero. With ``lam = 0`` this is :func:`~fedjax_drag.clients.fedprox` under the plain
-    aggregation rule, with ``beta = 0`` as well the plain rule.
+    aggregation rule, with ``beta = 0`` as well the plain rule; with ``beta = 0`` and ``start="global"`` it is server
+    momentum, :func:`~fedjax_drag.server_optimizers.fedavgm`.
 
     Assumes nothing of the local step: a ``local_optimizer``, its state kept or not, changes the deltas alone.
 
@@ -42,7 +50,9 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
       lam: share of the momentum that is kept, in [0, 1). Paper of BR-DRAG: 0.85.
       beta: strength of the proximal term, >= 0. Papers: 0.2 (BR-DRAG), 0.001 (TACO).
       aggregator: rule that takes the place of the mean of the deltas; default
-        :func:`~fedjax_drag.aggregators.fedavg`. It is applied at ``phi``, where the deltas start.
+        :func:`~fedjax_drag.aggregators.fedavg`. It is applied at ``phi``, whatever ``start``.
+      start: where local passes start: ``"lookahead"``, at ``phi``, as in the paper of the method, or ``"global"``, at
+        ``theta``, as in Algorithm 1 of TACO.
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. Metrics: those of ``aggregator``, and the scalar ``momentum_norm``
@@ -57,13 +67,15 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
       Kim, Kim and Han, Communication-efficient federated learning with accelerated client gradient, 2024; as
       given by Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section
       VI. **[reading]** The latter prints a norm, a number, in the client's step in place of the vector ``w - phi``.
-      **[reading]** Clients start at ``phi``, as in the original; Algorithm 1 of Liu et al., TACO: Tackling
-      over-correction in federated learning with tailored adaptive correction, starts them at ``theta`` and only pulls
-      them towards the look-ahead. In the loss the term is ``beta/2 ||w - phi||^2``; its authors' code has no 1/2, so
-      that a weight there is a ``beta`` of twice as much here.
+      **[reading]** Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction,
+      Algorithm 1, start clients at ``theta`` and weigh them by their numbers of examples (``start="global"``,
+      ``aggregator=fedavg("examples")``); their ``m_t``, which they do not define, is taken for ``lam m``. In the loss
+      the term is ``beta/2 ||w - phi||^2``; the code of the method's authors has no 1/2, so that a weight there is a
+      ``beta`` of twice as much here.
     """
     checks.in_range("lam", lam, 0.0, 1.0, open_high=True)
     checks.in_range("beta", beta, 0.0)
+    checks.one_of("start", start, ("lookahead", "global"))
     rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> FedACGState:
@@ -75,10 +87,25 @@ def fedacg(lam: Any = 0.85, beta: Any = 0.2, aggregator: Aggregator | None = Non
 
     def broadcast(params: Params, state: FedACGState, client_ids: jax.Array) -> Downlink:
         del client_ids
-        return Downlink(start=lookahead(params, state))
+        phi = lookahead(params, state)
+        return Downlink(start=phi) if start == "lookahead" else Downlink(start=params, shared=phi)
 
+    # With deltas from theta as well, the update starts at phi: theta + lam m + mean g_m.
     aggregate, sums = server_side(rule, lambda *_, **__: Contribution(), _close, start=lookahead)
-    return Algorithm(fedprox(beta), init, broadcast, aggregate, rule.needs, rule.split, sums=sums)
+    client = fedprox(beta) if start == "lookahead" else _pulled_to_shared(beta)
+    return Algorithm(client, init, broadcast, aggregate, rule.needs, rule.split, sums=sums)
+
+
+def _pulled_to_shared(beta: Any) -> ClientRule:
+    """``grad f_m(w) + beta (w - phi)`` with ``phi`` in ``downlink.shared``."""
+
+    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        def pulled(g: jax.Array, w: jax.Array, phi: jax.Array) -> jax.Array:
+            return (g + beta * (w - phi)).astype(g.dtype)
+
+        return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.shared), carry
+
+    return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
 
 
 def _close(params: Params, state: FedACGState, outcome: Outcome, **_: Any) -> tuple[Params, FedACGState]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.algorithms._inner import Contribution, Outcome, rule_or_mean, server_side, with_metrics
+from fedjax_drag.clients._gradient_at_start import GradientAtStart, no_gradient_yet
 from fedjax_drag.ops.sums import average
 from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
@@ -92,31 +93,19 @@ def _broadcast(params: Params, state: MimeState, client_ids: jax.Array) -> Downl
     return Downlink(start=params, shared=state.momentum)
 
 
-class _Carry(NamedTuple):
-    """``grad f_m(theta)`` so far, like the parameters in accumulation precision, and the number of steps, int32."""
-
-    at_start: Params
-    steps: jax.Array
-
-
 def _client(b: Any, first: bool) -> ClientRule:
     """Steps along the fixed momentum; the gradient at ``theta`` is the first one or an average over the pass."""
 
-    def begin(downlink: Downlink) -> _Carry:
-        zeros = jax.tree.map(lambda x: tree.accurate(jnp.zeros_like(x)), downlink.start)
-        return _Carry(zeros, jnp.zeros((), jnp.int32))
-
-    def direction(grad_fn: GradFn, w: Params, carry: _Carry, downlink: Downlink, batch: Batch) -> tuple[Params, _Carry]:
+    def direction(
+        grad_fn: GradFn, w: Params, carry: GradientAtStart, downlink: Downlink, batch: Batch
+    ) -> tuple[Params, GradientAtStart]:
         here = grad_fn(w, batch)
-        # The first step's gradient is one at theta. Later ones count by their share of the average so far.
-        there = here if first else grad_fn(downlink.start, batch)
-        share = jnp.where(carry.steps == 0, 1.0, 0.0) if first else 1 / (carry.steps + 1.0)
-        at_start = jax.tree.map(lambda old, new: (old + share * (new - old)).astype(old.dtype), carry.at_start, there)
+        carry = carry.after(here, grad_fn, downlink.start, batch, first)
         mixed = jax.tree.map(lambda g, m: ((1 - b) * g + b * m).astype(g.dtype), here, downlink.shared)
-        return mixed, _Carry(at_start, carry.steps + 1)
+        return mixed, carry
 
-    def report(downlink: Downlink, w_end: Params, carry: _Carry, total_step_size: jax.Array) -> Params:
+    def report(downlink: Downlink, w_end: Params, carry: GradientAtStart, total_step_size: jax.Array) -> Params:
         del w_end, total_step_size
-        return jax.tree.map(lambda g, start: g.astype(start.dtype), carry.at_start, downlink.start)
+        return carry.like(downlink.start)
 
-    return ClientRule(begin, direction, report)
+    return ClientRule(lambda downlink: no_gradient_yet(downlink.start), direction, report)

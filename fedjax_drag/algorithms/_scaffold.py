@@ -1,6 +1,7 @@
 """SCAFFOLD: control variates against client drift."""
 
-from typing import Any, NamedTuple
+import typing
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,12 @@ from fedjax_drag.algorithms._inner import (
     with_metrics,
 )
 from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
+from fedjax_drag.clients._gradient_at_start import GradientAtStart, no_gradient_yet
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
+
+Variate = Literal["steps", "average", "first"]
+"""A client's control variate: the mean gradient of its steps, or one at their start: of all mini-batches or one."""
 
 
 class ScaffoldState(NamedTuple):
@@ -48,6 +53,7 @@ def scaffold(
     aggregator: Aggregator | None = None,
     server_step_size: Any = 1.0,
     tailored: bool = False,
+    variate: Variate = "steps",
 ) -> Algorithm:
     """Corrects every local step by the difference of the server's and the client's control variate.
 
@@ -57,10 +63,12 @@ def scaffold(
         server:  theta += eta_g mean g_m;   c += (S/M) mean (c_m' - c_m)
 
     All control variates start at zero. With ``a = 0`` the parameters are those of the plain
-    aggregation rule.
+    aggregation rule. With ``variate="average"`` or ``"first"``, ``c_m'`` is a gradient at ``theta`` instead; with one
+    local step and ``a = 1``, all three are the same.
 
-    Assumes steps of ``eta`` along the corrected gradient. With a ``local_optimizer`` ``c_m'`` is the mean direction
-    that it has made of gradients, longer by ``1 / (1 - momentum)``; a kept state adds those of earlier rounds.
+    Assumes steps of ``eta`` along the corrected gradient. With a ``local_optimizer`` and ``variate="steps"``, ``c_m'``
+    is the mean direction that it has made of gradients, longer by ``1 / (1 - momentum)``; a kept state adds those of
+    earlier rounds.
 
     Args:
       num_clients: M, clients in the federation; the state holds one control variate for each.
@@ -70,6 +78,10 @@ def scaffold(
       server_step_size: ``eta_g``, > 0; scales the rule's step.
       tailored: whether a client's ``a`` is multiplied by ``1 - alpha_m``, its coefficient in
         :func:`~fedjax_drag.algorithms.taco`: 0.1 at first, then that of its last participation.
+      variate: what a client's new control variate ``c_m'`` is. ``"steps"``: the mean of the gradients at the points of
+        its pass, as found from ``g_m``, option II. ``"average"``: the gradient at ``theta``, option I, averaged over
+        the mini-batches of the pass, which costs a second gradient in every step. ``"first"``: the gradient of its
+        first mini-batch at ``theta``, which costs nothing; the form in the paper of BR-DRAG.
 
     Returns:
       An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. The round's parameters do not
@@ -84,16 +96,17 @@ def scaffold(
       ValueError: if an argument is out of range.
 
     References:
-      Karimireddy et al., SCAFFOLD: Stochastic controlled averaging for federated learning, 2020,
-      Algorithm 1, option II. Reading: Xiao et al., Divergence-based adaptive aggregation for Byzantine robust
-      federated learning, Section VI, set ``c_m'`` to the gradient of the first mini-batch at ``theta``, a form of
-      option I; here it is option II, in which all mini-batches of the pass count. Liu et al., TACO: Tackling
-      over-correction in federated learning with tailored adaptive correction, Fig. 6, for ``tailored``. Reading: ``a``
-      is multiplied by ``1 - alpha_m``, not replaced by it.
+      Karimireddy et al., SCAFFOLD: Stochastic controlled averaging for federated learning, 2020, Algorithm 1. Readings:
+      its authors use option II, and so do Liu et al., TACO: Tackling over-correction in federated learning with
+      tailored adaptive correction; Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated
+      learning, Section VI, print ``"first"``. Option I takes the gradient over all of a client's data; here it is that
+      of the mini-batches of the pass. ``tailored`` is of TACO's Fig. 6: ``a`` is multiplied by ``1 - alpha_m``, not
+      replaced by it.
     """
     checks.count("num_clients", num_clients, 1)
     checks.in_range("a", a, 0.0)
     checks.positive("server_step_size", server_step_size)
+    checks.one_of("variate", variate, typing.get_args(Variate))
     rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> ScaffoldState:
@@ -109,16 +122,7 @@ def scaffold(
         own = _Own(state.client_controls.take(client_ids), strength)
         return Downlink(start=params, shared=state.control, own=own)
 
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
-        own: _Own = downlink.own
-        strength = own.strength if tailored else a
-
-        def corrected(g: jax.Array, c: jax.Array, c_m: jax.Array) -> jax.Array:
-            return (g + strength * (c - c_m)).astype(g.dtype)
-
-        return jax.tree.map(corrected, grad_fn(w, batch), downlink.shared, own.control), carry
-
-    client = ClientRule(begin=lambda downlink: (), direction=direction, report=control_change)
+    client = _client(a, tailored, variate)
     aggregate, sums = server_side(rule, *_server(num_clients, server_step_size, tailored))
     needs = rule.needs | {"client_ids"}
     # TACO's coefficients compare a client with all the others.
@@ -130,6 +134,35 @@ class _Own(NamedTuple):
 
     control: Params
     strength: Any
+
+
+def _client(a: Any, tailored: bool, variate: Variate) -> ClientRule:
+    """Steps along the corrected gradient; the report is the change of the control variate."""
+    of_steps, first = variate == "steps", variate == "first"
+
+    def begin(downlink: Downlink) -> Any:
+        return () if of_steps else no_gradient_yet(downlink.start)
+
+    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        own: _Own = downlink.own
+        strength = own.strength if tailored else a
+
+        def corrected(g: jax.Array, c: jax.Array, c_m: jax.Array) -> jax.Array:
+            return (g + strength * (c - c_m)).astype(g.dtype)
+
+        gradient = grad_fn(w, batch)
+        carry = () if of_steps else carry.after(gradient, grad_fn, downlink.start, batch, first)
+        return jax.tree.map(corrected, gradient, downlink.shared, own.control), carry
+
+    def gradient_change(
+        downlink: Downlink, w_end: Params, carry: GradientAtStart, total_step_size: jax.Array
+    ) -> Params:
+        """``c_m' - c_m`` for a gradient ``c_m'`` at ``theta``."""
+        del w_end, total_step_size
+        own: _Own = downlink.own
+        return tree.subtract(carry.like(own.control), own.control)
+
+    return ClientRule(begin, direction, control_change if of_steps else gradient_change)
 
 
 class _Rows(NamedTuple):

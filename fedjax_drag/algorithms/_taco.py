@@ -87,10 +87,13 @@ def taco(
 
     Args:
       num_clients: M, clients in the federation; the state holds a coefficient and a count for each.
-      gamma: strength of the correction, >= 0; default ``1/K``, as in the paper. Its Lemma 1 and Fig. 7 are those of
-        ``1/K`` times the sum of K gradients, not times their mean as in equation 9: here ``gamma=1``.
+      gamma: strength of the correction, >= 0. Default: ``1/K``, the paper's setting with its equations 8 and 9 as
+        printed, where ``D_t`` is a mean over K steps: the corrections of a pass add up to one step along ``D_t``. With
+        1 they add up to K steps, as if ``D_t`` were the sum: the paper's Lemma 1, ``D_{t+1} = D~ + (1 - alpha) D_t``
+        with the clients' own gradients in ``D~``.
       kappa: coefficient in [0, 1] from which on a client is suspected. Paper: 0.6.
-      max_strikes: strikes that expel a client, >= 1. Paper: a fifth of the rounds. Default: no client is expelled.
+      max_strikes: strikes that expel a client, >= 1. Paper: ``lambda``, a fifth of the rounds. Default: no client is
+        expelled.
       tailored_correction: False leaves out the correction of the clients' gradients.
       tailored_aggregation: False gives the aggregation rule the plain deltas; with both False, the parameters are
         those of the rule.
@@ -112,10 +115,11 @@ def taco(
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Algorithm 2,
-      equations 7 to 10 and 15. Readings: the paper's deltas have the opposite sign; it expels after "over" or after
-      exactly ``lambda`` rounds, here once the strikes reach ``max_strikes``; sums, means and the mean of ``alpha``
-      in ``z`` are over the round's clients that count; without tailored correction there is none (Table VI,
-      whose first row is FedAvg). ``D`` is the rule's step, before ``server_step_size``.
+      equations 7 to 10 and 15. Readings: the paper's deltas have the opposite sign. Its equations and its Lemma 1
+      differ in ``gamma``. It expels after ``lambda`` strikes in Algorithm 2, here ``max_strikes=lambda``, and after
+      more in the text, ``max_strikes=lambda + 1``; the strikes need not be in consecutive rounds. Sums, means and the
+      mean of ``alpha`` in ``z`` are over the round's clients that count. Without tailored correction there is none
+      (Table VI, whose first row is FedAvg). ``D`` is the rule's step, before ``server_step_size``.
     """
     checks.count("num_clients", num_clients, 1)
     if gamma is not None:

@@ -1,6 +1,6 @@
 """A little is enough."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, mean_
 from fedjax_drag.types import Attack, Uplink
 
 
-def alie(z: Any = None, knowledge: Knowledge = "full") -> Attack:
+def alie(z: Any = None, knowledge: Knowledge = "full", side: Literal["below", "above"] = "below") -> Attack:
     """All malicious clients send ``mean - z std``, which lies within the spread of the others in every coordinate.
 
     Args:
@@ -20,9 +20,10 @@ def alie(z: Any = None, knowledge: Knowledge = "full") -> Attack:
         ``Phi^-1((S - f - s) / (S - f))`` with ``s = floor(S/2 + 1) - f``, which is 0 or less for f <= 2 of an even S
         and f <= 1 of an odd one. See :func:`largest_hidden_z` for where it is not defined.
       knowledge: whose messages mean and standard deviation are taken over.
+      side: ``"below"``, as in its authors' code, or ``"above"``, ``mean + z std``, as in ByzFL, Blades and others.
 
     Raises:
-      ValueError: if ``z`` is not finite, or ``knowledge`` is unknown.
+      ValueError: if ``z`` is not finite, or ``knowledge`` or ``side`` is unknown.
 
     Knows:
       the messages of the round: with ``"full"`` those of all benign clients, with ``"partial"`` what its own clients
@@ -30,19 +31,21 @@ def alie(z: Any = None, knowledge: Knowledge = "full") -> Attack:
 
     References:
       Baruch, Baruch and Goldberg, A little is enough: circumventing defenses for distributed learning, 2019, Algorithm
-      3. The paper estimates from its own clients, which is ``"partial"``. Reading: the variance is divided by the
-      number of clients. The sign is that of its authors' code, which subtracts ``z std`` from the mean of what clients
-      send; here they send deltas. ByzFL, Blades and others add it: a negative ``z`` does that.
+      3. The paper estimates from its own clients, which is ``"partial"``. Readings: the variance is divided by the
+      number of clients. Its authors' code subtracts ``z std`` from the mean of gradients, here it is subtracted from
+      that of deltas; where the benign clients spread symmetrically, the two sides are alike.
     """
     if z is not None:
         checks.in_range("z", z)
     check_knowledge(knowledge)
+    checks.one_of("side", side, ("below", "above"))
 
     def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
         observed = known(malicious, knowledge, uplink, valid)
         mean, std = mean_and_std(uplink, observed)
         steps = largest_hidden_z(malicious, valid) if z is None else z
+        steps = -steps if side == "above" else steps
         forged = jax.tree.map(lambda mean, std: mean - steps * std, mean, std)
         return replace_malicious(uplink, malicious & observed.any(), forged)
 

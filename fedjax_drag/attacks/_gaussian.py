@@ -26,8 +26,9 @@ def gaussian(sigma: Any, additive: bool = False) -> Attack:
       nothing.
 
     References:
-      Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017; ClusterGuardFL,
-      Section V.
+      Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017; Section V of
+      ClusterGuardFL. Reading: the latter gives no ``sigma``, nor does it say whether the noise is added; the former
+      replaces the message.
     """
     checks.positive("sigma", sigma)
 

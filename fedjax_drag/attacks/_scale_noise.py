@@ -19,14 +19,15 @@ def scale_noise(variance: Any = 3.0) -> Attack:
       nothing but its own message.
 
     Args:
-      variance: > 0; the papers use 3.
+      variance: > 0; the papers use 3. Where 3 is to be the standard deviation, 9.
 
     Raises:
       ValueError: if ``variance`` is not positive.
 
     References:
       "Noise injection" in Xiao et al., Divergence-based adaptive aggregation for Byzantine robust
-      federated learning, Section VI, and Zhu et al., DRAG.
+      federated learning, Section VI, and Zhu et al., DRAG. Reading: the 3 in the ``N(0, 3)`` of the former is the
+      variance, as the latter says.
     """
     checks.positive("variance", variance)
 

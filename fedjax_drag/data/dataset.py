@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -10,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, notebook
+from fedjax_drag.data.normalization import TOKENS, Normalize, statistics
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.types import Batch
 
 _MOST_CLIENTS, _MOST_CLASSES = 60, 30  # shown in a notebook
-TOKENS = (np.int8, np.int32)
-"""Types of inputs that are categories, such as numbered characters."""
-
 _SMALLEST_SIDE = 8
 """Of an image: a last axis of that length is not taken for channels behind a first of length 1 or 3."""
 
@@ -35,8 +33,9 @@ class FederatedDataset:
       test: the same for the test examples.
       num_classes: labels are ``0 .. num_classes - 1``.
       input_shape: of one input; for images with a trailing channel axis.
-      mean: per entry of the last input axis, or one for all; of inputs scaled to [0, 1] if uint8. Not for tokens.
-      std: as ``mean``; positive.
+      mean: subtracted from what a model sees: per entry of the last input axis, or one for all; of inputs scaled to
+        [0, 1] if uint8. Not for tokens.
+      std: divisor after that, as ``mean``; positive.
       users: ``[N]`` int32, from 0: the natural user of each training example, such as the writer of an image; None
         if unknown.
       user_names: of the users; empty if they have none.
@@ -159,6 +158,7 @@ def from_arrays(
     std: tuple[float, ...] | None = None,
     users: Any = None,
     user_names: Sequence[str] = (),
+    normalize: Normalize = "standard",
 ) -> FederatedDataset:
     """Makes a data set of your own arrays; give it clients with :mod:`fedjax_drag.data.partition`.
 
@@ -176,6 +176,10 @@ def from_arrays(
       users: ``[N]`` integers from 0: the natural user of each training example, for
         :func:`~fedjax_drag.data.partition.natural`.
       user_names: of the users.
+      normalize: what ``mean`` and ``std`` are where they are not given: ``"standard"``, as above; ``"unit"``, such that
+        inputs are in [0, 1]: bytes divided by 255, and each entry of the last axis of floating inputs scaled by its
+        smallest and largest training value, unless all are in [0, 1] already; ``"none"``, such that inputs stay as they
+        are (bytes up to rounding). Tokens are ``"standard"``.
 
     Returns:
       The data set, unpartitioned; floating inputs become float32.
@@ -198,7 +202,9 @@ def from_arrays(
         raise ValueError(f"test_x: {test[0].dtype} beside {train[0].dtype} train_x: must be of one type")
     if num_classes is None:
         num_classes = int(max(train[1].max(), test[1].max())) + 1
-    measured_mean, measured_std = _statistics(train[0]) if mean is None or std is None else ((), ())
+    if normalize != "standard" and not (mean is None and std is None):
+        raise ValueError(f"normalize={normalize!r}: must be 'standard' where mean or std are given")
+    measured_mean, measured_std = statistics(train[0], normalize) if mean is None or std is None else ((), ())
     mean, std = (measured_mean if mean is None else mean), (measured_std if std is None else std)
     users = None if users is None else np.asarray(users)
     return make(name, train, test, num_classes, mean, std, users=users, user_names=tuple(user_names))
@@ -229,6 +235,14 @@ def make(
         users=users,
         user_names=user_names,
     )
+
+
+def normalized(fed: FederatedDataset, normalize: Normalize) -> FederatedDataset:
+    """The data set with the ``mean`` and ``std`` that :func:`from_arrays` measures; ``"standard"`` keeps its own."""
+    if normalize == "standard":
+        return fed
+    mean, std = statistics(np.asarray(fed.train.x), normalize)
+    return replace(fed, mean=mean, std=std)
 
 
 def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -268,17 +282,6 @@ def _check_channels(x: np.ndarray) -> None:
     if x.dtype == np.uint8 or x.shape[2] == x.shape[3]:
         raise ValueError(message)
     warnings.warn(message, stacklevel=3)
-
-
-def _statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per entry of the last axis, of inputs scaled to [0, 1] if uint8; not of tokens."""
-    if x.dtype in TOKENS:
-        return (0.0,), (1.0,)
-    axes, scale = tuple(range(x.ndim - 1)), 255.0 if x.dtype == np.uint8 else 1.0
-    mean, std = x.mean(axes, dtype=np.float64) / scale, x.std(axes, dtype=np.float64) / scale
-    std[std <= 1e-6 * np.abs(mean)] = 1.0  # a constant, up to rounding
-    std[std == 0] = 1.0
-    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_classes: int) -> None:

@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 
 from fedjax_drag import checks
 from fedjax_drag.data import preparing
-from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.dataset import FederatedDataset, normalized
 from fedjax_drag.data.formats import files
+from fedjax_drag.data.normalization import NORMALIZE, Normalize
 from fedjax_drag.data.sets import adult, builtin, cifar, emnist, leaf, shakespeare, svhn, tfds
 from fedjax_drag.data.validation import hold_out
 
@@ -77,7 +78,7 @@ SOURCES: Mapping[str, Source] = {
         partial(svhn.find, svhn.SVHN),
     ),
     "adult": Source(
-        "incomes above 50,000 dollars, 108 numbers, 2 classes, 32,561 + 16,281 examples; text files",
+        "incomes above 50,000 dollars, 108 numbers or 123 of 0 and 1, 2 classes, 32,561 + 16,281 examples; text files",
         partial(adult.load_adult, adult.ADULT),
         partial(adult.find, adult.ADULT),
     ),
@@ -99,6 +100,8 @@ def load(
     data_dir: Place = None,
     source: Literal["auto", "files", "tfds"] = "auto",
     allow_download: bool = False,
+    normalize: Normalize = "standard",
+    features: adult.Features | None = None,
     validation_fraction: float | int | None = None,
     validation_seed: int = 0,
 ) -> FederatedDataset:
@@ -118,6 +121,13 @@ def load(
         as array_record, for which the extra ``tfds`` must be installed, but no TensorFlow; or ``"auto"``, files, else
         TFDS.
       allow_download: whether TFDS may download missing files, with TensorFlow.
+      normalize: what a model sees. ``"standard"``: mean 0 and variance 1, by the published or measured statistics of
+        the training inputs. ``"unit"``: inputs in [0, 1]: bytes of images divided by 255, as by torchvision's ToTensor;
+        each numeric column of a table scaled by its smallest and largest training value. ``"none"``: bytes 0 to 255 (up
+        to rounding), or the numbers of the files. All statistics are of the training examples before validation ones
+        are moved. Text, which is tokens, is ``"standard"``.
+      features: of ``adult`` alone: ``"columns"`` (its default), six numbers and a 0 or 1 for each word; or ``"bins"``,
+        123 of 0 and 1, as LIBSVM's a9a, which ``normalize`` does not change.
       validation_fraction: share of the training examples, in (0, 1), or, as an integer, their number, that
         :func:`~fedjax_drag.data.hold_out` moves into a validation split; default none.
       validation_seed: of that draw, >= 0.
@@ -132,7 +142,14 @@ def load(
     """
     checks.one_of("name", name, SOURCES)
     checks.one_of("source", source, ("auto", "files", "tfds"))
-    return hold_out(_loaded(name, data_dir, source, allow_download), validation_fraction, validation_seed)
+    checks.one_of("normalize", normalize, NORMALIZE)
+    if name == "adult" and source != "tfds":  # scales some of its columns, and stores the result
+        fed = adult.load_adult(adult.ADULT, data_dir, "columns" if features is None else features, normalize)
+    else:
+        if features is not None:
+            raise ValueError(f"features={features!r}: must be left out: {name} has its inputs in one form")
+        fed = normalized(_loaded(name, data_dir, source, allow_download), normalize)
+    return hold_out(fed, validation_fraction, validation_seed)
 
 
 def _loaded(name: str, data_dir: Place, source: str, allow_download: bool) -> FederatedDataset:

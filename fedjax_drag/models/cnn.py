@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from fedjax_drag import checks
 from fedjax_drag.models.conv import Conv
+from fedjax_drag.models.initialisation import INITS, layer
 
 
 class _Variant(NamedTuple):
@@ -40,6 +41,7 @@ class CNN(nn.Module):
       padding: of every convolution, ``"SAME"`` or ``"VALID"``.
       first_pooled: number of convolutions before the first that is pooled; all later ones are pooled too.
       dropout: rates after the convolutions and after the hidden dense layer.
+      initialisation: one of :data:`~fedjax_drag.models.initialisation.INITS`.
     """
 
     num_classes: int
@@ -49,6 +51,7 @@ class CNN(nn.Module):
     padding: str = "SAME"
     first_pooled: int = 0
     dropout: tuple[float, float] = (0.0, 0.0)
+    initialisation: str = "flax"
 
     @nn.compact
     def __call__(
@@ -59,12 +62,13 @@ class CNN(nn.Module):
         if x.ndim != 4 or min(x.shape[1:3]) < smallest:
             raise ValueError(f"x.shape={x.shape}: this CNN needs [B, H, W, C] with H, W >= {smallest}")
         for index, features in enumerate(self.channels):
-            x = nn.relu(Conv(features, self.kernel_size, self.padding, index >= self.first_pooled)(x))
+            start = layer(self.initialisation, self.kernel_size**2 * x.shape[-1])
+            x = nn.relu(Conv(features, self.kernel_size, self.padding, index >= self.first_pooled, **start)(x))
         x = nn.Dropout(self.dropout[0], deterministic=not train)(x)
         x = x.reshape(x.shape[0], -1)
-        x = nn.relu(nn.Dense(self.dense)(x))
+        x = nn.relu(nn.Dense(self.dense, **layer(self.initialisation, x.shape[-1]))(x))
         x = nn.Dropout(self.dropout[1], deterministic=not train)(x)
-        return nn.Dense(self.num_classes)(x)
+        return nn.Dense(self.num_classes, **layer(self.initialisation, x.shape[-1]))(x)
 
     def _smallest(self) -> int:
         """The smallest height and width that leave a pixel for the dense layers."""
@@ -74,7 +78,7 @@ class CNN(nn.Module):
         return size
 
 
-def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0.0, 0.0)) -> CNN:
+def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0.0, 0.0), init: str = "flax") -> CNN:
     """Builds a convolutional network.
 
     | variant | convolutions with ReLU, padded (SAME) and each pooled 2x2 | dense | parameters |
@@ -90,6 +94,8 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
       variant: a row of the table.
       dropout: rates in [0, 1) after the convolutions and after the hidden dense layer. ``pooled_once`` with
         ``(0.25, 0.5)`` is the CIFAR-10 network of the benchmarks of pfl-research.
+      init: how its parameters begin: ``"flax"``, ``"torch"`` or ``"normal"``
+        (:mod:`~fedjax_drag.models.initialisation`).
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``. Height and width must be at
@@ -104,4 +110,5 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
         raise ValueError(f"dropout={checks.shown(dropout)}: must be two rates, such as (0.25, 0.5)")
     for index, rate in enumerate(dropout):
         checks.in_range(f"dropout[{index}]", rate, 0.0, 0.99)
-    return CNN(num_classes, **_VARIANTS[variant]._asdict(), dropout=(dropout[0], dropout[1]))
+    checks.one_of("init", init, INITS)
+    return CNN(num_classes, **_VARIANTS[variant]._asdict(), dropout=(dropout[0], dropout[1]), initialisation=init)

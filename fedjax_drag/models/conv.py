@@ -38,6 +38,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
+from fedjax_drag.models.initialisation import Initializer
 
 Pads = tuple[int, int]
 """Zeros before and after, the same along height and width."""
@@ -96,19 +97,23 @@ class Conv(nn.Module):
       kernel_size: height and width of the kernel.
       padding: ``"SAME"`` or ``"VALID"``.
       pool: whether to max-pool 2x2.
+      kernel_init: initialiser of the kernel.
+      bias_init: initialiser of the bias.
     """
 
     features: int
     kernel_size: int
     padding: str = "SAME"
     pool: bool = False
+    kernel_init: Initializer = nn.initializers.lecun_normal()
+    bias_init: Initializer = nn.initializers.zeros_init()
 
     @nn.compact
     def __call__(self, x: Float[Array, "n height width cin"]) -> Float[Array, "n out_h out_w features"]:
         """Applies convolution, pooling and bias."""
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        kernel = self.param("kernel", self.kernel_init, shape)
+        bias = self.param("bias", self.bias_init, (self.features,))
         y = conv2d(x, kernel, self.padding)
         return (max_pool(y) if self.pool else y) + bias
 

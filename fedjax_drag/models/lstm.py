@@ -23,6 +23,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from fedjax_drag import checks
+from fedjax_drag.models import initialisation as start
+from fedjax_drag.models.initialisation import Initializer
 
 
 @jax.custom_vjp
@@ -119,16 +121,22 @@ class LSTMLayer(nn.Module):
 
     Attributes:
       hidden: H, the width of its state.
+      kernel_init: initialiser of the kernel.
+      recurrent_init: initialiser of the recurrent kernel; default orthogonal, gate by gate.
+      bias_init: initialiser of the bias; default 1 for the forget gates and 0 for the others.
     """
 
     hidden: int
+    kernel_init: Initializer = nn.initializers.lecun_normal()
+    recurrent_init: Initializer = _orthogonal_gates
+    bias_init: Initializer = _forget_nothing
 
     @nn.compact
     def __call__(self, x: Float[Array, "length batch inputs"]) -> Float[Array, "length batch hidden"]:
         """Maps a sequence to the hidden states."""
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], 4 * self.hidden))
-        recurrent = self.param("recurrent_kernel", _orthogonal_gates, (self.hidden, 4 * self.hidden))
-        bias = self.param("bias", _forget_nothing, (4 * self.hidden,))
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], 4 * self.hidden))
+        recurrent = self.param("recurrent_kernel", self.recurrent_init, (self.hidden, 4 * self.hidden))
+        bias = self.param("bias", self.bias_init, (4 * self.hidden,))
         return recurrence(recurrent, x @ kernel + bias)
 
 
@@ -140,41 +148,48 @@ class LSTM(nn.Module):
       embedding: length of the vector of a token.
       hidden: H, the width of each layer's state.
       layers: number of LSTM layers.
+      initialisation: ``"flax"`` or ``"torch"``.
     """
 
     num_classes: int
     embedding: int
     hidden: int
     layers: int
+    initialisation: str = "flax"
 
     @nn.compact
     def __call__(self, x: Int[Array, "batch length"]) -> Float[Array, "batch classes"]:
         """Maps tokens, integers in ``[0, V)``, to logits of the token after the last."""
         if x.ndim != 2 or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.integer):
             raise ValueError(f"x.shape={x.shape}, x.dtype={x.dtype}: this LSTM needs integer tokens [B, L], L >= 1")
-        states = nn.Embed(self.num_classes, self.embedding)(x.T)  # time first, for the scans
+        init = self.initialisation
+        states = nn.Embed(self.num_classes, self.embedding, **start.embedding(init))(x.T)  # time first, for the scans
         for _ in range(self.layers):
-            states = LSTMLayer(self.hidden)(states)
-        return nn.Dense(self.num_classes)(states[-1])
+            states = LSTMLayer(self.hidden, **start.lstm(init, self.hidden))(states)
+        return nn.Dense(self.num_classes, **start.layer(init, self.hidden))(states[-1])
 
 
-def lstm(num_classes: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2) -> LSTM:
+def lstm(num_classes: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2, init: str = "flax") -> LSTM:
     """Builds the next-character model of LEAF and of McMahan et al. (2017).
 
-    With the defaults it has 817,872 parameters. Biases are zero except those of the forget gates, which are one
-    (Jozefowicz et al., 2015); there is one bias for each gate, where some libraries have two.
+    With the defaults it has 817,872 parameters. There is one bias for each gate, where some libraries have two.
 
     Args:
       num_classes: V, number of different tokens, and of logits; at least 1.
       embedding: length of the vector of a token, at least 1.
       hidden: width of each layer's state, at least 1.
       layers: number of LSTM layers, at least 1.
+      init: how its parameters begin. ``"flax"``: kernels as in ``flax.linen.LSTMCell``, biases 0 except those of the
+        forget gates, which are 1 (Jozefowicz et al., 2015). ``"torch"``: all parameters of the LSTM layers uniform in
+        ``+-1/sqrt(hidden)``; PyTorch has two biases for each gate, and the one here begins as their sum
+        (:func:`fedjax_drag.models.initialisation.lstm`).
 
     Returns:
       A Flax module: tokens ``[B, L]``, integers in ``[0, V)``, to logits ``[B, V]`` of the token after the last.
 
     Raises:
-      ValueError: if a count is not a positive integer.
+      ValueError: if a count is not a positive integer, or ``init`` is not allowed; ``"normal"`` is not, since
+        NIID-Bench, its source, has no recurrent network.
 
     References:
       Caldas et al., LEAF: A benchmark for federated settings, 2018.
@@ -183,4 +198,5 @@ def lstm(num_classes: int = 80, embedding: int = 8, hidden: int = 256, layers: i
     for name, value in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
         checks.count(name, value, 1)
     checks.count("num_classes", num_classes, 1)
-    return LSTM(num_classes, embedding, hidden, layers)
+    checks.one_of("init", init, ("flax", "torch"))
+    return LSTM(num_classes, embedding, hidden, layers, init)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from fedjax_drag import checks
 from fedjax_drag.models.conv import conv2d
+from fedjax_drag.models.initialisation import INITS, layer
 
 
 class ResNet18(nn.Module):
@@ -18,11 +19,13 @@ class ResNet18(nn.Module):
       num_classes: number of logits.
       width: channels of the first stage.
       groups: number of groups of channels, each normalised separately; 0 for batch normalisation.
+      initialisation: one of :data:`~fedjax_drag.models.initialisation.INITS`.
     """
 
     num_classes: int
     width: int
     groups: int
+    initialisation: str = "flax"
 
     @nn.compact
     def __call__(
@@ -31,12 +34,12 @@ class ResNet18(nn.Module):
         """Maps images to logits; with ``train`` batch normalisation uses and collects the batch's statistics."""
         if x.ndim != 4:
             raise ValueError(f"x.shape={x.shape}: ResNet18 needs [B, H, W, C]")
-        x = nn.relu(_norm(self.groups, train)()(_Conv(self.width)(x)))
+        x = nn.relu(_norm(self.groups, train)()(_Conv(self.width, initialisation=self.initialisation)(x)))
         for stage in range(4):
             for block in range(2):
                 halve = stage > 0 and block == 0
-                x = BasicBlock(self.width * 2**stage, halve, self.groups)(x, train)
-        return nn.Dense(self.num_classes)(x.mean((1, 2)))
+                x = BasicBlock(self.width * 2**stage, halve, self.groups, self.initialisation)(x, train)
+        return nn.Dense(self.num_classes, **layer(self.initialisation, x.shape[-1]))(x.mean((1, 2)))
 
 
 class BasicBlock(nn.Module):
@@ -46,11 +49,13 @@ class BasicBlock(nn.Module):
       features: output channels.
       halve: whether height and width are halved.
       groups: number of groups of channels, each normalised separately; 0 for batch normalisation.
+      initialisation: one of :data:`~fedjax_drag.models.initialisation.INITS`.
     """
 
     features: int
     halve: bool
     groups: int
+    initialisation: str = "flax"
 
     @nn.compact
     def __call__(
@@ -58,11 +63,12 @@ class BasicBlock(nn.Module):
     ) -> Float[Array, "batch out_h out_w features"]:
         """Applies the block; with ``halve`` to half the height and width, rounded up."""
         norm = _norm(self.groups, train)
-        y = nn.relu(norm()(_Conv(self.features, halve=self.halve)(x)))
-        y = norm()(_Conv(self.features)(y))
+        y = nn.relu(norm()(_Conv(self.features, self.halve, self.initialisation)(x)))
+        y = norm()(_Conv(self.features, initialisation=self.initialisation)(y))
         if self.halve:
             # A convolution of one pixel is a dense layer on the channels.
-            x = norm()(nn.Dense(self.features, use_bias=False)(x[:, ::2, ::2]))
+            start = layer(self.initialisation, x.shape[-1])
+            x = norm()(nn.Dense(self.features, use_bias=False, **start)(x[:, ::2, ::2]))
         return nn.relu(x + y)
 
 
@@ -78,11 +84,13 @@ class _Conv(nn.Module):
 
     features: int
     halve: bool = False
+    initialisation: str = "flax"
 
     @nn.compact
     def __call__(self, x: Float[Array, "batch height width channels"]) -> Float[Array, "batch out_h out_w features"]:
         shape = (3, 3, x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.he_normal(), shape)
+        start = layer(self.initialisation, 9 * x.shape[-1]).get("kernel_init", nn.initializers.he_normal())
+        kernel = self.param("kernel", start, shape)
         return _at_stride_two(x, kernel) if self.halve else conv2d(x, kernel)
 
 
@@ -101,7 +109,7 @@ def _at_stride_two(
     return conv2d(squares, taps.transpose(0, 2, 1, 3, 4, 5).reshape(2, 2, 4 * c, -1))
 
 
-def resnet18(num_classes: int, width: int = 64, groups: int = 32, norm: str = "group") -> ResNet18:
+def resnet18(num_classes: int, width: int = 64, groups: int = 32, norm: str = "group", init: str = "flax") -> ResNet18:
     """Builds ResNet-18 for small images.
 
     The first convolution is 3x3 at stride 1 without pooling, as usual for 32x32 images. Group normalisation, the
@@ -115,6 +123,9 @@ def resnet18(num_classes: int, width: int = 64, groups: int = 32, norm: str = "g
         times as many.
       groups: number of groups of channels in a layer, each normalised separately; at least 1.
       norm: ``"group"``, or ``"batch"`` with momentum 0.9, for which ``groups`` has no meaning.
+      init: how its parameters begin: ``"flax"``, here He's normal kernels in convolutions, ``"torch"`` or ``"normal"``
+        (:mod:`~fedjax_drag.models.initialisation`). Torchvision's ResNets have another one than PyTorch's layers:
+        normal kernels of convolutions with variance ``2 / fan_out``.
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``.
@@ -127,8 +138,9 @@ def resnet18(num_classes: int, width: int = 64, groups: int = 32, norm: str = "g
     """
     checks.count("num_classes", num_classes, 1)
     checks.one_of("norm", norm, ("group", "batch"))
+    checks.one_of("init", init, INITS)
     checks.count("groups", groups, 1)
     checks.count("width", width, 1)
     if norm == "group" and width % groups:
         raise ValueError(f"width={width}: must be a multiple of groups={groups}")
-    return ResNet18(num_classes, width, groups if norm == "group" else 0)
+    return ResNet18(num_classes, width, groups if norm == "group" else 0, init)

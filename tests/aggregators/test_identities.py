@@ -138,6 +138,21 @@ def test_geometric_median_of_collinear_symmetric_points_is_their_centre(step, di
     np.testing.assert_allclose(update, centre, atol=2e-4 * max(1.0, b * np.linalg.norm(step)))
 
 
+@pytest.mark.thorough
+def test_geomed_of_single_clients_is_the_geometric_median_bit_for_bit():
+    """It draws no groups, and so needs no key."""
+    rule = aggregators.geomed("clients", max_iterations=30)
+    assert (rule.needs, rule.name) == (aggregators.geometric_median().needs, "geomed")
+    G, valid = np.random.default_rng(0).normal(size=(COHORT, SIZE)).astype(np.float32), jnp.arange(COHORT) != 2
+    alone = run("geomed", G, extra={"valid": valid}, num_groups="clients", max_iterations=30)
+    median = run("geometric_median", G, extra={"valid": valid}, max_iterations=30)
+    jax.tree.map(np.testing.assert_array_equal, alone, median)
+    grouped, _ = run("geomed", G, extra={"valid": valid, "key": jax.random.key(0)})
+    assert np.abs(grouped - alone[0]).max() > 0.1
+    with pytest.raises(ValueError, match="num_groups='client': must be an integer >= 1, or 'clients'"):
+        aggregators.geomed("client")
+
+
 CONVERGED = {"max_iterations": 1000}
 RULES = [
     ("fedavg", {}, {}),

@@ -15,6 +15,7 @@ from fedjax_drag.algorithms._fedacg import fedacg
 from fedjax_drag.algorithms._feddc import feddc
 from fedjax_drag.algorithms._feddyn import feddyn
 from fedjax_drag.clients import fedprox
+from fedjax_drag.server_optimizers import fedavgm
 from fedjax_drag.types import Batch, Uplink
 
 M, SIZE, STEPS, STEP_SIZE = 6, 3, 5, 0.1
@@ -117,9 +118,11 @@ def assert_same_bits(a, b):
         (adabest(num_clients=M, mu=0.0, beta=0.0), PLAIN),
         (fedacg(lam=0.0, beta=0.0), PLAIN),
         (fedacg(lam=0.0, beta=0.5), from_aggregator(fedavg(), fedprox(mu=0.5))),
+        (fedacg(lam=0.0, beta=0.5, start="global"), from_aggregator(fedavg(), fedprox(mu=0.5))),
+        (fedacg(lam=0.6, beta=0.0, start="global"), from_aggregator(fedavg(server_optimizer=fedavgm(1.0, 0.6)))),
         pytest.param(feddc(num_clients=M, a=0.5, correction=0.0), method_of("feddyn"), marks=pytest.mark.slow),
     ],
-    ids=["adabest", "fedacg", "fedacg-fedprox", "feddc-feddyn"],
+    ids=["adabest", "fedacg", "fedacg-fedprox", "fedacg-global-fedprox", "fedacg-global-fedavgm", "feddc-feddyn"],
 )
 def test_without_its_own_terms_it_is_the_plainer_method(method, plainer):
     for (params, _), (expected, _) in zip(play(method), play(plainer), strict=True):
@@ -225,6 +228,22 @@ def test_fedacg_starts_ahead_and_steps_by_its_momentum():
     np.testing.assert_allclose(after["w"], before["w"] + expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state.metrics["momentum_norm"], np.linalg.norm(expected), rtol=1e-5)
     assert np.linalg.norm(old.momentum["w"]) > 0.01
+
+
+def test_fedacg_from_the_global_model_is_pulled_to_where_it_would_start():
+    """Its deltas are from theta; the update is the look-ahead and their mean."""
+    _, before, old, _ = built("fedacg")
+    method = fedacg(lam=0.6, beta=0.2, start="global")
+    downlink, phi = method.broadcast(before, old, COHORTS[0]), before["w"] + 0.6 * old.momentum["w"]
+    np.testing.assert_array_equal(downlink.start["w"], before["w"])
+    np.testing.assert_allclose(downlink.shared["w"], phi, rtol=1e-6)
+    flat, here = lambda w, batch: {"w": jnp.zeros(SIZE)}, {"w": phi + 2.0}
+    pull, _ = method.client.direction(flat, here, (), downlink, None)
+    np.testing.assert_allclose(pull["w"], 0.2 * 2.0, rtol=1e-5)
+    uplink = Uplink({"w": jnp.asarray(np.random.default_rng(0).normal(size=(4, SIZE)), jnp.float32)})
+    after, state = method.aggregate(before, uplink, old)
+    np.testing.assert_allclose(after["w"], phi + uplink.delta["w"].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(state.momentum["w"], after["w"] - before["w"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.sample(2)
@@ -340,6 +359,7 @@ def test_needs_and_bad_arguments():
         (lambda: feddyn(num_clients=2, a=0.0), "a=0.0"),
         (lambda: fedacg(lam=1.0), "lam=1.0"),
         (lambda: fedacg(beta=-0.1), "beta=-0.1"),
+        (lambda: fedacg(start="theta"), "start='theta': must be one of lookahead, global"),
         (lambda: feddc(num_clients=2, a=float("nan")), "a=nan"),
         (lambda: feddc(num_clients=2, correction=-1.0), "correction=-1.0"),
     ):

@@ -90,6 +90,26 @@ def test_the_server_step_size_scales_the_step_and_not_the_gradient():
     np.testing.assert_allclose(output_of(half, halved, other)["w"], halved["w"] + ahead, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("gamma", "share"), [(1.0, 1.0), (None, 1 / STEPS)])
+def test_the_last_gradient_stays_in_the_next_whole_or_by_one_step_of_its_pass(gamma, share):
+    """``D_{t+1} = D~ + share (1 - alpha_t) D_t`` with ``D~`` of the clients' own gradients: Lemma 1 has share 1."""
+    method, everybody = built(gamma=gamma), jnp.arange(S)
+    params, state = aggregate(method, PARAMS, uplink(deltas(3)), method.init(PARAMS), client_ids=everybody)
+    downlink, own = method.broadcast(params, state, everybody), deltas(4)
+    sent = []
+    for m in range(S):  # every gradient of a client is the same
+        w, carry, to_m = params, method.client.begin(downlink), downlink._replace(own=downlink.own[m])
+        for _ in range(STEPS):
+            step, carry = method.client.direction(lambda w, batch: {"w": batch}, w, carry, to_m, own[m])
+            w = {"w": w["w"] - ETA * step["w"]}
+        sent.append(w["w"] - params["w"])
+    _, after = aggregate(method, params, uplink(np.stack(sent)), state, client_ids=everybody)
+    weight = after.alpha[everybody] / after.alpha[everybody].sum()
+    kept = share * (weight * (1 - state.alpha[everybody])).sum() * state.gradient["w"]
+    assert np.abs(kept).max() > 0.01
+    np.testing.assert_allclose(after.gradient["w"], weight @ own + kept, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", [{"gamma": 0.0}, {"tailored_correction": False}], ids=str)
 def test_neither_part_is_fedavg(settings):

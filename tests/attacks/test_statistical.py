@@ -45,6 +45,7 @@ def push(name, kind):
 FORGERS = {
     "alie": (alie, {}, alie_twin),
     "alie-z": (alie, {"z": 1.5}, lambda G, f: numpy_attacks.alie(G, 1.5)),
+    "alie-above": (alie, {"side": "above"}, lambda G, f: numpy_attacks.alie(G, -numpy_attacks.alie_z(COHORT, f))),
     "ipm": (ipm, {"epsilon": 0.5}, lambda G, f: numpy_attacks.ipm(G, 0.5)),
     "mimic": (mimic, {}, mimic_twin),
 } | {f"{name}-{kind}": push(name, kind) for name in BOUNDS for kind in KINDS}
@@ -305,6 +306,7 @@ def test_gaussian_noise_differs_with_the_key():
         (lambda: gaussian(sigma=float("inf")), "sigma=inf"),
         (lambda: alie(z=float("nan")), "z=nan"),
         (lambda: alie(knowledge="all"), "knowledge='all'"),
+        (lambda: alie(side="over"), "side='over': must be one of below, above"),
         (lambda: ipm(epsilon=-0.1), "epsilon=-0.1"),
         (lambda: ipm(knowledge="non"), "knowledge='non'"),
         (lambda: min_max(perturbation="signs"), "perturbation='signs'.*did you mean 'sign'"),

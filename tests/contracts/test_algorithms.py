@@ -161,6 +161,7 @@ def test_bad_arguments_are_named_with_their_value():
         (lambda: algorithms.scaffold(num_clients=2.5), "num_clients=2.5"),
         (lambda: algorithms.scaffold(num_clients=4, a=float("nan")), "a=nan"),
         (lambda: algorithms.scaffold(num_clients=4, server_step_size=0.0), "server_step_size=0.0"),
+        (lambda: algorithms.scaffold(num_clients=4, variate="fist"), "variate='fist'.*did you mean 'first'"),
     ):
         with pytest.raises(ValueError, match=name):
             build()

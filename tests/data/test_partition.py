@@ -15,9 +15,15 @@ PARTITIONS = {
     "dirichlet-balanced": lambda fed, num_clients, seed: partition.dirichlet(
         fed, num_clients, beta=1.0, seed=seed, balanced=True
     ),
+    "dirichlet-over-labels": lambda fed, num_clients, seed: partition.dirichlet(
+        fed, num_clients, beta=0.3, seed=seed, over="labels"
+    ),
     "label_affinity": lambda fed, num_clients, seed: partition.label_affinity(fed, num_clients, q=0.5, seed=seed),
     # With smaller fractions a client's labels may all be without examples, which is refused.
     "label_groups": lambda fed, num_clients, seed: partition.label_groups(fed, num_clients, (1.0,), seed=seed),
+    "label_groups-equal": lambda fed, num_clients, seed: partition.label_groups(
+        fed, num_clients, (1.0,), seed=seed, sizes="equal"
+    ),
     "shards": lambda fed, num_clients, seed: partition.shards(fed, num_clients, seed=seed),
     "quantity_skew": lambda fed, num_clients, seed: partition.quantity_skew(fed, num_clients, 1.0, seed=seed),
     "dirichlet_quantity": lambda fed, num_clients, seed: partition.dirichlet_quantity(

@@ -178,8 +178,13 @@ def scaffold(
     a: float,
     server_step_size: float = 1.0,
     tailored: bool = False,
+    variate: str = "steps",
 ) -> Iterator[Outcome]:
-    """Control variates with option II; ``tailored`` by TACO's ``alpha``, which corrects the less who agree."""
+    """Control variates with option II; ``tailored`` by TACO's ``alpha``, which corrects the less who agree.
+
+    With ``variate`` "first" or "average", they are gradients where the pass begins: on its first mini-batch, or the
+    mean over all of them.
+    """
     server, own = np.zeros_like(theta), np.zeros((num_clients, theta.size))
     alpha = np.full(num_clients, 0.1)
     for r in rounds:
@@ -188,7 +193,12 @@ def scaffold(
             w, strength = theta, a * (1 - alpha[m]) if tailored else a
             for gradient in r.batches[m]:
                 w = w - r.step_size * (gradient(w) + strength * (server - own[m]))
-            after[m] = own[m] - server + (theta - w) / (len(r.batches[m]) * r.step_size)
+            at_start = [gradient(theta) for gradient in r.batches[m]]
+            after[m] = {
+                "steps": own[m] - server + (theta - w) / (len(r.batches[m]) * r.step_size),
+                "first": at_start[0],
+                "average": np.mean(at_start, axis=0),
+            }[variate]
             deltas.append(w - theta)
             changes.append(after[m] - own[m])
         theta = theta + server_step_size * np.mean(deltas, axis=0)
@@ -256,16 +266,19 @@ def feddc(
         yield theta, {"drifts": drifts, "controls": controls, "drift": drifts.mean(0), "control": controls.mean(0)}
 
 
-def fedacg(theta: np.ndarray, rounds: list[Round], *, lam: float, beta: float) -> Iterator[Outcome]:
-    """The pass begins, and is held, at the look-ahead ``phi``."""
+def fedacg(
+    theta: np.ndarray, rounds: list[Round], *, lam: float, beta: float, start: str = "lookahead"
+) -> Iterator[Outcome]:
+    """The pass begins, and is held, at the look-ahead ``phi``; with ``start`` "global" it begins at ``theta``."""
     momentum = np.zeros_like(theta)
     for r in rounds:
         phi, deltas = theta + lam * momentum, []
+        begin = theta if start == "global" else phi
         for m in r.heard:
-            w = phi
+            w = begin
             for gradient in r.batches[m]:
                 w = w - r.step_size * (gradient(w) + beta * (w - phi))
-            deltas.append(w - phi)
+            deltas.append(w - begin)
         momentum = lam * momentum + np.mean(deltas, axis=0)
         theta = theta + momentum
         yield theta, {"momentum": momentum}

@@ -98,6 +98,8 @@ PAIRS = [
         rtol=1e-7,
     ),
     Pair("scaffold", scaffold, twins.scaffold, {"a": 0.8, "server_step_size": 0.7}, True, VARIATES),
+    Pair("scaffold-average", scaffold, twins.scaffold, {"a": 0.8, "variate": "average"}, True, VARIATES),
+    Pair("scaffold-first", scaffold, twins.scaffold, {"a": 0.8, "variate": "first"}, True, VARIATES),
     Pair("scaffold-tailored", scaffold, twins.scaffold, {"a": 0.8, "tailored": True}, True, VARIATES | ALPHA, None),
     Pair(
         "adabest",
@@ -134,6 +136,13 @@ PAIRS = [
         },
     ),
     Pair("fedacg", fedacg, twins.fedacg, {"lam": 0.7, "beta": 0.4}, memory={"momentum": lambda s: s.momentum}),
+    Pair(
+        "fedacg-global",
+        fedacg,
+        twins.fedacg,
+        {"lam": 0.7, "beta": 0.4, "start": "global"},
+        memory={"momentum": lambda s: s.momentum},
+    ),
     Pair("stem", stem, twins.stem, {"a": 0.3}),
     Pair(
         "stem-carried",
@@ -343,9 +352,9 @@ def changed(value):
     """Another value of a setting."""
     if isinstance(value, bool):
         return not value
-    return (
-        {"first": "average"}[value] if isinstance(value, str) else value + 1 if isinstance(value, int) else 1.5 * value
-    )
+    if isinstance(value, str):
+        return {"first": "average", "average": "first", "global": "lookahead"}[value]
+    return value + 1 if isinstance(value, int) else 1.5 * value
 
 
 @pytest.mark.thorough

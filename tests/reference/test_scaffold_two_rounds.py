@@ -129,6 +129,27 @@ def test_agrees_with_its_twin(a, server_step_size, size):
         np.testing.assert_allclose(state.client_controls.rows["w"], twin.clients, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("variate", ["first", "average"])
+def test_with_one_step_every_variate_is_the_gradient_at_its_start(variate):
+    """Else the mean gradient of the steps is another; the server's variate is the mean of the clients' all the same."""
+    problem, params, ids = Quadratics(3), {"w": jnp.ones(SIZE)}, jnp.array([4, 1, 2])
+    method, steps = scaffold(num_clients=M, variate=variate), scaffold(num_clients=M)
+    state, usual = method.init(params), steps.init(params)
+    for local_steps in (1, 1, 3):
+        uplink = cohort_pass(method, params, state, ids, problem.batches, local_steps, 0.1)
+        expected = cohort_pass(steps, params, usual, ids, problem.batches, local_steps, 0.1)
+        np.testing.assert_allclose(uplink.delta["w"], expected.delta["w"], rtol=1e-5, atol=1e-6)
+        difference = np.abs(uplink.aux["w"] - expected.aux["w"]).max()
+        assert difference < 1e-5 if local_steps == 1 else difference > 0.1
+        before, (params, state) = params, aggregate(method, params, uplink, state, client_ids=ids)
+        _, usual = aggregate(steps, before, expected, usual, client_ids=ids)
+        gradients = np.stack([problem.gradient(m, before["w"]) for m in np.asarray(ids)])
+        own = state.client_controls.rows["w"]
+        np.testing.assert_allclose(own[ids], gradients, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(state.control["w"], own.mean(0), rtol=1e-5, atol=1e-6)
+
+
 def without(lost, uplink):
     """The message with its second client broken in one half, or whole."""
     if lost == "delta":

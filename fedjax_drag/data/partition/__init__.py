@@ -6,7 +6,8 @@ client's examples. It replaces an earlier partition.
 """
 
 from fedjax_drag.data.partition._iid import iid
-from fedjax_drag.data.partition._label_skew import dirichlet, label_affinity, label_groups, shards
+from fedjax_drag.data.partition._label_groups import label_groups
+from fedjax_drag.data.partition._label_skew import dirichlet, label_affinity, shards
 from fedjax_drag.data.partition._natural import natural
 from fedjax_drag.data.partition._quantity_skew import dirichlet_quantity, quantity_skew
 

@@ -4,13 +4,14 @@ Random numbers of examples by class and client are drawn before any example is a
 cheap.
 """
 
-from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.partition._assign import by_class, check, with_clients
+from fedjax_drag.data.partition._label_mix import draw_counts, log_mixes
 
 
 def dirichlet(
@@ -21,17 +22,23 @@ def dirichlet(
     min_size: int = 1,
     max_tries: int = 10_000,
     balanced: bool = False,
+    over: Literal["clients", "labels"] = "clients",
 ) -> FederatedDataset:
     """Splits each class in proportions drawn from a Dirichlet distribution (Yurochkin et al., 2019).
 
-    For every class independently, the clients' shares of it are ``p ~ Dir(beta, ..., beta)``; its
-    examples, in random order, are cut at the rounded cumulative shares. The whole partition is drawn
-    until every client has ``min_size`` examples: the result is distributed as under that condition.
+    Over clients (default): for every class independently, the clients' shares of it are ``p ~ Dir(beta, ..., beta)``;
+    its examples, in random order, are cut at the rounded cumulative shares. The whole partition is drawn until every
+    client has ``min_size`` examples: the result is distributed as under that condition.
 
     With ``balanced``, classes are assigned in the order of their labels, and a client that already has ``N / M`` of
     the N examples or more gets none of the classes that follow: its share is 0, and those of the others are scaled to
     add up to 1. The standard deviation of the sizes is then 20 to 30 % lower, and late classes are concentrated on
     fewer clients than without.
+
+    Over labels: every client has a mix of labels ``p ~ Dir(beta, ..., beta)`` and an equal number of examples, to
+    within one. Clients' places are filled in random order, each with a label drawn from its client's mix. A class
+    that is exhausted is dropped from the mixes, and the rest of each is scaled to add up to 1: what is drawn late
+    differs from the mixes, the more so the smaller ``beta``.
 
     Args:
       fed: the data set.
@@ -41,25 +48,33 @@ def dirichlet(
       seed: >= 0.
       min_size: examples that every client must have, >= 1.
       max_tries: number of draws at most, >= 1.
-      balanced: whether clients that have their even share of the examples get no more.
+      balanced: whether clients that have their even share of the examples get no more; not over labels, where all
+        have it.
+      over: ``"clients"``, the shares of each class over clients are drawn; or ``"labels"``, the mix of labels of each
+        client.
 
     Returns:
       The data set with clients.
 
     Raises:
       ValueError: an argument out of range, ``num_clients * min_size`` above the number of training
-        examples, or no draw that gave every client enough.
+        examples, no draw that gave every client enough, or ``balanced`` over labels.
 
     References:
       Yurochkin et al., Bayesian nonparametric federated learning of neural networks, 2019. The text does not
-      balance; its authors' code, NIID-Bench (Li et al., 2022) and, by default, Flower Datasets do. Hsu et al.,
-      Measuring the effects of non-identical data distribution for federated visual classification, 2019, draw a mix of
-      classes for each client instead of shares of each class.
+      balance; its authors' code, NIID-Bench (Li et al., 2022) and, by default, Flower Datasets do. Over labels
+      is the scheme of Hsu et al., Measuring the effects of non-identical data distribution for federated visual
+      classification, 2019; with random order and exhausted classes as in the released code of FedDyn (Acar et al.,
+      2021), which leaves the remainder of N / M out. That of FedACG (Kim et al., 2024) draws a mix of labels for each
+      client too, fills one client after the other, and weighs every example that is left by its label's share.
     """
     check(fed, num_clients, seed, min_size)
     checks.in_range("beta", beta, 1e-6, 1e6)
     checks.count("max_tries", max_tries, 1)
     checks.one_of("balanced", balanced, (False, True))
+    checks.one_of("over", over, ("clients", "labels"))
+    if balanced and over == "labels":
+        raise ValueError("balanced=True: must be False with over='labels', where all clients have an equal number")
     per_class = np.bincount(fed.train.y, minlength=fed.num_classes)
 
     def draw(rng: np.random.Generator) -> np.ndarray:
@@ -75,14 +90,17 @@ def dirichlet(
                 counts[label, below] = _cut(rng.dirichlet(np.full(len(below), beta)), available)
         return counts
 
+    def draw_over_labels(rng: np.random.Generator) -> np.ndarray:
+        return draw_counts(rng, log_mixes(rng, num_clients, fed.num_classes, beta), per_class)
+
     arguments = f"beta={beta}, seed={seed}" + (f", min_size={min_size}" if min_size != 1 else "")
-    arguments += ", balanced" if balanced else ""
+    arguments += ", balanced" if balanced else ", over labels" if over == "labels" else ""
     advice = "try a larger beta, fewer clients or a smaller min_size"
     return by_class(
         fed,
         num_clients,
         f"dirichlet({arguments})",
-        draw_balanced if balanced else draw,
+        draw_over_labels if over == "labels" else draw_balanced if balanced else draw,
         seed=seed,
         min_size=min_size,
         max_tries=max_tries,
@@ -134,61 +152,6 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
     advice = "try fewer clients or a q further from 0 and 1"
     description = f"label_affinity(q={q}, seed={seed})"
     return by_class(fed, num_clients, description, draw, seed=seed, min_size=1, max_tries=1000, advice=advice)
-
-
-def label_groups(
-    fed: FederatedDataset, num_clients: int, fractions: Sequence[float] = (0.1, 0.2, 0.5), seed: int = 0
-) -> FederatedDataset:
-    """Gives groups of clients different shares of the labels, such as one class, a fifth or half of them.
-
-    The clients form as many groups of nearly equal size as there are fractions, the first clients being the first
-    group. A client of a group with fraction f holds ``max(1, round(f C))`` of the C classes, drawn at random among
-    those that the fewest clients hold so far, so that every class has holders and about as many as any other. The
-    holders of a class share its examples evenly.
-
-    Args:
-      fed: the data set.
-      num_clients: M, at least the number of groups.
-      fractions: share of the labels that a client of each group holds, in (0, 1].
-      seed: >= 0.
-
-    Returns:
-      The data set with clients.
-
-    Raises:
-      ValueError: an argument out of range, or clients that hold too few labels to cover all classes.
-
-    References:
-      Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Table II.
-      Readings: the paper states neither how the examples of a class are shared nor that every class has a holder.
-    """
-    check(fed, num_clients, seed)
-    if not len(fractions):
-        raise ValueError(f"fractions={fractions!r}: must name at least one group")
-    for fraction in fractions:
-        checks.in_range("fractions", fraction, 0.0, 1.0, open_low=True)
-    checks.count("num_clients", num_clients, max(1, len(fractions)))
-    num_classes = fed.num_classes
-    group = np.arange(num_clients) * len(fractions) // num_clients
-    labels = np.maximum(1, np.rint(np.asarray(fractions) * num_classes)).astype(np.int64)[group]
-    if labels.sum() < num_classes:
-        raise ValueError(
-            f"num_clients={num_clients}: with fractions={tuple(fractions)} they hold {labels.sum()} labels, which "
-            f"cannot cover the {num_classes} classes of {fed.name}"
-        )
-    rng = np.random.default_rng(seed)
-    holds = np.zeros((num_classes, num_clients), bool)
-    for client in rng.permutation(num_clients):
-        rarest = np.lexsort((rng.random(num_classes), holds.sum(axis=1)))
-        holds[rarest[: labels[client]], client] = True
-    owner = np.empty(len(fed.train.y), np.int64)
-    for label, held in enumerate(holds):
-        examples = rng.permutation(np.flatnonzero(fed.train.y == label))
-        owner[examples] = np.resize(rng.permutation(np.flatnonzero(held)), len(examples))
-    if np.bincount(owner, minlength=num_clients).min() == 0:
-        raise ValueError(f"num_clients={num_clients}: some would have no example of {fed.name}; try fewer clients")
-    shares = ", ".join(f"{fraction:g}" for fraction in fractions)
-    return with_clients(fed, owner, num_clients, f"label_groups(fractions=({shares}), seed={seed})", rng)
 
 
 def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: int = 0) -> FederatedDataset:

@@ -3,7 +3,8 @@
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.data.dataset import FederatedDataset, make
+from fedjax_drag.data.dataset import FederatedDataset, make, normalized
+from fedjax_drag.data.normalization import Normalize
 from fedjax_drag.data.validation import hold_out
 
 _MOST = 1 << 27
@@ -40,6 +41,7 @@ def synthetic(
     seed: int = 0,
     validation_fraction: float | int | None = None,
     validation_seed: int = 0,
+    normalize: Normalize = "standard",
 ) -> FederatedDataset:
     """A mixture of Gaussians: the centre of each class ~ N(0, separation^2 I), an example ~ N(centre, I).
 
@@ -56,6 +58,7 @@ def synthetic(
       validation_fraction: share of the training examples, in (0, 1), or, as an integer, their number, that
         :func:`~fedjax_drag.data.hold_out` moves into a validation split; default none.
       validation_seed: of that draw, >= 0.
+      normalize: as in :func:`~fedjax_drag.data.load`.
 
     Returns:
       Inputs float32 ``[dim]``.
@@ -82,4 +85,4 @@ def synthetic(
 
     train, test = draw(num_examples), draw(num_test_examples)
     fed = make("synthetic", train, test, num_classes, (0.0,), (float(np.sqrt(1 + separation**2)),))
-    return hold_out(fed, validation_fraction, validation_seed)
+    return hold_out(normalized(fed, normalize), validation_fraction, validation_seed)

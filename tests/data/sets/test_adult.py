@@ -1,11 +1,15 @@
 import gzip
 import hashlib
 import lzma
+import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedjax_drag.data.sets import adult
+from fedjax_drag.data import load
+from fedjax_drag.data.sets import adult, adult_bins
 
 PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 MAN = "Unmarried, White, Male"
@@ -70,6 +74,56 @@ def test_columns_become_numbers(tmp_path, where, kind):
     ]
 
 
+def test_numeric_columns_are_scaled_by_the_training_rows(tmp_path):
+    write(tmp_path)
+    raw = np.array([[39, 77516, 13, 2174, 0, 40], [50, 83311, 13, 0, 0, 13], [38, 215646, 9, 0, 0, 40.0]])
+    raw_test = np.array([[25, 226802, 7, 0, 0, 40], [38, 77516, 9, 0, 0, 50.0]])
+    low, span = raw.min(axis=0), np.where(np.ptp(raw, axis=0) == 0, 1, np.ptp(raw, axis=0))
+    standard = adult.load_adult(SMALL, tmp_path)
+    for normalize, scaled in (("unit", lambda numbers: (numbers - low) / span), ("none", lambda numbers: numbers)):
+        fed = adult.load_adult(SMALL, tmp_path, normalize=normalize)
+        for part, numbers, words in ((fed.train, raw, standard.train.x), (fed.test, raw_test, standard.test.x)):
+            seen = np.asarray(fed.preprocess(part.x))
+            np.testing.assert_allclose(seen[:, :6], scaled(numbers), rtol=1e-6)
+            np.testing.assert_array_equal(seen[:, 6:], words[:, 6:])
+    # The cache keeps each form for itself.
+    np.testing.assert_array_equal(adult.load_adult(SMALL, tmp_path).train.x, standard.train.x)
+
+
+def test_bins_are_columns_of_0_and_1(tmp_path):
+    write(tmp_path)
+    fed = adult.load_adult(SMALL, tmp_path, features="bins")
+    names = adult.columns(SMALL, tmp_path, features="bins")
+    assert (fed.input_shape, len(names), len(set(names))) == ((123,), 123, 123)
+    assert set(np.unique(fed.train.x)) == {0, 1}
+
+    def entries(row):
+        return [name for name, value in zip(names, row, strict=True) if value]
+
+    # Fifths of the ages 38, 39, 50 are 38.4, 38.8, 41.2, 45.6; of the gains 0, 0, 2174 the half is 0, the smallest.
+    assert entries(fed.train.x[0]) == [
+        *("38.8<=age<41.2", "workclass=State-gov", "fnlwgt<79834", "education=Bachelors", "13<=education-num<inf"),
+        *("marital-status=Never-married", "occupation=Adm-clerical", "relationship=Unmarried", "race=White"),
+        *("sex=Male", "2174<=capital-gain", "capital-loss<inf", "40<=hours-per-week<inf", "native-country=Cuba"),
+    ]
+    assert not any(name.startswith("workclass=") for name in entries(fed.train.x[1]))  # which is ?
+    assert "age<38.4" in entries(fed.test.x[0])  # 25, below all training rows
+    for normalize in ("unit", "none"):
+        again = adult.load_adult(SMALL, tmp_path, "bins", normalize)
+        np.testing.assert_array_equal(again.preprocess(again.train.x), fed.train.x)
+
+
+@given(values=st.lists(st.integers(0, 8), min_size=1, max_size=40), num_bins=st.integers(2, 6))
+@settings(max_examples=40, deadline=None)
+def test_cut_points_rise_through_the_quantiles(values, num_bins):
+    values = np.array(values, np.float64)
+    cuts = adult_bins.cut_points(values, num_bins)
+    before = values.min()
+    for cut, quantile in zip(cuts, np.quantile(values, np.arange(1, num_bins) / num_bins), strict=True):
+        assert cut == quantile if quantile > before else cut == min([v for v in values if v > before], default=np.inf)
+        before = cut
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -105,6 +159,26 @@ def test_other_files_are_refused(tmp_path):
         adult.load_adult(SMALL, write(tmp_path, FILES | {"adult.data": data}))
     with pytest.raises(FileNotFoundError, match=r"adult: not found .* get adult\.data and adult\.test"):
         adult.load_adult(data_dir=tmp_path / "nothing")
+
+
+def test_unknown_features_and_scales_are_refused():
+    with pytest.raises(ValueError, match=r"features='a9a': must be one of columns, bins"):
+        load("adult", features="a9a")
+    with pytest.raises(ValueError, match=r"normalize='minmax': must be one of standard, unit, none"):
+        load("adult", normalize="minmax")
+    with pytest.raises(ValueError, match=r"features='bins': must be left out: digits has its inputs in one form"):
+        load("digits", features="bins")
+
+
+@pytest.mark.thorough
+def test_bins_of_the_published_files_are_those_of_a9a(real):
+    """The checksums are of LIBSVM's a9a and a9a.t, read into dense rows of bytes."""
+    fed = real(lambda: load("adult", features="bins"))
+    assert (fed.train.x.shape, fed.test.x.shape) == ((32_561, 123), (16_281, 123))
+    checksums = [zlib.crc32(part.x.astype(np.uint8).tobytes()) for part in (fed.train, fed.test)]
+    assert checksums == [0x1401DBF0, 0xBBEE054C]
+    per_column = [adult_bins.BINS.get(name) or len(adult_bins.WORDS[name]) for name in adult._COLUMNS]
+    assert per_column == [5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41]
 
 
 def test_published_files(real):

@@ -63,6 +63,8 @@ def test_a_method_that_needs_the_number_of_malicious_clients_is_grouped_by_it(mo
     [
         ({"aggregator.c": [0.1, 0.5], "seed": [0, 1]}, {"aggregator": "drag"}, [4]),
         ({"step_size": [0.1, 0.2], "partition.beta": [0.1, 1.0]}, {}, [4]),
+        ({"partition.beta": [0.1, 1.0], "partition.over": ["clients", "labels"]}, {}, [4]),
+        ({"data.normalize": ["standard", "unit"], "seed": [0, 1]}, {}, [2, 2]),
         ({"aggregator": ["fedavg", "median"], "seed": [0, 1, 2]}, {}, [3, 3]),
         ({"local_steps": [1, 2], "seed": [0, 1]}, {}, [2, 2]),
         ({"local_steps": [[1, 2], [1, 3]], "seed": [0, 1]}, {}, [2, 2]),

@@ -210,6 +210,15 @@ def test_a_cell_is_the_run_of_its_configuration(finished):
     assert list(table)[3:8] == ["status", "message", "round", "test_accuracy", "test_loss"]
 
 
+@pytest.mark.thorough
+def test_concentrations_over_labels_share_a_program():
+    partition = {"name": "dirichlet", "num_clients": 4, "beta": 5.0, "over": "labels"}
+    base = SMALL | {"data": {"name": "digits", "normalize": "unit"}, "partition": partition}
+    losses = [cell.history["test_loss"] for cell in sweep(base | {"axes": {"partition.beta": [0.1, 5.0]}}).cells]
+    assert not np.array_equal(*losses)
+    np.testing.assert_array_equal(run(base).history["test_loss"], losses[1])
+
+
 def test_table_has_a_row_for_each_evaluation_and_one_for_a_failed_cell(finished):
     folder, found = finished
     rows = rows_of(folder)

@@ -1,0 +1,142 @@
+"""The split in which groups of clients hold different numbers of labels."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.partition._assign import check, with_clients
+
+_SWEEPS = 300
+"""Of the fit of a table to its margins."""
+
+
+def label_groups(
+    fed: FederatedDataset,
+    num_clients: int,
+    fractions: Sequence[float] = (0.1, 0.2, 0.5),
+    seed: int = 0,
+    group_shares: Sequence[float] | None = None,
+    sizes: Literal["by_class", "equal"] = "by_class",
+) -> FederatedDataset:
+    """Gives groups of clients different shares of the labels, such as one class, a fifth or half of them.
+
+    The clients form as many groups as there are fractions, the first clients being the first group. A client of a group
+    with fraction f holds ``max(1, round(f C))`` of the C classes.
+
+    With ``sizes="by_class"``, they are drawn at random among those that the fewest clients hold so far, so that every
+    class has holders and about as many as any other, and the holders of a class share its examples evenly: clients with
+    more labels have more examples.
+
+    With ``sizes="equal"``, clients have as equal numbers of examples as their labels allow, and all examples are used.
+    A client with k labels wants ``N / (M k)`` examples of each. Clients with fewer labels choose first, at random among
+    the classes that are wanted least for their size. The examples of a class are then divided among its holders by
+    iterative proportional fitting, which begins with even shares, to clients of ``N / M`` examples each: where that is
+    possible it is the result, up to an example for each label; elsewhere sizes come as near to it as they can, in
+    relative entropy.
+
+    Args:
+      fed: the data set.
+      num_clients: M, at least the number of groups.
+      fractions: share of the labels that a client of each group holds, in (0, 1].
+      seed: >= 0.
+      group_shares: share of the clients in each group, in (0, 1], which add up to 1; default equal shares. Group g
+        begins with the client of number ``ceil(M s)``, where s is the share of the groups before it.
+      sizes: ``"by_class"`` or ``"equal"``.
+
+    Returns:
+      The data set with clients.
+
+    Raises:
+      ValueError: an argument out of range, a group without clients, clients that hold too few labels to cover all
+        classes, or a client without examples.
+
+    References:
+      Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Table II.
+      Readings: the paper states neither how the examples of a class are shared nor that every class has a holder.
+    """
+    check(fed, num_clients, seed)
+    checks.one_of("sizes", sizes, ("by_class", "equal"))
+    group = _groups(num_clients, fractions, group_shares)
+    num_classes = fed.num_classes
+    labels = np.maximum(1, np.rint(np.asarray(fractions) * num_classes)).astype(np.int64)[group]
+    if labels.sum() < num_classes:
+        raise ValueError(
+            f"num_clients={num_clients}: with fractions={tuple(fractions)} they hold {labels.sum()} labels, which "
+            f"cannot cover the {num_classes} classes of {fed.name}"
+        )
+    rng = np.random.default_rng(seed)
+    per_class = np.bincount(fed.train.y, minlength=num_classes)
+    holds = _holders(rng, labels, per_class, sizes)
+    shares = _shares(holds, per_class) if sizes == "equal" else None
+    owner = np.empty(len(fed.train.y), np.int64)
+    for label, held in enumerate(holds):
+        examples = rng.permutation(np.flatnonzero(fed.train.y == label))
+        if shares is None:
+            owner[examples] = np.resize(rng.permutation(np.flatnonzero(held)), len(examples))
+        else:
+            order = rng.permutation(num_clients)  # so that rounding favours nobody
+            cuts = np.rint(np.cumsum(shares[label, order]) * len(examples))
+            owner[examples] = order[np.searchsorted(cuts, np.arange(len(examples)), side="right")]
+    if np.bincount(owner, minlength=num_clients).min() == 0:
+        raise ValueError(f"num_clients={num_clients}: some would have no example of {fed.name}; try fewer clients")
+    arguments = f"fractions={_listed(fractions)}"
+    arguments += "" if group_shares is None else f", group_shares={_listed(group_shares)}"
+    arguments += f", seed={seed}" + (", sizes=equal" if sizes == "equal" else "")
+    return with_clients(fed, owner, num_clients, f"label_groups({arguments})", rng)
+
+
+def _listed(values: Sequence[float]) -> str:
+    return f"({', '.join(f'{value:g}' for value in values)})"
+
+
+def _groups(num_clients: int, fractions: Sequence[float], group_shares: Sequence[float] | None) -> np.ndarray:
+    """The group of each client, ``[M]``."""
+    if not len(fractions):
+        raise ValueError(f"fractions={fractions!r}: must name at least one group")
+    for fraction in fractions:
+        checks.in_range("fractions", fraction, 0.0, 1.0, open_low=True)
+    checks.count("num_clients", num_clients, max(1, len(fractions)))
+    if group_shares is None:
+        return np.arange(num_clients) * len(fractions) // num_clients
+    for share in group_shares:
+        checks.in_range("group_shares", share, 0.0, 1.0, open_low=True)
+    if len(group_shares) != len(fractions) or abs(sum(group_shares) - 1) > 1e-6:
+        raise ValueError(
+            f"group_shares={tuple(group_shares)}: must be {len(fractions)} numbers, as fractions, that add up to 1"
+        )
+    starts = np.ceil(np.cumsum(group_shares)[:-1] * num_clients - 1e-6)  # up to rounding
+    group = np.searchsorted(starts, np.arange(num_clients), side="right")
+    if len(np.unique(group)) < len(fractions):
+        raise ValueError(
+            f"group_shares={tuple(group_shares)}: must give every group one of num_clients={num_clients} clients"
+        )
+    return group
+
+
+def _holders(rng: np.random.Generator, labels: np.ndarray, per_class: np.ndarray, sizes: str) -> np.ndarray:
+    """Which client holds which class, ``[C, M]``, given the number of labels ``[M]`` of each client."""
+    num_classes, num_clients = len(per_class), len(labels)
+    holds = np.zeros((num_classes, num_clients), bool)
+    order = rng.permutation(num_clients)
+    if sizes == "equal":
+        order = order[np.argsort(labels[order], kind="stable")]  # those that want most of a class first
+    for client in order:
+        if sizes == "equal":
+            wanted = np.divide(holds @ (1 / labels), per_class, out=np.full(num_classes, np.inf), where=per_class > 0)
+        else:
+            wanted = holds.sum(axis=1)
+        holds[np.lexsort((rng.random(num_classes), wanted))[: labels[client]], client] = True
+    return holds
+
+
+def _shares(holds: np.ndarray, per_class: np.ndarray) -> np.ndarray:
+    """Shares ``[C, M]`` of each class, which holders divide so that their sizes are nearly equal."""
+    size = per_class.sum() / holds.shape[1]
+    shares = holds / holds.sum(axis=1, keepdims=True)
+    for _ in range(_SWEEPS):
+        shares = shares * (size / np.maximum(per_class @ shares, 1e-300))
+        shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
+    return shares

@@ -1,0 +1,92 @@
+"""Methods at the setting that validation data choose for each of them, as a step size."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_drag.simulation.result import TEST, VALIDATION
+from reproduction.names import percent, written
+from reproduction.outcome import DIVERGED, NOT_MEASURED, TAIL, MissingError, Outcome
+from reproduction.paired import interval
+from reproduction.target import Target
+
+
+class Choice(NamedTuple):
+    """A method at its chosen setting.
+
+    Attributes:
+      value: the value of the tuned axis with the highest validation accuracy, the mean over the seeds.
+      accuracy: test accuracy there, ``[seeds]``.
+      untuned: test accuracy at the value that the paper gives all methods, ``[seeds]``.
+    """
+
+    value: Any
+    accuracy: np.ndarray
+    untuned: np.ndarray
+
+
+def chosen(target: Target, outcome: Outcome, untuned: Any) -> dict[str, Choice]:
+    """The choice of each method, by the label of its line.
+
+    Args:
+      target: whose ``tuned`` is the axis that is chosen from.
+      outcome: of one panel of the target.
+      untuned: the value that the paper gives all methods.
+
+    Raises:
+      MissingError: a cell has not run to the end, or has no validation accuracy.
+    """
+    choices = {}
+    for label in outcome.labels(target.lines):
+        part = outcome.at({target.lines: label})
+        values = part.labels(target.tuned)
+        best = max(values, key=lambda value: _levels(part.at({target.tuned: value}), VALIDATION).mean())
+        tests = [_levels(part.at({target.tuned: value}), TEST) for value in (best, untuned)]
+        choices[label] = Choice(best, *tests)
+    return choices
+
+
+def table(target: Target, outcome: Outcome, untuned: Any) -> list[str]:
+    """Lines of a table for each panel: test accuracies before and after tuning, and the gain over the first method.
+
+    Args:
+      target: whose ``tuned`` is the axis that is chosen from; its first line is the method that others are compared to.
+      outcome: of the target.
+      untuned: the value that the paper gives all methods.
+
+    Raises:
+      MissingError: a cell has not run to the end, or has no validation accuracy.
+    """
+    lines = []
+    for labels in itertools.product(*(outcome.labels(axis) for axis in target.panels)):
+        panel = dict(zip(target.panels, labels, strict=True))
+        choices = chosen(target, outcome.at(panel), untuned)
+        lines += [*_panel(panel, choices, untuned), ""]
+    return lines
+
+
+def _panel(panel: Mapping[str, Any], choices: Mapping[str, Choice], untuned: Any) -> list[str]:
+    first = next(iter(choices.values()))
+    title = ", ".join(written(axis, label) for axis, label in panel.items())
+    rows = [f"| {title} | at {untuned} | chosen | test accuracy there | gain over the first |", "| --- " * 5 + "|"]
+    for label, choice in sorted(choices.items(), key=lambda item: -item[1].accuracy.mean()):
+        gain = "" if choice is first else _gain(choice.accuracy - first.accuracy)
+        levels = [percent(float(tests.mean())) for tests in (choice.untuned, choice.accuracy)]
+        rows.append(f"| {label} | {levels[0]} | {choice.value} | {levels[1]} | {gain} |")
+    return rows
+
+
+def _gain(differences: np.ndarray) -> str:
+    mean, half = interval(100 * differences)
+    return f"{mean:+.1f} \N{PLUS-MINUS SIGN} {half:.1f}"
+
+
+def _levels(part: Outcome, name: str) -> np.ndarray:
+    """Mean over the last evaluations of each seed; 0 for one that diverged."""
+    cells = sorted(part.complete(), key=lambda cell: cell.values["seed"])
+    if len(cells) < len(part.cells) or any(name not in cell.history for cell in cells):
+        raise MissingError(NOT_MEASURED)
+    levels = [0.0 if cell.status == DIVERGED else np.mean(cell.history[name][-TAIL:]) for cell in cells]
+    return np.nan_to_num(levels)

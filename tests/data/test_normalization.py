@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_drag.data import from_arrays, load, loading, partition, synthetic
+from fedjax_drag.data.normalization import NORMALIZE, statistics
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (60, 5, 4, 3), np.uint8)
+TABLE = np.random.default_rng(1).normal([3, -200, 0], [1, 50, 0], (60, 3)).astype(np.float32)  # the last is constant
+LABELS = np.arange(60) % 4
+
+
+def seen(x, normalize):
+    fed = from_arrays(x[:40], LABELS[:40], x[40:], LABELS[40:], normalize=normalize)
+    return [np.asarray(fed.preprocess(part.x)) for part in (fed.train, fed.test)]
+
+
+def twin(x, normalize):
+    """The same in NumPy, by the 40 training examples."""
+    x = x.astype(np.float64)
+    train, axes = x[:40], tuple(range(x.ndim - 1))
+    if normalize == "standard":
+        std = train.std(axes)
+        x = (x - train.mean(axes)) / np.where(std < 1e-9, 1, std)
+    elif normalize == "unit" and x.max() > 200:
+        x = x / 255
+    elif normalize == "unit":
+        span = np.ptp(train, axes)
+        x = (x - train.min(axes)) / np.where(span == 0, 1, span)
+    return [x[:40], x[40:]]
+
+
+@pytest.mark.parametrize("normalize", NORMALIZE)
+@pytest.mark.parametrize("x", [IMAGES, TABLE], ids=["bytes", "floats"])
+def test_inputs_equal_those_of_numpy(x, normalize):
+    for ours, theirs in zip(seen(x, normalize), twin(x, normalize), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    if normalize == "none" and x is TABLE:
+        np.testing.assert_array_equal(np.concatenate(seen(x, normalize)), x)
+
+
+@given(
+    st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=2), min_size=1, max_size=20).map(np.float32)
+)
+@settings(max_examples=30, deadline=None)
+def test_unit_reaches_both_ends_and_no_further(x):
+    y = np.zeros(len(x), int)
+    inputs = np.asarray(from_arrays(x, y, x, y, normalize="unit").preprocess(x))
+    if x.min() >= 0 and x.max() <= 1:
+        np.testing.assert_array_equal(inputs, x)
+    else:
+        np.testing.assert_array_equal(inputs.min(axis=0), 0)
+        np.testing.assert_allclose(inputs.max(axis=0), x.max(axis=0) > x.min(axis=0), rtol=1e-6)
+
+
+def test_standard_is_the_default_and_the_published_statistics():
+    assert load("digits", normalize="standard").mean == load("digits").mean == (0.3052,)
+    assert from_arrays(TABLE, LABELS, TABLE, LABELS).mean == statistics(TABLE)[0]
+
+
+@pytest.mark.parametrize(("normalize", "largest"), [("unit", 1.0), ("none", 255.0)])
+def test_load_and_the_validation_split_agree(normalize, largest):
+    fed = load("digits", normalize=normalize, validation_fraction=0.2)
+    for part in (fed.train, fed.validation, fed.test):
+        np.testing.assert_allclose(fed.preprocess(part.x), part.x * (largest / 255), rtol=1e-6)
+    assert partition.iid(fed, 3).std == fed.std  # and so does what is made of it
+    assert synthetic(normalize=normalize).std == load("synthetic", normalize=normalize).std
+
+
+def test_data_sets_without_numbers_refuse_to_be_scaled(monkeypatch):
+    tokens = np.zeros((4, 5), np.int8)
+    fed = from_arrays(tokens, LABELS[:4], tokens, LABELS[:4])
+    source = loading.SOURCES["shakespeare"]._replace(read=lambda _: fed)
+    monkeypatch.setattr(loading, "SOURCES", {**loading.SOURCES, "shakespeare": source})
+    assert load("shakespeare").train.x is fed.train.x
+    for build in (
+        lambda: load("shakespeare", normalize="unit"),
+        lambda: from_arrays(tokens, LABELS[:4], tokens, LABELS[:4], normalize="unit"),
+    ):
+        with pytest.raises(ValueError, match=r"^normalize='unit': must be 'standard' for tokens, .*$"):
+            build()
+
+
+def test_statistics_of_ones_own_exclude_normalize():
+    with pytest.raises(ValueError, match=r"normalize='unit': must be 'standard' where mean or std are given"):
+        from_arrays(TABLE, LABELS, TABLE, LABELS, mean=(0.0,), normalize="unit")
+    with pytest.raises(ValueError, match=r"normalize='minmax': must be one of standard, unit, none"):
+        from_arrays(TABLE, LABELS, TABLE, LABELS, normalize="minmax")
