@@ -15,7 +15,7 @@ FEWEST = 3
 LEVEL = 0.95
 """Of the intervals."""
 
-_DECIMALS = 9
+_DECIMALS = 6
 """Of recorded figures: machines differ in the last bits of a float64."""
 
 

@@ -39,8 +39,8 @@ SLOW = [0.1, 0.2, 0.3, 0.7, 0.7, 0.75, 0.75, 0.75, 0.75, 0.76]
 LATER = [0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.75, 0.75, 0.75, 0.76]
 
 
-def same(found, expected):
-    """Whether rows of figures are equal, numbers to 1e-9."""
+def same(found, expected, to=1e-9):
+    """Whether rows of figures are equal, numbers to ``to``."""
     assert len(found) == len(expected)
     for own, other in zip(found, expected, strict=True):
         assert own.keys() == other.keys()
@@ -48,5 +48,5 @@ def same(found, expected):
         assert {name: own[name] for name in own if name not in numbers} == {
             name: other[name] for name in other if name not in numbers
         }
-        assert [own[name] for name in numbers] == pytest.approx([other[name] for name in numbers], rel=0, abs=1.1e-9)
+        assert [own[name] for name in numbers] == pytest.approx([other[name] for name in numbers], rel=0, abs=to)
     return True

@@ -80,7 +80,7 @@ def test_one_part_that_does_not_hold_decides():
 
 def test_a_row_of_a_record_is_plain():
     row = Interval(1 / 3, 0.0, 1.0, "points", 3, at_least=0.5).as_row()
-    assert row["mean"] == 0.333333333
+    assert row["mean"] == 0.333333
     assert (row["at_least"], row["at_most"], row["verdict"]) == (0.5, None, UNDECIDED)
     assert Votes(2, 3).as_row() == {
         "yes": 2,

@@ -12,6 +12,7 @@ from reproduction import questions, stored, verdicts
 from reproduction.claims import Claim
 from reproduction.margins import HOLDS, UNDECIDED
 from reproduction.outcome import Outcome
+from reproduction.papers import taco
 from reproduction.stored import Origin, Stored
 from reproduction.target import Target
 from reproduction.targets import TARGETS
@@ -46,6 +47,12 @@ def test_every_claim_is_judged_by_a_target_that_there_is_or_says_why_not():
     assert judging == {name for name, target in TARGETS.items() if target.folder == "paper"}
     texts = [(claim.paper, claim.place, claim.text) for claim in verdicts.CLAIMS]
     assert len(set(texts)) == len(texts)
+
+
+def test_the_readings_of_taco_are_not_compared_with_each_other():
+    for target in TARGETS.values():
+        own = [label for label in _known(target).get("method", ()) if label.startswith(("TACO", "correction alone"))]
+        assert set(own) <= set(taco.VARIANTS)
 
 
 def test_another_setting_has_the_axes_of_the_target_whose_claims_it_judges():
