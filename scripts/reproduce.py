@@ -7,25 +7,28 @@
     python scripts/reproduce.py paper --scale medium                # all figures and tables, of configs/paper
     python scripts/reproduce.py why --scale medium                  # this project's own questions, of configs/why
     nohup python scripts/reproduce.py all --scale medium --resume > medium.log &
+    python scripts/reproduce.py NAME --from F1 --from F2 --record docs/results   # results of other sweeps; no run
+    python scripts/reproduce.py --judge docs/results                # all claims again, by the stored results alone
 
-The results folder of a target is OUT/NAME, and its figure is in OUT/figures. OUT/claims.md and OUT/claims.json list
-every claim of the papers, judged by all results in OUT. With --resume, finished targets are only judged again and
-interrupted ones continue. --record FOLDER also updates the claims.json and claims.md in another folder and keeps their
-rows on targets that are not in OUT, which merges the results of several days or machines into one record.
+The results folder of a target is OUT/NAME, and its figure is in OUT/figures. With --resume, finished targets are only
+judged again and interrupted ones continue.
+
+Claims are judged by stored results alone: what decides them is kept in OUT/measured/NAME.parquet, and OUT/claims.json
+and OUT/claims.md list the verdicts on every claim. --record FOLDER stores the results in another folder as well, cell
+by cell: a cell that is stored there is replaced and the others stay, so that seeds and parts that were run on several
+days or machines form one result. Results that were run under other settings than those stored (not counting the seeds
+and the values of the axes) are refused; remove FOLDER/measured/NAME.parquet to start anew.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from reproduction.target import Scale, Target
 from reproduction.targets import listing, matching
-
-if TYPE_CHECKING:
-    from reproduction.claims import Verdict
 
 # All other modules are imported where they are used, so that --list does not wait for JAX and matplotlib.
 
@@ -43,7 +46,19 @@ def main(
         bool, typer.Option("--resume", help="Skip what is finished, and continue what was interrupted.")
     ] = False,
     record: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also update the claims.json and claims.md in this folder.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Also store the results in this folder, beside those of other seeds and parts, and judge all claims "
+            "by it; results under other settings than those stored are refused.",
+        ),
+    ] = None,
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="FOLDER", help="With --record: a sweep of NAME to store in place of a run."),
+    ] = None,
+    judge: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Judge all claims by the results stored in a folder; no run.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
     show: Annotated[
@@ -51,23 +66,86 @@ def main(
     ] = False,
 ) -> None:
     """Reproduces a figure or table of the papers, or all of them, and judges their claims."""
-    if show or name is None:
+    if show or (name is None and judge is None):
         typer.echo(listing())
         raise typer.Exit
     try:
-        targets = matching(name)
-        _check_record(record)
+        if judge is not None:
+            _judge_stored(judge, name)
+            return
+        targets = matching(name or "")
+        if sources:
+            _store(targets, sources, record)
+            return
+        _check_record(targets, scale, record)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
+    _run(targets, scale, out or Path("runs") / f"paper-{scale}", resume, record, quiet)
 
+
+def _judge_stored(folder: Path, name: str | None) -> None:
+    """Judges without a run."""
+    from reproduction import stored
+
+    if name is not None:
+        raise ValueError(f"--judge: runs nothing and judges all claims; must be without {name}")
+    if not (folder / stored.FOLDER).is_dir():
+        raise ValueError(f"--judge {folder}: must be a folder with results in {stored.FOLDER}")
+    _judge(folder)
+
+
+def _judge(folder: Path, target: Target | None = None) -> None:
+    """Judges all claims by the stored results, writes the record, and prints the verdicts of one target or the path."""
+    from reproduction import published, verdicts
+
+    judged = verdicts.verdicts(folder)
+    published.write(folder, judged)
+    if target is None:
+        typer.echo(f"claims in {folder / published.MARKDOWN}")
+    for verdict in judged:
+        if target is not None and verdict.target == target.name:
+            typer.echo(f"  {verdicts.line(verdict)}")
+
+
+def _store(targets: Sequence[Target], sources: Sequence[Path], record: Path | None) -> None:
+    """Stores the results of sweeps that were run by other means."""
+    from reproduction import recording
+
+    if record is None or len(targets) != 1:
+        raise ValueError(f"--from: must be with --record and one target, not {len(targets)}")
+    (target,) = targets
+    if not _has_claims(target):
+        raise ValueError(f"{target.name}: no claim is judged by it; there is nothing to store")
+    cells = recording.record(target, sources, record)
+    typer.echo(f"{target.name}: {cells} cells in {record}")
+    _judge(record, target)
+
+
+def _has_claims(target: Target) -> bool:
+    from reproduction import verdicts
+
+    return any(target in verdicts.targets_of(claim) for claim in verdicts.CLAIMS)
+
+
+def _check_record(targets: Sequence[Target], scale: Scale, record: Path | None) -> None:
+    """Refuses what could not be recorded before hours of runs and not after."""
+    if record:
+        from reproduction import published, recording
+
+        published.check(record)
+        for target in targets:
+            recording.check(target, scale, record)
+
+
+def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, record: Path | None, quiet: bool) -> None:
+    """Runs targets one after another, and judges after each."""
     from fedjax_drag.cli.common import FAILED, INTERRUPTED
     from fedjax_drag.cores import one_device_per_core
     from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-    from reproduction import running, verdicts
+    from reproduction import published, running
 
     one_device_per_core()
     keep_compiled()
-    out = out or Path("runs") / f"paper-{scale}"
     reasons: dict[str, str] = {}
     for target in _announced(targets, scale):
         try:
@@ -77,22 +155,14 @@ def main(
             raise typer.Exit(INTERRUPTED) from None
         if reasons[target.name]:
             typer.echo(f"  not all of it ran: {reasons[target.name]}")
-        judged = verdicts.verdicts(out, reasons)
-        _show(target, out, judged)
-        verdicts.write(out, judged, scale)
-        if record:
-            verdicts.write(record, verdicts.recorded(record / verdicts.JSON, judged), scale)
-    typer.echo(f"claims in {out / verdicts.MARKDOWN}")
+        _show(target, out / target.name, out / "figures")
+        try:
+            _keep(target, out, record)
+        except ValueError as error:  # of a folder resumed under other settings; the other targets still run
+            typer.echo(f"  not recorded: {error}", err=True)
+    typer.echo(f"claims in {out / published.MARKDOWN}")
     if all(reasons.values()):
         raise typer.Exit(FAILED)
-
-
-def _check_record(record: Path | None) -> None:
-    """Reads the record once, so that a damaged one is reported before hours of runs and not after."""
-    if record:
-        from reproduction import verdicts
-
-        verdicts.recorded(record / verdicts.JSON, ())
 
 
 def _announced(targets: Sequence[Target], scale: Scale) -> Iterator[Target]:
@@ -104,12 +174,12 @@ def _announced(targets: Sequence[Target], scale: Scale) -> Iterator[Target]:
         yield target
 
 
-def _show(target: Target, out: Path, judged: Sequence["Verdict"]) -> None:
-    """Draws the figure of a target; prints its path, paired differences and the verdicts on the target's claims."""
-    from reproduction import figures, outcome, paired, verdicts
+def _show(target: Target, folder: Path, figures_in: Path) -> None:
+    """Draws the figure of a target; prints its path and paired differences."""
+    from reproduction import figures, outcome, paired
 
-    results = outcome.read(out / target.name)
-    figure = results and figures.save(target, results, out / "figures")
+    results = outcome.read(folder)
+    figure = results and figures.save(target, results, figures_in)
     if figure:
         typer.echo(f"  {figure}")
     if results and target.paired:
@@ -117,9 +187,20 @@ def _show(target: Target, out: Path, judged: Sequence["Verdict"]) -> None:
             typer.echo("\n".join(f"  {line}" for line in paired.table(target, results)))
         except outcome.MissingError as missing:
             typer.echo(f"  paired differences: {missing}")
-    for verdict in judged:
-        if verdict.claim.target == target.name:
-            typer.echo(f"  {verdicts.line(verdict)}")
+
+
+def _keep(target: Target, out: Path, record: Path | None) -> None:
+    """Stores what a target measured, judges all claims, and prints those of the target."""
+    from fedjax_drag.experiment.sweep import sweep
+    from reproduction import recording
+
+    if (out / target.name / sweep.CONFIG).is_file() and _has_claims(target):
+        recording.record(target, [out / target.name], out, anew=True)
+        if record:
+            recording.record(target, [out / target.name], record)
+    _judge(out, target)
+    if record:
+        _judge(record)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The parts of ``scripts/reproduce.py``.
 
-``target`` and ``targets`` say what can be run, ``running``, ``timing`` and ``outcome`` run it and read it back,
-``claims``, ``questions``, ``verdicts`` and ``papers/`` judge the papers' claims, and ``figures`` draws.
+``target`` and ``targets`` say what can be run, ``running`` and ``timing`` run it, ``figures`` and ``paired`` show it.
+``recording``, ``settings`` and ``stored`` keep what decides the claims. ``claims``, ``papers/``, ``questions``,
+``freeloaders``, ``comparison``, ``margins`` and ``outcome`` judge them; ``verdicts`` and ``published`` list the result.
 """

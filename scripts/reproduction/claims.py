@@ -1,10 +1,11 @@
-"""A claim of a paper, the question that decides it, and the verdict."""
+"""A claim of a paper, the question that decides it, and the answer."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from reproduction.outcome import NOT_MEASURED, MissingError, Outcome
+from reproduction.margins import Part, combined
+from reproduction.outcome import Outcome
 
 Where = Mapping[str, Any]
 """A part of a sweep: the value of some of its axes."""
@@ -14,16 +15,30 @@ class Answer(NamedTuple):
     """The answer to a question.
 
     Attributes:
-      holds: whether our results are as the paper says.
+      parts: the comparisons that decide it; the claim holds if all do.
       ours: our figures, as text.
+      shows_intervals: whether the text has the intervals already.
     """
 
-    holds: bool
+    parts: tuple[Part, ...]
     ours: str
+    shows_intervals: bool = False
+
+    @property
+    def text(self) -> str:
+        """Our figures with the intervals."""
+        if self.shows_intervals:
+            return self.ours
+        return "; ".join(filter(None, [self.ours, ", ".join(map(str, self.parts))]))
+
+    @property
+    def verdict(self) -> str:
+        """What follows from the parts."""
+        return combined(part.verdict for part in self.parts)
 
 
 Question = Callable[[Outcome], Answer]
-"""A pure function of a sweep's outcome; raises :class:`MissingError` if that lacks what is needed."""
+"""A pure function of an outcome; raises :class:`~reproduction.outcome.MissingError` if that lacks what is needed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +52,8 @@ class Claim:
       place: figure or table.
       text: the statement, in our words.
       theirs: the paper's figure, or empty if it gives none.
-      target: name of the target that judges it; empty if none can be run.
+      target: name of the target that judges it, beside the targets that are another setting of that one; empty if none
+        can be run.
       question: decides the claim from the target's outcome.
       reason: why no target can be run.
     """
@@ -49,38 +65,6 @@ class Claim:
     target: str = ""
     question: Question | None = None
     reason: str = ""
-
-
-class Verdict(NamedTuple):
-    """The result for a claim.
-
-    Attributes:
-      claim: what was judged.
-      holds: ``yes``, ``no``, ``diverged``, ``not measured`` or ``cannot be run``.
-      ours: our figures, or why there are none.
-    """
-
-    claim: Claim
-    holds: str
-    ours: str
-
-
-def judge(claim: Claim, outcome: Outcome | None) -> Verdict:
-    """Decides a claim; missing results give a verdict and no error.
-
-    Args:
-      claim: what to judge.
-      outcome: of the claim's target, or None if that has not been run.
-    """
-    if claim.question is None:
-        return Verdict(claim, "cannot be run", claim.reason)
-    if outcome is None:
-        return Verdict(claim, NOT_MEASURED, "")
-    try:
-        holds, ours = claim.question(outcome)
-    except MissingError as error:
-        return Verdict(claim, str(error), "")
-    return Verdict(claim, "yes" if holds else "no", ours)
 
 
 def method(label: str, **where: Any) -> Where:

@@ -1,5 +1,6 @@
 """TACO and freeloaders: the coefficients of each group of clients, and the clients that were expelled."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,14 +8,36 @@ import numpy as np
 
 from fedjax_drag.experiment.run.results import History
 from reproduction.claims import Answer, Question
+from reproduction.comparison import paired
+from reproduction.margins import Votes, across
 from reproduction.names import percent
-from reproduction.outcome import NOT_MEASURED, MissingError, Outcome
+from reproduction.outcome import MissingError, Outcome
 
 GROUPS = ("A", "B", "C", "freeloaders")
 """Honest clients with 10, 20 and 50 % of the labels, in the order in which the split assigns them, and freeloaders."""
 
 FREELOADERS = GROUPS.index("freeloaders")
 STRIKES = "algorithm.max_strikes"
+
+ALPHA, EXPELLED = "group_alpha", "expelled"
+"""What is stored of the clients of a run: :func:`coefficients`, and TPR and FPR at its end."""
+
+
+def reduced(history: History, values: Mapping[str, Any]) -> History:
+    """What questions need of the clients of a run; empty without freeloaders or with another method than TACO.
+
+    Args:
+      history: with the metrics of each client ``[E, M]``.
+      values: of the axes of its cell.
+    """
+    if any(name not in history for name in ("alpha", "strikes", "malicious")) or not (history["malicious"] > 0).any():
+        return {}
+    found = {}
+    with contextlib.suppress(MissingError):  # another split than that of the groups
+        found[ALPHA] = coefficients(history)
+    if STRIKES in values:
+        found[EXPELLED] = np.array(expelled(history, values[STRIKES]))
+    return found
 
 
 def coefficients(history: History) -> np.ndarray:
@@ -32,7 +55,7 @@ def coefficients(history: History) -> np.ndarray:
     group = np.where(malicious, FREELOADERS, ids * FREELOADERS // alpha.shape[1])
     masks = [taking_part & (group == index) & rounds[:, None] for index in range(len(GROUPS))]
     if not all(mask.any() for mask in masks):
-        raise MissingError(NOT_MEASURED)
+        raise MissingError("a group takes no part")
     return np.array([alpha[mask].mean() for mask in masks])
 
 
@@ -46,9 +69,10 @@ def ordered(where: Mapping[str, Any]) -> Question:
     """Whether alpha grows with the share of labels that a client holds, and is largest for freeloaders."""
 
     def question(outcome: Outcome) -> Answer:
-        alphas = _mean_coefficients(outcome.at(where))
-        ours = ", ".join(f"{name} {alpha:.2f}" for name, alpha in zip(GROUPS, alphas, strict=True))
-        return Answer(bool((np.diff(alphas) > 0).all()), ours)
+        alphas = _alphas(outcome, where)
+        steps = (across(step, "alpha", at_least=0.0, strict=True) for step in np.diff(alphas, axis=1).T)
+        means = zip(GROUPS, alphas.mean(0), strict=True)
+        return Answer(tuple(steps), ", ".join(f"{name} {alpha:.2f}" for name, alpha in means))
 
     return question
 
@@ -57,9 +81,11 @@ def separated(where: Mapping[str, Any], kappa: float) -> Question:
     """Whether alpha of freeloaders is at least the threshold, and that of every group of honest clients below."""
 
     def question(outcome: Outcome) -> Answer:
-        alphas = _mean_coefficients(outcome.at(where))
-        honest, freeloaders = alphas[:FREELOADERS].max(), alphas[FREELOADERS]
-        return Answer(bool(freeloaders >= kappa > honest), f"{freeloaders:.2f} against {honest:.2f}")
+        alphas = _alphas(outcome, where)
+        honest, freeloaders = alphas[:, :FREELOADERS].max(1), alphas[:, FREELOADERS]
+        above = across(freeloaders, "alpha", at_least=kappa)
+        below = across(honest, "alpha", at_most=kappa, strict=True)
+        return Answer((above, below), f"{freeloaders.mean():.2f} against {honest.mean():.2f}")
 
     return question
 
@@ -74,23 +100,23 @@ def detected(kappa: float, theirs: Sequence[tuple[float, float]]) -> Question:
 
     def question(outcome: Outcome) -> Answer:
         row = outcome.at({"algorithm.kappa": kappa})
-        ours = []
-        for strikes in row.labels(STRIKES):
-            rates = [expelled(history, strikes) for history in row.at({STRIKES: strikes}).of_clients("strikes")]
-            ours.append(tuple(np.mean(rates, axis=0)))
-        if len(ours) != len(theirs):
-            raise MissingError(NOT_MEASURED)
-        holds = all(own[0] == paper[0] and own[1] <= paper[1] for own, paper in zip(ours, theirs, strict=True))
-        return Answer(holds, rates_text(ours))
+        columns = [row.at({STRIKES: strikes}) for strikes in sorted(row.labels(STRIKES))]
+        if len(columns) != len(theirs):
+            raise MissingError(f"{len(columns)} of {len(theirs)} counts of strikes")
+        ours = np.stack(paired(*(column.by_seed(lambda cell: cell.history[EXPELLED]) for column in columns)))
+        paper = np.array(theirs)[:, None]  # [strikes, 1, 2], beside ours [strikes, seeds, 2]
+        agree = (ours[..., 0] == paper[..., 0]) & (ours[..., 1] <= paper[..., 1])
+        votes = Votes(int(agree.all(0).sum()), ours.shape[1])
+        return Answer((votes,), rates_text(ours.mean(1).tolist()))
 
     return question
 
 
-def rates_text(rates: Sequence[tuple[float, float]]) -> str:
+def rates_text(rates: Sequence[Sequence[float]]) -> str:
     """TPR and FPR for each count of strikes, as text."""
     return ", ".join(f"{percent(tpr, 0)} / {percent(fpr, 0)}" for tpr, fpr in rates)
 
 
-def _mean_coefficients(outcome: Outcome) -> np.ndarray:
-    """:func:`coefficients`, averaged over the cells."""
-    return np.mean([coefficients(history) for history in outcome.of_clients("alpha")], axis=0)
+def _alphas(outcome: Outcome, where: Mapping[str, Any]) -> np.ndarray:
+    """:func:`coefficients` of each seed ``[N, 4]``."""
+    return paired(outcome.at(where).by_seed(lambda cell: cell.history[ALPHA]))[0]

@@ -1,29 +1,31 @@
-"""The outcome of a sweep, read from its results folder, and the quantities that claims are judged by."""
+"""The outcome of a sweep, and the quantities of a cell that claims are judged by."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pyarrow import parquet
 
-from fedjax_drag.experiment.config.names import slug
-from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep import sweep
-from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 
 TAIL = 5
 """Evaluations at the end of a run whose mean is its final accuracy: under attack a single one varies by points."""
 
-NOT_MEASURED, DIVERGED = "not measured", "diverged"
-"""Verdicts on a claim whose cells were not run to the end, or whose model diverged."""
+NOT_MEASURED = "not measured"
+"""The verdict on a claim whose cells were not run to the end."""
+
+DIVERGED = "diverged"
+"""The status of a cell whose model diverged."""
+
+ACCURACY = "test_accuracy"
 
 
 class MissingError(Exception):
-    """The outcome lacks what a question needs; the message is the verdict."""
+    """The outcome lacks what a question needs; the message says what."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +34,11 @@ class Outcome:
 
     Attributes:
       cells: with their status and their metrics at each evaluation.
-      folder: results folder, in which the metrics of each client are; None if the cells were not read from one.
+      times: by method, milliseconds of its clients in each turn; empty if they were not timed.
     """
 
     cells: tuple[Cell, ...]
-    folder: Path | None = None
+    times: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
 
     def at(self, values: Mapping[str, Any]) -> "Outcome":
         """The cells with these values of axes."""
@@ -55,10 +57,36 @@ class Outcome:
         """
         cells = tuple(cell for cell in self.cells if cell.status in COMPLETE)
         if not cells:
-            raise MissingError(NOT_MEASURED)
+            raise MissingError("")
         return cells
 
-    def curve(self, name: str = "test_accuracy") -> tuple[np.ndarray, np.ndarray]:
+    def by_seed(self, measure: Callable[[Cell], Any]) -> dict[int, Any]:
+        """A quantity of the cell of each seed; the cells must differ in the seed only.
+
+        Raises:
+          MissingError: no cell ran to the end, or one lacks what the quantity is computed from.
+          ValueError: two cells have the same seed.
+        """
+        cells = self.complete()
+        try:
+            found = {cell.values.get("seed", 0): measure(cell) for cell in cells}
+        except KeyError as error:
+            raise MissingError(f"no {error.args[0]}") from None
+        if len(found) < len(cells):
+            raise ValueError(f"{[cell.values for cell in cells]}: must differ in the seed")
+        return found
+
+    def time_ratios(self, method: str, other: str) -> list[float]:
+        """The ratio of a method's client time to another's in each turn.
+
+        Raises:
+          MissingError: they were not timed.
+        """
+        if method not in self.times or other not in self.times:
+            raise MissingError("the clients were not timed")
+        return [own / base for own, base in zip(self.times[method], self.times[other], strict=True)]
+
+    def curve(self, name: str = ACCURACY) -> tuple[np.ndarray, np.ndarray]:
         """Rounds of the evaluations, and the mean of a metric over the cells, which should differ in the seed only.
 
         A run that diverged and ended before the others keeps its last value.
@@ -68,51 +96,54 @@ class Outcome:
         """
         histories = [cell.history for cell in self.complete() if name in cell.history]
         if not histories:
-            raise MissingError(NOT_MEASURED)
+            raise MissingError(f"no {name}")
         longest = max(histories, key=lambda history: len(history["round"]))["round"]
         stacked = [np.pad(history[name], (0, len(longest) - len(history[name])), mode="edge") for history in histories]
         return longest, np.mean(stacked, axis=0)
 
-    def level(self, name: str = "test_accuracy") -> float:
+    def level(self, name: str = ACCURACY) -> float:
         """Mean over the last :data:`TAIL` evaluations and over the seeds; values that are not finite count as 0."""
         return float(np.nan_to_num(self.curve(name)[1][-TAIL:]).mean())
 
-    def best(self) -> float:
-        """Maximum of the mean accuracy."""
-        return float(np.nan_to_num(self.curve()[1]).max())
 
-    def first(self, accuracy: float) -> float:
-        """First round at which the mean accuracy is reached; infinite if it never is."""
-        rounds, mean = self.curve()
-        reached = np.flatnonzero(mean >= accuracy)
-        return float(rounds[reached[0]]) if reached.size else float("inf")
+def for_judging(cells: Sequence[Cell], times: Mapping[str, Sequence[float]] | None = None) -> Outcome:
+    """An outcome in which the accuracy of a model that diverged is 0 from there to the last round of the sweep."""
+    complete = [cell.history["round"] for cell in cells if cell.status in COMPLETE and "round" in cell.history]
+    rounds = max(complete, key=len, default=np.zeros(0))
+    return Outcome(tuple(_to_the_end(cell, rounds) for cell in cells), times or {})
 
-    def swing(self) -> float:
-        """Mean absolute change of a run's accuracy between evaluations, in the second half of the run."""
-        halves = [cell.history["test_accuracy"][len(cell.history["round"]) // 2 :] for cell in self.complete()]
-        return float(np.mean([np.abs(np.diff(half)).mean() if len(half) > 1 else 0.0 for half in halves]))
 
-    def diverged(self) -> bool:
-        """Whether a cell ended with a parameter or a loss that is not finite."""
-        return any(cell.status == DIVERGED for cell in self.complete())
+def level(cell: Cell) -> float:
+    """Mean accuracy over the last :data:`TAIL` evaluations."""
+    return float(cell.history[ACCURACY][-TAIL:].mean())
 
-    def of_clients(self, name: str) -> list[History]:
-        """The complete histories of the cells, including the metrics of each client.
 
-        Raises:
-          MissingError: a history is missing or lacks the metric ``name``.
-        """
-        if self.folder is None:
-            raise MissingError(NOT_MEASURED)
-        places = [self.folder / sweep.CELLS / slug(describe(cell.values)) for cell in self.complete()]
-        histories = [metrics_file.read(place / metrics_file.METRICS).history for place in places]
-        if any(name not in history for history in histories):
-            raise MissingError(NOT_MEASURED)
-        return histories
+def best(cell: Cell) -> float:
+    """Maximum of the accuracy."""
+    return float(cell.history[ACCURACY].max())
+
+
+def over_the_run(cell: Cell) -> float:
+    """Mean accuracy over all evaluations."""
+    return float(cell.history[ACCURACY].mean())
+
+
+def first(cell: Cell, accuracy: float) -> float:
+    """First round at which the accuracy is reached; infinite if it never is."""
+    reached = np.flatnonzero(cell.history[ACCURACY] >= accuracy)
+    return float(cell.history["round"][reached[0]]) if reached.size else float("inf")
+
+
+def swing(cell: Cell) -> float:
+    """Mean absolute change of the accuracy between evaluations, in the second half; 1 for a run that diverged."""
+    half = cell.history[ACCURACY][len(cell.history["round"]) // 2 :]
+    if cell.status == DIVERGED:
+        return 1.0
+    return float(np.abs(np.diff(half)).mean()) if len(half) > 1 else 0.0
 
 
 def read(folder: Path) -> Outcome | None:
-    """The outcome of a sweep; None if there is no table yet.
+    """The outcome of a sweep with the metrics as they are; None if there is no table yet.
 
     Args:
       folder: results folder of a sweep, finished or not.
@@ -135,8 +166,23 @@ def read(folder: Path) -> Outcome | None:
         )
         for key, rows in rows_of.items()
     ]
-    return Outcome(tuple(cells), folder)
+    return Outcome(tuple(cells))
 
 
 def _column(column: Sequence[Any], rows: Sequence[int]) -> np.ndarray:
     return np.array([np.nan if column[row] is None else column[row] for row in rows], np.float64)
+
+
+def _to_the_end(cell: Cell, rounds: np.ndarray) -> Cell:
+    """The cell with accuracy 0 where it is not finite and from the divergence on."""
+    if cell.status not in COMPLETE or ACCURACY not in cell.history:
+        return cell
+    accuracy = np.array(cell.history[ACCURACY], np.float64)
+    own = cell.history["round"]
+    if cell.status == DIVERGED:
+        bad = ~np.isfinite(accuracy) | ~np.isfinite(cell.history.get("test_loss", accuracy))
+        accuracy[int(np.argmax(bad)) if bad.any() else len(bad) - 1 :] = 0
+        accuracy = np.append(accuracy, np.zeros(max(0, len(rounds) - len(accuracy))))
+        own = np.append(own, rounds[len(own) :])
+    history: History = cell.history | {"round": own, ACCURACY: np.nan_to_num(accuracy, posinf=0, neginf=0)}
+    return dataclasses.replace(cell, history=history)

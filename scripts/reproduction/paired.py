@@ -3,21 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 from fedjax_drag.experiment.sweep.outcome_table import Cell
+from reproduction.margins import interval
 from reproduction.names import written
-from reproduction.outcome import NOT_MEASURED, TAIL, MissingError, Outcome
+from reproduction.outcome import TAIL, MissingError, Outcome
 from reproduction.target import Target
-
-LEVEL = 0.95
-"""Of the intervals."""
-
-
-def interval(differences: np.ndarray) -> tuple[float, float]:
-    """The mean of paired differences ``[N]``, N >= 2, and half the width of its interval by Student's t."""
-    half = stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1) * stats.sem(differences)
-    return float(np.mean(differences)), float(half)
 
 
 def levels(outcome: Outcome, name: str) -> np.ndarray:
@@ -44,7 +35,7 @@ def when_as_accurate(outcome: Outcome, accuracy: np.ndarray, name: str) -> np.nd
     for cell, wanted in zip(_seeds(outcome, name), accuracy, strict=True):
         reached = np.flatnonzero(_running(cell, "test_accuracy") >= wanted)
         if not reached.size:
-            raise MissingError(NOT_MEASURED)
+            raise MissingError("not measured")
         found.append(_running(cell, name)[reached[0]])
     return np.array(found)
 
@@ -64,7 +55,7 @@ def table(target: Target, outcome: Outcome) -> list[str]:
     """
     first, *others = outcome.labels(target.lines)
     if len(outcome.labels("seed")) < 2:
-        raise MissingError(NOT_MEASURED)
+        raise MissingError("not measured")
     base = {name: levels(outcome.at({target.lines: first}), name) for name in ("test_accuracy", *target.paired)}
     heads = [f"| % ({len(base['test_accuracy'])} seeds) | {' | '.join(target.paired)} |"]
     heads.append(f"| --- |{' --- |' * len(target.paired)}")
@@ -87,7 +78,7 @@ def _seeds(outcome: Outcome, name: str) -> list[Cell]:
     """The cells by seed, all of which have run to the end and have the metric."""
     cells = sorted(outcome.complete(), key=lambda cell: cell.values["seed"])
     if len(cells) < len(outcome.cells) or any(name not in cell.history for cell in cells):
-        raise MissingError(NOT_MEASURED)
+        raise MissingError("not measured")
     return cells
 
 

@@ -1,69 +1,79 @@
 """Questions to the outcome of a sweep, from which claims are decided.
 
-Each function returns a :data:`~reproduction.claims.Question`. ``subject`` and ``other`` are parts of the sweep;
-``where`` restricts the whole question to a part. Accuracies are shares between 0 and 1.
+Each function returns a :data:`~reproduction.claims.Question`, which compares on equal seeds. ``subject`` and ``other``
+are parts of the sweep; ``where`` restricts the whole question to a part. Accuracies are shares between 0 and 1.
 """
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedjax_drag.experiment.sweep.grid import METHOD
-from reproduction import timing
+from fedjax_drag.experiment.sweep.outcome_table import Cell
 from reproduction.claims import Answer, Question, Where
+from reproduction.comparison import divergences, measured, others_of, reachable, rounds_to, runner_up, spoken_well_of
+from reproduction.margins import FAILS, HOLDS, UNDECIDED, Votes, across, of_turns
 from reproduction.names import percent, written
-from reproduction.outcome import DIVERGED, NOT_MEASURED, MissingError, Outcome
-
-GRID = 0.05
-"""If not both methods reach a paper's target accuracy, the highest multiple of this that both reach replaces it."""
+from reproduction.outcome import DIVERGED, MissingError, Outcome, best, first, level, over_the_run, swing
 
 MAX_SHOWN = 4
-"""Number of answers that :func:`every` lists; if there are more, it lists those that contradict the paper."""
+"""Number of answers that :func:`every` lists; if there are more, it lists those that do not agree with the paper."""
 
 
 def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) -> Question:
     """Whether ``subject`` reaches an accuracy in at most ``at_most`` times the rounds of ``other``."""
 
+    @spoken_well_of(subject)
     def question(outcome: Outcome) -> Answer:
-        own, theirs = _converged(outcome, subject), outcome.at(other)
-        target = _reachable(accuracy, [own, theirs])
-        ratio = own.first(target) / theirs.first(target)
-        rounds = f"{own.first(target):.0f} against {theirs.first(target):.0f} rounds to {percent(target, 0)}"
-        return Answer(ratio <= at_most, f"{ratio:.2f} ({rounds})")
+        pair = outcome.at(subject), outcome.at(other)
+        target = reachable(accuracy, pair)
+        own, theirs = rounds_to(target, pair)
+        part = across(np.log(own / theirs), "times", at_most=at_most)
+        rounds = f"{own.mean():.0f} against {theirs.mean():.0f} rounds to {percent(target, 0)}"
+        return Answer((part,), f"{part.mean:.2f} ({rounds}){divergences(outcome, other)}")
 
     return question
 
 
 def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Sequence[Any] = ()) -> Question:
-    """Whether one value of an axis reaches an accuracy before all others; those in ``beside`` are not compared."""
+    """Whether one value of an axis reaches an accuracy before all others; those in ``beside`` are not compared.
 
+    The accuracy is one that it and the other with the highest accuracy reach on all seeds.
+    """
+
+    @spoken_well_of({**where, axis: label})
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
-        own = _converged(part, {axis: label})
-        others = {other: part.at({axis: other}) for other in part.labels(axis) if other not in (label, *beside)}
-        best = max(_required(others).values(), key=lambda other: other.best())
-        target = _reachable(accuracy, [own, best])
-        rounds = {other: result.first(target) for other, result in others.items()}
-        nearest = min(rounds, key=lambda other: rounds[other])
-        mine, next_best = own.first(target), f"{written(axis, nearest)} {_rounds(rounds[nearest])}"
-        return Answer(mine < rounds[nearest], f"{_rounds(mine)}, {next_best}, to {percent(target, 0)}")
+        own, others = part.at({axis: label}), others_of(part, axis, label, beside)
+        strongest, _, _ = runner_up(own, others, best)
+        target = reachable(accuracy, [own, others[strongest]])
+        nearest, mine, theirs = runner_up(own, others, lambda cell: -np.log(first(cell, target)))
+        part = across(theirs - mine, "times", at_most=1.0, strict=True)  # both are negative logarithms
+        rounds = [np.exp(-log).mean() for log in (mine, theirs)]
+        ours = f"round {rounds[0]:.0f}, {written(axis, nearest)} round {rounds[1]:.0f}, to {percent(target, 0)}"
+        return Answer((part,), ours)
 
     return question
 
 
 def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), within: float = 0.0) -> Question:
-    """Whether one value of an axis ends above all others minus ``within``; those in ``beside`` are not compared."""
+    """Whether one value of an axis ends above all others minus ``within``; those in ``beside`` are not compared.
 
+    It is compared with the best other by the mean over the seeds.
+    """
+
+    @spoken_well_of({**where, axis: label})
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
-        own = _converged(part, {axis: label}).level()
-        levels = {name: part.at({axis: name}).level() for name in part.labels(axis) if name not in (label, *beside)}
-        nearest = max(_required(levels), key=lambda name: levels[name])
-        ours = f"{percent(own)}, {written(axis, nearest)} {percent(levels[nearest])}"
-        return Answer(own > levels[nearest] - within, ours)
+        others = others_of(part, axis, label, beside)
+        nearest, own, theirs = runner_up(part.at({axis: label}), others, level)
+        gap = across(own - theirs, "points", at_least=-100 * within, strict=True)
+        of_several = f"best of {len(others)} others " if len(others) > 1 else ""
+        return Answer((gap,), f"{percent(own.mean())}, {of_several}{written(axis, nearest)} {percent(theirs.mean())}")
 
     return question
 
@@ -71,9 +81,12 @@ def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), wit
 def ahead(subject: Where, other: Where, by: float = 0.0, at_most: float = math.inf) -> Question:
     """Whether ``subject`` ends above ``other`` by at least ``by`` and by no more than ``at_most``."""
 
+    @spoken_well_of(subject)
     def question(outcome: Outcome) -> Answer:
-        gap = _converged(outcome, subject).level() - outcome.at(other).level()
-        return Answer(by <= gap <= at_most, f"{_points(gap)} points")
+        own, theirs = measured([outcome.at(subject), outcome.at(other)], level)
+        gap = across(own - theirs, "points", at_least=100 * by, at_most=100 * at_most)
+        ours = f"{percent(own.mean())} against {percent(theirs.mean())}"
+        return Answer((gap,), ours + divergences(outcome, other))
 
     return question
 
@@ -81,47 +94,49 @@ def ahead(subject: Where, other: Where, by: float = 0.0, at_most: float = math.i
 def wider(subject: Where, other: Where, more: Where, less: Where) -> Question:
     """Whether the lead of ``subject`` over ``other`` is larger in the part ``more`` than in the part ``less``."""
 
+    @spoken_well_of({**more, **subject}, {**less, **subject})
     def question(outcome: Outcome) -> Answer:
-        gaps = [
-            _converged(outcome.at(part), subject).level() - outcome.at(part).at(other).level() for part in (more, less)
-        ]
-        return Answer(gaps[0] > gaps[1], f"{_points(gaps[0])} against {_points(gaps[1])} points")
+        parts = [outcome.at(part).at(who) for part in (more, less) for who in (subject, other)]
+        own, theirs, own_less, theirs_less = measured(parts, level)
+        leads = own - theirs, own_less - theirs_less
+        gap = across(leads[0] - leads[1], "points", at_least=0.0, strict=True)
+        ours = f"{100 * leads[0].mean():+.1f} against {100 * leads[1].mean():+.1f} points"
+        return Answer((gap,), ours + divergences(outcome, {**more, **other}, {**less, **other}))
 
     return question
 
 
 def rising(axis: str, labels: Sequence[Any], where: Where, within: float = 0.0) -> Question:
     """Whether the final accuracy rises along these values of an axis, except for falls of at most ``within``."""
-
-    def question(outcome: Outcome) -> Answer:
-        levels = [outcome.at({**where, axis: label}).level() for label in labels]
-        holds = all(b >= a - within for a, b in itertools.pairwise(levels))
-        return Answer(holds, _listed(axis, labels, levels))
-
-    return question
+    return _along(axis, labels, where, level, within)
 
 
 def sooner(axis: str, labels: Sequence[Any], where: Where) -> Question:
     """Whether learning becomes faster along these values of an axis, by the mean accuracy over the run."""
+    question = _along(axis, labels, where, over_the_run, 0.0)
 
-    def question(outcome: Outcome) -> Answer:
-        means = [float(np.nan_to_num(outcome.at({**where, axis: label}).curve()[1]).mean()) for label in labels]
-        ours = _listed(axis, labels, means)
-        return Answer(all(b >= a for a, b in itertools.pairwise(means)), f"mean over the run: {ours}")
+    def over_the_whole_run(outcome: Outcome) -> Answer:
+        answer = question(outcome)
+        return answer._replace(ours=f"mean over the run: {answer.ours}")
 
-    return question
+    return over_the_whole_run
 
 
 def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
-    """Whether ``subject`` converges, or does not if ``wanted`` is False.
+    """Whether ``subject`` converges on every seed, or on none if ``wanted`` is False.
 
     It converges if it ends at 90 % of its best accuracy or more, and at twice the accuracy of guessing or more.
     """
 
+    def steady(cell: Cell) -> bool:
+        return cell.status != DIVERGED and level(cell) >= max(0.9 * best(cell), 2 * guessing)
+
     def question(outcome: Outcome) -> Answer:
         own = outcome.at(subject)
-        steady = not own.diverged() and own.level() >= max(0.9 * own.best(), 2 * guessing)
-        return Answer(steady == wanted, f"ends at {percent(own.level())}, best {percent(own.best())}")
+        seeds = list(own.by_seed(steady).values())
+        ends, tops = (float(np.mean(list(own.by_seed(quantity).values()))) for quantity in (level, best))
+        ours = f"ends at {percent(ends)}, best {percent(tops)}{divergences(outcome, subject)}"
+        return Answer((Votes(seeds.count(wanted), len(seeds)),), ours)
 
     return question
 
@@ -129,22 +144,29 @@ def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
 def steadier(subject: Where, other: Where) -> Question:
     """Whether the accuracy of ``subject`` changes less between evaluations, in the second half of the run."""
 
+    @spoken_well_of(subject)
     def question(outcome: Outcome) -> Answer:
-        own, theirs = _converged(outcome, subject).swing(), outcome.at(other).swing()
-        return Answer(own <= theirs, f"{100 * own:.1f} against {100 * theirs:.1f} points an evaluation")
+        own, theirs = measured([outcome.at(subject), outcome.at(other)], swing)
+        part = across(own - theirs, "points", at_most=0.0)
+        return Answer((part,), f"{100 * own.mean():.1f} against {100 * theirs.mean():.1f} points an evaluation")
 
     return question
 
 
 def quicker(label: str, other: str, accuracy: float, at_most: float) -> Question:
-    """Whether a method reaches an accuracy in at most ``at_most`` times the client time of another method."""
+    """Whether a method reaches an accuracy in at most ``at_most`` times the client time of another method.
 
+    The interval is that of the rounds over the seeds; the ratio of the times of a round is the median over the turns.
+    """
+
+    @spoken_well_of({METHOD: label})
     def question(outcome: Outcome) -> Answer:
-        own, theirs = _converged(outcome, {METHOD: label}), outcome.at({METHOD: other})
-        target = _reachable(accuracy, [own, theirs])
-        rounds = own.first(target) / theirs.first(target)
-        part = rounds * timing.ratio(outcome.folder, label, other)
-        return Answer(part <= at_most, f"{part:.2f} of its time to {percent(target, 0)}")
+        pair = outcome.at({METHOD: label}), outcome.at({METHOD: other})
+        target = reachable(accuracy, pair)
+        own, theirs = rounds_to(target, pair)
+        a_round = np.median(outcome.time_ratios(label, other))
+        part = across(np.log(own / theirs * a_round), "times", at_most=at_most)
+        return Answer((part,), f"{part.mean:.2f} of its time to {percent(target, 0)}")
 
     return question
 
@@ -153,57 +175,44 @@ def costlier(label: str, other: str, at_least: float, at_most: float = math.inf)
     """Whether the client time a round of a method is this multiple of that of another method."""
 
     def question(outcome: Outcome) -> Answer:
-        times = timing.ratio(outcome.folder, label, other)
-        return Answer(at_least <= times <= at_most, f"{times:.2f} times")
+        part = of_turns(outcome.time_ratios(label, other), at_least=at_least, at_most=at_most)
+        return Answer((part,), f"{part.mean:.2f} times")
 
     return question
 
 
 def every(*questions: Question) -> Question:
-    """Whether all of these hold."""
+    """Whether all of these hold; one that does not decides, even if others are not measured."""
 
     def question(outcome: Outcome) -> Answer:
-        answers = [own(outcome) for own in questions]
-        wrong = [answer.ours for answer in answers if not answer.holds]
-        shown = wrong if len(answers) > MAX_SHOWN else [answer.ours for answer in answers]
-        more = ["..."] if len(shown) > MAX_SHOWN else []
-        ours = "; ".join([*shown[:MAX_SHOWN], *more])
-        count = f"{len(answers) - len(wrong)} of {len(answers)}"
-        return Answer(not wrong, f"{count}{', but ' if shown is wrong and wrong else ': ' if ours else ''}{ours}")
+        answers, missing = [], 0
+        for own in questions:
+            try:
+                answers.append(own(outcome))
+            except MissingError:
+                missing += 1
+        verdicts = Counter(answer.verdict for answer in answers)
+        if missing and not verdicts[FAILS]:
+            raise MissingError(f"{missing} of {len(questions)} parts are missing")
+        counts = [f"{word} {verdicts[word]}" for word in (HOLDS, FAILS, UNDECIDED) if verdicts[word]]
+        counts += [f"not measured {missing}"] if missing else []
+        texts = [answer.text for answer in answers if len(answers) <= MAX_SHOWN or answer.verdict != HOLDS]
+        shown = [*texts[:MAX_SHOWN], *(["..."] if len(texts) > MAX_SHOWN else [])]
+        ours = ": ".join(filter(None, [", ".join(counts), " / ".join(shown)]))
+        return Answer(tuple(part for answer in answers for part in answer.parts), ours, shows_intervals=True)
 
     return question
 
 
-def _converged(outcome: Outcome, where: Where) -> Outcome:
-    """The part that a claim speaks well of; if it diverged, so did the claim."""
-    part = outcome.at(where)
-    if part.diverged():
-        raise MissingError(DIVERGED)
-    return part
+def _along(
+    axis: str, labels: Sequence[Any], where: Where, quantity: Callable[[Cell], float], within: float
+) -> Question:
+    @spoken_well_of(*({**where, axis: label} for label in labels[1:]))
+    def question(outcome: Outcome) -> Answer:
+        values = measured([outcome.at({**where, axis: label}) for label in labels], quantity)
+        steps = [across(b - a, "points", at_least=-100 * within) for a, b in itertools.pairwise(values)]
+        shares = zip(labels, values, strict=True)
+        ours = ", ".join(f"{written(axis, label)} {percent(own.mean())}" for label, own in shares)
+        return Answer(tuple(steps), ours + divergences(outcome, {**where, axis: labels[0]}))
 
-
-def _required(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    if not values:
-        raise MissingError(NOT_MEASURED)
-    return values
-
-
-def _reachable(accuracy: float, outcomes: Sequence[Outcome]) -> float:
-    """The paper's target accuracy, or the highest multiple of :data:`GRID` below it that all outcomes reach."""
-    reached = min(outcome.best() for outcome in outcomes)
-    below = GRID * math.floor(reached / GRID + 1e-9)
-    if below <= 0:
-        raise MissingError(NOT_MEASURED)
-    return accuracy if reached >= accuracy else below
-
-
-def _rounds(number: float) -> str:
-    return f"round {number:.0f}" if math.isfinite(number) else "never"
-
-
-def _points(gap: float) -> str:
-    return f"{100 * gap:+.1f}"
-
-
-def _listed(axis: str, labels: Sequence[Any], shares: Sequence[float]) -> str:
-    return ", ".join(f"{written(axis, label)} {percent(x)}" for label, x in zip(labels, shares, strict=True))
+    return question

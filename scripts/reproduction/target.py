@@ -50,6 +50,9 @@ class Target:
       x: ``round``, or an axis of numbers over which the figure shows the final value.
       timed: whether the clients of its methods are also timed in turn, for claims about their time.
       folder: folder of the configuration in ``configs``.
+      setting_of: name of the target by whose claims this one is judged too, as another setting of the same experiment:
+        axes and labels must be the same.
+      setting: what the record calls the setting.
       paired: metrics of which the methods' paired differences over the seeds are shown, against the first method.
     """
 
@@ -65,6 +68,8 @@ class Target:
     x: str = "round"
     timed: bool = False
     folder: str = "paper"
+    setting_of: str = ""
+    setting: str = "default"
     paired: tuple[str, ...] = ()
 
     @property

@@ -233,6 +233,8 @@ TARGETS = {
             minutes=6000,
             medium=None,
             quick=(_SMALL_CNN,),
+            setting_of="brdrag003_robustness_mlp",
+            setting="the paper's network, CIFAR-10",
         ),
         Target(
             name="drag_or_longer_step",

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.clients import local_steps
-from benchmarks.timing import in_turn, median_ratio, warm_up
+from benchmarks.timing import Times, in_turn, warm_up
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.run import plan
 from fedjax_drag.experiment.sweep.grid import load_grid
-from reproduction.outcome import NOT_MEASURED, MissingError
 from reproduction.target import Target
 
 FILE = "client_times.json"
@@ -40,14 +39,9 @@ def measure(target: Target, overrides: Sequence[str], folder: Path) -> None:
     results.write_json(folder / FILE, in_turn(contestants, TURNS))
 
 
-def ratio(folder: Path | None, method: str, other: str) -> float:
-    """Median over the turns of the ratio of a method's time to another's.
-
-    Raises:
-      MissingError: they were not timed.
-    """
+def read(folder: Path) -> Times:
+    """The times that :func:`measure` wrote into a folder; empty if there are none."""
     try:
-        times = json.loads(((folder or Path()) / FILE).read_text())
-        return median_ratio(times[method], times[other])
-    except (OSError, ValueError, KeyError, TypeError):  # no file, or not one that measure wrote
-        raise MissingError(NOT_MEASURED) from None
+        return dict(json.loads((folder / FILE).read_text()))
+    except (OSError, ValueError, TypeError):  # no file, or not one that measure wrote
+        return {}

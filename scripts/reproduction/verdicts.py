@@ -1,99 +1,111 @@
-"""The verdicts on all claims of the papers, and the files that record them."""
+"""The verdicts on all claims of the papers, judged by stored results alone."""
 
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from fedjax_drag.experiment.run.results import write_text
-from reproduction.claims import Claim, Verdict, judge
-from reproduction.outcome import NOT_MEASURED, Outcome, read
+from reproduction import stored
+from reproduction.claims import Claim
+from reproduction.margins import Part
+from reproduction.outcome import NOT_MEASURED, MissingError
 from reproduction.papers import br_drag, clusterguard, drag, taco
+from reproduction.stored import Stored
+from reproduction.target import Target
+from reproduction.targets import TARGETS
 
 CLAIMS: tuple[Claim, ...] = (*drag.CLAIMS, *br_drag.CLAIMS, *clusterguard.CLAIMS, *taco.CLAIMS)
 
-JSON, MARKDOWN = "claims.json", "claims.md"
-PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
-"""The folder whose record the documentation shows; ``--record`` updates it."""
+CANNOT = "cannot be run"
+"""The verdict on a claim that no target can judge."""
 
 
-def verdicts(out: Path, reasons: Mapping[str, str]) -> list[Verdict]:
-    """Judges all claims by the results in a folder.
+class Verdict(NamedTuple):
+    """The result for a claim in one setting.
 
-    Args:
-      out: a folder that contains the results folders of the targets.
-      reasons: by target, why it was not run.
+    Attributes:
+      claim: what was judged.
+      verdict: ``holds``, ``does not hold``, ``undecided``, ``not measured`` or ``cannot be run``.
+      ours: our figures, or why there are none.
+      parts: the comparisons that decide it, with their intervals.
+      setting: of the target.
+      target: name of the target; empty if none can be run.
+      scale: of the stored results.
+      overrides: how they differ from the full scale.
     """
-    names = dict.fromkeys(claim.target for claim in CLAIMS if claim.target)
-    outcomes: dict[str, Outcome | None] = {name: read(out / name) for name in names}
-    judged = [judge(claim, outcomes.get(claim.target)) for claim in CLAIMS]
-    return [
-        verdict._replace(ours=reasons.get(verdict.claim.target, "")) if verdict.holds == NOT_MEASURED else verdict
-        for verdict in judged
-    ]
+
+    claim: Claim
+    verdict: str
+    ours: str
+    parts: tuple[Part, ...] = ()
+    setting: str = ""
+    target: str = ""
+    scale: str = ""
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def seeds(self) -> int:
+        """Seeds of the part that has the fewest; 0 for a timing."""
+        return min((part.repetitions for part in self.parts if part.repeated == "seeds"), default=0)
+
+    @property
+    def repeated(self) -> str:
+        """The repetitions as text: ``3 seeds``, ``1 seed``, ``20 turns``."""
+        if not self.parts:
+            return ""
+        fewest = min(self.parts, key=lambda part: part.repetitions)
+        word = fewest.repeated if fewest.repetitions > 1 else fewest.repeated.removesuffix("s")
+        return f"{fewest.repetitions} {word}"
 
 
-def recorded(record: Path, judged: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, with those not measured taken from an earlier record.
+def judge(claim: Claim, target: Target | None, results: Stored | None) -> Verdict:
+    """Decides a claim; missing results give a verdict and no error.
 
     Args:
-      record: a ``claims.json``, perhaps of another machine; a missing file counts as an empty one.
-      judged: the verdicts on all claims.
+      claim: what to judge.
+      target: the target that judges it; None if none can be run.
+      results: what is stored of the target, or None.
+    """
+    if claim.question is None or target is None:
+        return Verdict(claim, CANNOT, claim.reason)
+    blank = Verdict(claim, NOT_MEASURED, "", setting=target.setting, target=target.name)
+    if results is None:
+        return blank
+    try:
+        answer = claim.question(results.outcome())
+    except MissingError as error:
+        return blank._replace(ours=str(error))
+    return blank._replace(
+        verdict=answer.verdict,
+        ours=answer.text,
+        parts=answer.parts,
+        scale=results.scale,
+        overrides=results.overrides,
+    )
+
+
+def verdicts(folder: Path) -> list[Verdict]:
+    """The verdicts on all claims by the results stored in a folder.
+
+    A claim has a verdict in the default setting, and in each other setting of which results are stored.
 
     Raises:
-      ValueError: the file is not such a record.
+      ValueError: a file of stored results is damaged.
     """
-    try:
-        rows = json.loads(record.read_text()) if record.is_file() else []
-        earlier = {(row["paper"], row["place"], row["text"]): (row["holds"], row["ours"]) for row in rows}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{record}: must be a {JSON} that this script wrote") from error
+    known = {name: stored.read(stored.path_of(folder, name)) for name in TARGETS}
+    judged: list[Verdict] = []
+    for claim in CLAIMS:
+        targets = [one for one in targets_of(claim) if not one.setting_of or known[one.name] is not None]
+        judged += [judge(claim, one, known[one.name]) for one in targets] or [judge(claim, None, None)]
+    return judged
 
-    def newest(verdict: Verdict) -> Verdict:
-        claim, holds, ours = verdict
-        if holds == NOT_MEASURED:
-            holds, ours = earlier.get((claim.paper, claim.place, claim.text), (holds, ours))
-        return Verdict(claim, holds, ours)
 
-    return [newest(verdict) for verdict in judged]
+def targets_of(claim: Claim) -> list[Target]:
+    """The target that a claim names, and those that are other settings of it."""
+    return [target for name, target in TARGETS.items() if claim.target and claim.target in (name, target.setting_of)]
 
 
 def line(verdict: Verdict) -> str:
-    """A verdict as one line: ``DRAG reaches 70 % in 50 % of FedAvg's rounds: yes, 0.46``."""
-    theirs = f" (the paper: {verdict.claim.theirs})" if verdict.claim.theirs else ""
-    return f"{verdict.claim.place}: {verdict.claim.text}: {verdict.holds}{verdict.ours and ', '}{verdict.ours}{theirs}"
-
-
-def write(out: Path, judged: Sequence[Verdict], scale: str) -> None:
-    """Writes ``claims.json`` and ``claims.md``.
-
-    Args:
-      out: the folder; made if it does not exist.
-      judged: the verdicts on all claims.
-      scale: the scale that the page names.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    rows = [{**_plain(verdict.claim), "holds": verdict.holds, "ours": verdict.ours} for verdict in judged]
-    write_text(out / JSON, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-    write_text(out / MARKDOWN, _page(judged, scale))
-
-
-def _plain(claim: Claim) -> dict[str, str]:
-    return {key: getattr(claim, key) for key in ("paper", "place", "text", "theirs", "target")}
-
-
-def _page(judged: Sequence[Verdict], scale: str) -> str:
-    counts = Counter(verdict.holds for verdict in judged)
-    total = ", ".join(f"{word} {number}" for word, number in counts.most_common())
-    how = f"`python scripts/reproduce.py paper --scale {scale}` runs and judges them; `--list` tells what it cuts."
-    parts = [f"# Claims of the papers\n\n{len(judged)} claims: {total}. {how}"]
-    for paper in dict.fromkeys(verdict.claim.paper for verdict in judged):
-        rows = [
-            (claim.place, claim.text, claim.theirs, ours, holds, claim.target)
-            for claim, holds, ours in judged
-            if claim.paper == paper
-        ]
-        lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
-        head = "| | claim | the paper | ours | holds | judged by |\n| --- | --- | --- | --- | --- | --- |"
-        parts.append(f"## {paper}\n\n{head}\n" + "\n".join(f"| {row} |" for row in lines))
-    return "\n\n".join(parts) + "\n"
+    """A verdict as one line: ``DRAG reaches 70 % in 50 % of FedAvg's rounds: holds, 0.46 [0.41, 0.51] times``."""
+    claim = verdict.claim
+    theirs = f" (the paper: {claim.theirs})" if claim.theirs else ""
+    figures = ", ".join(filter(None, [verdict.verdict, verdict.ours, verdict.repeated]))
+    return f"{claim.place}: {claim.text}: {figures}{theirs}"

@@ -1,11 +1,12 @@
 import json
+import re
 
 import pytest
 import typer
 import yaml
 
 import reproduce
-from reproduction import questions, running, target, targets, timing, verdicts
+from reproduction import published, questions, running, stored, target, targets, timing, verdicts
 from reproduction.claims import Claim
 from reproduction.target import Scale, Target
 
@@ -48,14 +49,14 @@ def tiny(tmp_path, monkeypatch):
 def test_from_configurations_to_figures_and_verdicts_and_again_without_running(tiny, capsys):
     reproduce.main("tiny", Scale.FULL, tiny, quiet=True)
     printed = capsys.readouterr().out
-    assert "Fig. 1: DRAG is first in tiny_here: yes, " in printed
+    assert "Fig. 1: DRAG is first in tiny_here: undecided, " in printed, "two seeds"
     assert "not all of it ran: " in printed
     assert "nowhere" in printed
     assert (tiny / "figures" / "tiny_here.png").stat().st_size > 10_000
-    first, second = json.loads((tiny / verdicts.JSON).read_text())
-    assert (first["holds"], second["holds"]) == ("yes", "not measured")
+    first, second = json.loads((tiny / published.JSON).read_text())
+    assert (first["verdict"], second["verdict"]) == ("undecided", "not measured")
+    assert (first["seeds"], first["scale"]) == (2, "full")
     assert "FedAvg" in first["ours"]
-    assert "nowhere" in second["ours"]
 
     times = json.loads((tiny / "tiny_here" / timing.FILE).read_text())
     assert {label: len(turns) for label, turns in times.items()} == {"FedAvg": timing.TURNS, "DRAG": timing.TURNS}
@@ -65,8 +66,15 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     assert len(metrics) == 8
     reproduce.main("tiny", Scale.FULL, tiny, resume=True, quiet=True)
     assert {path: path.stat().st_mtime_ns for path in metrics} == metrics
-    assert json.loads((tiny / verdicts.JSON).read_text())[0] == first
+    assert json.loads((tiny / published.JSON).read_text())[0] == first
     assert json.loads((tiny / "tiny_here" / timing.FILE).read_text()) == times
+
+    record = tiny.parent / "record"
+    reproduce.main("tiny_here", record=record, sources=[tiny / "tiny_here"])
+    assert "tiny_here: 8 cells in " in capsys.readouterr().out
+    (record / published.JSON).unlink()
+    reproduce.main(judge=record)
+    assert json.loads((record / published.JSON).read_text())[0] == first
 
     with pytest.raises(typer.Exit):
         reproduce.main("tiny", Scale.FULL, tiny, quiet=True)
@@ -74,11 +82,25 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
 
 
 def test_a_damaged_record_is_told_before_anything_runs(tiny):
-    tiny.mkdir()
-    (tiny / verdicts.JSON).write_text("{")
-    with pytest.raises(typer.BadParameter, match="must be a claims"):
+    path = stored.path_of(tiny, "tiny_here")
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(typer.BadParameter, match="must be results that this script stored"):
         reproduce.main("tiny", Scale.FULL, tiny, record=tiny, quiet=True)
     assert not (tiny / "tiny_here").exists()
+
+
+def test_what_cannot_be_stored_or_judged_is_one_line(tiny):
+    for message, options in {
+        "--from: must be with --record and one target, not 1": {"sources": [tiny]},
+        "--from: must be with --record and one target, not 2": {"name": "tiny", "sources": [tiny], "record": tiny},
+        "worst_clients: no claim is judged by it": {"name": "worst_clients", "sources": [tiny], "record": tiny},
+        "must be the results folder of a sweep": {"sources": [tiny], "record": tiny},
+        "--judge: runs nothing and judges all claims; must be without tiny_here": {"judge": tiny},
+        "must be a folder with results in measured": {"judge": tiny, "name": None},
+    }.items():
+        with pytest.raises(typer.BadParameter, match=re.escape(message)):
+            reproduce.main(**{"name": "tiny_here", **options})
 
 
 def test_quick_leaves_one_seed(tiny):

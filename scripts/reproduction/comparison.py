@@ -1,0 +1,110 @@
+"""What the questions share: quantities of several parts on equal seeds, and what a divergence means for a claim."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedjax_drag.experiment.sweep.outcome_table import Cell
+from reproduction.claims import Answer, Question, Where
+from reproduction.margins import Votes
+from reproduction.names import written
+from reproduction.outcome import DIVERGED, MissingError, Outcome, best, first
+
+GRID = 0.05
+"""If not all seeds reach a paper's target accuracy, the highest multiple of this that all reach replaces it."""
+
+
+def paired(*sides: Mapping[int, Any]) -> list[np.ndarray]:
+    """The values of each side ``[N, ...]`` on the seeds that all sides have, in order.
+
+    Raises:
+      MissingError: there is no such seed.
+    """
+    seeds = sorted(set(sides[0]).intersection(*sides))
+    if not seeds:
+        raise MissingError("no seed in common")
+    return [np.array([side[seed] for seed in seeds]) for side in sides]
+
+
+def measured(parts: Sequence[Outcome], quantity: Callable[[Cell], float]) -> list[np.ndarray]:
+    """A quantity of each part, on the seeds that all parts have."""
+    return paired(*(part.by_seed(quantity) for part in parts))
+
+
+def runner_up(
+    own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The other with the highest mean of a quantity, and the quantity of ``own`` and of it on equal seeds.
+
+    Raises:
+      MissingError: no other ran on a seed of ``own``.
+    """
+    mine, found = own.by_seed(quantity), {}
+    for name, other in others.items():
+        try:
+            found[name] = paired(mine, other.by_seed(quantity))
+        except MissingError:  # not run, or not on these seeds
+            continue
+    if not found:
+        raise MissingError("nothing to compare with")
+    nearest = max(found, key=lambda name: found[name][1].mean())
+    return nearest, *found[nearest]
+
+
+def others_of(part: Outcome, axis: str, label: Any, beside: Sequence[Any]) -> dict[Any, Outcome]:
+    """The cells by the other values of an axis, without those ``beside``."""
+    return {name: part.at({axis: name}) for name in part.labels(axis) if name not in (label, *beside)}
+
+
+def reachable(accuracy: float, parts: Sequence[Outcome]) -> float:
+    """The paper's target accuracy, or the highest multiple of :data:`GRID` below it that all seeds of all parts reach.
+
+    Raises:
+      MissingError: there is none.
+    """
+    reached = min(min(part.by_seed(best).values()) for part in parts)
+    below = GRID * math.floor(reached / GRID + 1e-9)
+    if below <= 0:
+        raise MissingError("no accuracy that all seeds reach")
+    return accuracy if reached >= accuracy else below
+
+
+def rounds_to(accuracy: float, parts: Sequence[Outcome]) -> list[np.ndarray]:
+    """The first round at which each part has an accuracy, on the seeds that all parts have."""
+    return measured(parts, lambda cell: first(cell, accuracy))
+
+
+def spoken_well_of(*subjects: Where) -> Callable[[Question], Question]:
+    """Makes a claim not hold if one of these parts diverged on every seed; the answer names all divergences."""
+
+    def decorated(question: Question) -> Question:
+        @functools.wraps(question)
+        def checked(outcome: Outcome) -> Answer:
+            for subject in subjects:
+                diverged = list(outcome.at(subject).by_seed(_diverged).values())
+                if all(diverged):
+                    return Answer((Votes(0, len(diverged)),), divergences(outcome, subject).removeprefix("; "))
+            answer = question(outcome)
+            return answer._replace(ours=answer.ours + divergences(outcome, *subjects))
+
+        return checked
+
+    return decorated
+
+
+def divergences(outcome: Outcome, *parts: Where) -> str:
+    """The parts that diverged on some seed, as text that begins with a semicolon; empty if none did."""
+    texts = []
+    for part in parts:
+        diverged = list(outcome.at(part).by_seed(_diverged).values())
+        if any(diverged):
+            name = ", ".join(written(axis, label) for axis, label in part.items())
+            texts.append(f"; {name} diverged on {sum(diverged)} of {len(diverged)} seeds")
+    return "".join(texts)
+
+
+def _diverged(cell: Cell) -> bool:
+    return cell.status == DIVERGED

@@ -1,0 +1,134 @@
+"""The record of the verdicts: ``claims.json``, and the page ``claims.md`` that is made from it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_drag.experiment.run.results import write_text
+from reproduction import stored
+from reproduction.margins import FAILS, HOLDS, UNDECIDED
+from reproduction.outcome import NOT_MEASURED
+from reproduction.verdicts import CANNOT, Verdict
+
+JSON, MARKDOWN = "claims.json", "claims.md"
+FOLDER = Path(__file__).parents[2] / "docs" / "results"
+"""The folder whose record the documentation shows."""
+
+EARLIER = "earlier.json"
+"""Beside the stored results: what an earlier version said of each claim, without intervals."""
+
+Row = dict[str, Any]
+
+_ORDER = (HOLDS, FAILS, UNDECIDED, NOT_MEASURED, CANNOT)
+_EARLIER_WORDS = {"yes": HOLDS, "no": FAILS}
+_HEAD = """| | claim | the paper | ours, with 95 % intervals | seeds | scale and setting | verdict |
+| --- | --- | --- | --- | --- | --- | --- |"""
+_HOW = (
+    "Each comparison is made seed by seed; a claim holds, or does not, if the whole 95 % interval of the difference "
+    "(Student's t over the seeds) is on that side of what the paper says, and is undecided otherwise or with fewer "
+    f"than three seeds. `python scripts/reproduce.py --judge FOLDER` makes this page from `FOLDER/{stored.FOLDER}`."
+)
+
+
+def write(folder: Path, judged: Sequence[Verdict]) -> None:
+    """Writes ``claims.json`` and ``claims.md``.
+
+    Args:
+      folder: that has the stored results.
+      judged: the verdicts on all claims.
+
+    Raises:
+      ValueError: the earlier verdicts in the folder are damaged.
+    """
+    earlier = _earlier(folder)
+    rows = [_row(verdict, earlier) for verdict in judged]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / JSON, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / MARKDOWN, page(rows, Counter(row["holds"] for row in earlier.values())))
+
+
+def check(folder: Path) -> None:
+    """Refuses a folder whose record cannot be written for what is in it.
+
+    Raises:
+      ValueError: the stored results or the earlier verdicts are damaged.
+    """
+    _earlier(folder)
+    for path in (folder / stored.FOLDER).glob("*.parquet"):
+        stored.read(path)
+
+
+def page(rows: Sequence[Row], before: Counter[str] | None = None) -> str:
+    """The page of a record.
+
+    Args:
+      rows: of ``claims.json``.
+      before: how many claims had each verdict in an earlier version.
+    """
+    parts = [f"# Claims of the papers\n\n{_counts(rows, before or Counter())}\n\n{_HOW}"]
+    for paper in dict.fromkeys(row["paper"] for row in rows):
+        lines = [" | ".join(_escaped(_cells(row))) for row in rows if row["paper"] == paper]
+        parts.append(f"## {paper}\n\n{_HEAD}\n" + "\n".join(f"| {line} |" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(verdict: Verdict, earlier: dict[tuple[str, ...], Row]) -> Row:
+    """The row of a verdict; of what is not measured it says what an earlier version said."""
+    claim, ours = verdict.claim, verdict.ours
+    then = earlier.get((claim.paper, claim.place, claim.text))
+    if verdict.verdict == NOT_MEASURED and verdict.target == claim.target and then and then["holds"] != NOT_MEASURED:
+        said = f"{_EARLIER_WORDS.get(then['holds'], then['holds'])}{then['ours'] and ', '}{then['ours']}"
+        ours = f"an earlier version, without an interval: {said}"
+    return {
+        **{key: getattr(claim, key) for key in ("paper", "place", "text", "theirs")},
+        **{key: getattr(verdict, key) for key in ("target", "setting", "scale")},
+        "overrides": list(verdict.overrides),
+        "repeated": verdict.repeated,
+        "seeds": verdict.seeds,
+        "verdict": verdict.verdict,
+        "ours": ours,
+        "intervals": [part.as_row() for part in verdict.parts],
+    }
+
+
+def _earlier(folder: Path) -> dict[tuple[str, ...], Row]:
+    """What an earlier version said, by paper, place and text of the claim; empty if that is not kept."""
+    path = folder / stored.FOLDER / EARLIER
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        return {(row["paper"], row["place"], row["text"]): {"holds": row["holds"], "ours": row["ours"]} for row in rows}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(path)!r}: must be the claims of an earlier version") from error
+
+
+def _counts(rows: Sequence[Row], before: Counter[str]) -> str:
+    """How many claims have each verdict, in each setting, and had in an earlier version."""
+    settings = dict.fromkeys(row["setting"] for row in rows if row["setting"])
+    default = next(iter(settings), "")
+    own = [row for row in rows if row["setting"] in ("", default)]
+    lines = [f"{len(own)} claims: {_listed(Counter(row['verdict'] for row in own), _ORDER)}."]
+    for setting in [name for name in settings if name != default]:
+        others = Counter(row["verdict"] for row in rows if row["setting"] == setting)
+        lines.append(f"Of them in the setting {setting!r}: {_listed(others, _ORDER)}.")
+    if before:
+        words = ("yes", "no", "diverged", NOT_MEASURED, CANNOT)
+        lines.append(f"An earlier version, by means over the seeds, most often one: {_listed(before, words)}.")
+    return " ".join(lines)
+
+
+def _listed(counts: Counter[str], words: Iterable[str]) -> str:
+    return ", ".join(f"{word} {counts[word]}" for word in words if counts[word])
+
+
+def _cells(row: Row) -> list[str]:
+    changes = f": {', '.join(row['overrides'])}" if row["overrides"] else ""
+    setting = f"{row['setting']}, {row['scale']}{changes}" if row["scale"] else row["setting"]
+    few = f" ({row['repeated']})" if row["verdict"] == UNDECIDED and 0 < row["seeds"] < 3 else ""
+    seeds = row["repeated"].removesuffix(" seeds").removesuffix(" seed")
+    return [row["place"], row["text"], row["theirs"], row["ours"], seeds, setting, row["verdict"] + few]
+
+
+def _escaped(cells: Iterable[str]) -> list[str]:
+    return [cell.replace("|", "\\|") for cell in cells]

@@ -1,0 +1,101 @@
+"""Recording: from the results folders of a sweep to the stored results of a target."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run.metrics_file import History
+from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
+from reproduction import freeloaders, outcome, settings, stored, timing
+from reproduction.stored import Origin, Stored
+from reproduction.target import Scale, Target
+
+KEPT = ("round", "test_accuracy", "test_loss", "num_expelled")
+"""Metrics of each evaluation that are stored; those of each client are stored as what questions need of them."""
+
+
+def record(target: Target, folders: Sequence[Path], into: Path, *, anew: bool = False) -> int:
+    """Stores the results of a target, beside those of other seeds and parts that are stored already.
+
+    Args:
+      target: what was run.
+      folders: results folders of its sweep or of parts of it; of a cell in several, the last counts.
+      into: folder of the record.
+      anew: forget what is stored there.
+
+    Returns:
+      The number of cells that ``folders`` have; with none, nothing is written.
+
+    Raises:
+      ValueError: a folder is not of this target, or was run under other settings than the others or the stored ones.
+    """
+    path = stored.path_of(into, target.name)
+    whole = None if anew else stored.read(path)
+    count = 0
+    for folder in folders:
+        found = of_folder(target, folder)
+        if found is not None:
+            count += len(found.cells)
+            whole = found if whole is None else stored.merged(whole, found, target.name)
+    if count and whole is not None:
+        stored.write(path, whole)
+    return count
+
+
+def check(target: Target, scale: Scale, into: Path) -> None:
+    """Refuses a run whose results could not join those that are stored, before it starts.
+
+    Raises:
+      ValueError: it would be run under other settings, or the stored results are damaged.
+    """
+    there = stored.read(stored.path_of(into, target.name))
+    own = None if there is None else settings.of_scale(target, scale)
+    if there is not None and own is not None:
+        stored.merged(there, Stored((), (), own, str(scale)), target.name)
+
+
+def of_folder(target: Target, folder: Path) -> Stored | None:
+    """What a results folder has of a target; None if no cell ran to the end.
+
+    Raises:
+      ValueError: it is not the folder of a sweep of this target.
+    """
+    grid, own = settings.of_folder(folder, target)
+    table = outcome.read(folder)
+    places = {stored.key(point.values): folder / sweep.CELLS / point.folder for point in grid.points}
+    cells, origins = [], []
+    for cell in table.cells if table else ():
+        if cell.status in COMPLETE:
+            place = places[stored.key(cell.values)]
+            values = cell.values if "seed" in cell.values else {**cell.values, "seed": grid.base.seed}
+            cells.append(Cell(values, cell.status, cell.message, _reduced(cell, place)))
+            origins.append(_origin(place))
+    if not cells:
+        return None
+    scale, overrides = settings.scale_of(target, own)
+    return Stored(tuple(cells), tuple(origins), own, scale, tuple(overrides), timing.read(folder))
+
+
+def _reduced(cell: Cell, place: Path) -> History:
+    """The metrics of a cell that are stored."""
+    history = {
+        name: cell.history[name] for name in KEPT if name in cell.history and not np.isnan(cell.history[name]).all()
+    }
+    if "num_expelled" in history:  # of TACO, whose coefficients are in the file of the run alone
+        history |= freeloaders.reduced(metrics_file.read(place / metrics_file.METRICS).history, cell.values)
+    return history
+
+
+def _origin(place: Path) -> Origin:
+    """What ran a cell, from its results folder."""
+    try:
+        about: Mapping[str, Any] = json.loads((place / results.ENVIRONMENT).read_text(encoding="utf-8"))
+        packages = about["packages"]
+        return Origin(about["git_commit"] or "", packages["jax"], packages["fedjax-drag"])
+    except (OSError, ValueError, KeyError, TypeError):  # written by another version, or removed
+        return Origin()

@@ -1,0 +1,28 @@
+import numpy as np
+
+from fedjax_drag.experiment.sweep.outcome_table import Cell
+from reproduction import figures
+from reproduction.outcome import Outcome
+from reproduction.targets import TARGETS
+
+
+def test_a_figure_over_an_axis_has_the_level_of_each_seed():
+    target = TARGETS["br_drag_or_root_data"]
+    runs = [(30, 0.5), (30, 0.7), (3000, 0.9)]
+    rounds = np.arange(10)
+    cells = [
+        Cell(
+            {"aggregator": "fltrust", "root_size": n, "root_bias": 0.0},
+            "done",
+            "",
+            {"round": rounds, "test_accuracy": np.full(10, accuracy)},
+        )
+        for n, accuracy in runs
+    ]
+    cells.append(Cell({"aggregator": "fltrust", "root_size": 3000, "root_bias": 0.0}, "failed", "no data", {}))
+    (panel,) = figures.draw(target, Outcome(tuple(cells))).axes
+    (line,) = panel.get_lines()
+    np.testing.assert_allclose(line.get_xydata(), [[30, 0.6], [3000, 0.9]])
+    (band,) = panel.collections
+    np.testing.assert_allclose(band.get_datalim(panel.transData).intervaly, [0.5, 0.9])
+    assert (line.get_label(), panel.get_xlabel(), panel.get_xscale()) == ("FLTrust", "Root examples", "log")

@@ -1,0 +1,116 @@
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep.grid import load_grid
+from fedjax_drag.experiment.sweep.outcome_table import Cell, table, write_parquet
+from reproduction import recording, settings, stored, target, timing
+from reproduction.target import Scale, Target
+
+TINY = {
+    "name": "tiny",
+    "data": "digits",
+    "partition": {"name": "iid", "num_clients": 4},
+    "cohort_size": 4,
+    "rounds": 6,
+    "eval_every": 2,
+    "compare": {
+        "FedAvg": {"aggregator": "fedavg"},
+        "TACO": {"algorithm": {"name": "taco", "max_strikes": 2}},
+    },
+    "axes": {"attack": [None, {"name": "gaussian", "sigma": 0.1}]},
+}
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    monkeypatch.setattr(target, "CONFIGS", tmp_path)
+    return Target("tiny", "A paper", "Fig. 1", "method", (), 1, medium=("rounds=4",))
+
+
+def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0):
+    """The results folder of a sweep, as if it had run, but for the last cells."""
+    grid = load_grid(source, overrides)
+    folder.mkdir()
+    (folder / sweep.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
+    history = {"round": np.array([2, 4, 6]), "test_accuracy": np.full(3, accuracy), "train_loss": np.ones(3)}
+    cells = []
+    for number, point in enumerate(grid.points):
+        status = "done" if number < len(grid.points) - left_out else "failed"
+        own = history | ({"num_expelled": np.ones(3)} if point.values["method"] == "TACO" else {})
+        cells.append(Cell(point.values, status, "", own if status == "done" else {}))
+        place = folder / sweep.CELLS / point.folder
+        place.mkdir(parents=True)
+        about = {"git_commit": "1a2b3c", "packages": {"jax": "0.10.2", "fedjax-drag": "0.1.0"}}
+        (place / "environment.json").write_text(json.dumps(about))
+        of_clients = {"alpha": [0.1, 0.1, 0.2, 0.2, 0.3, 0.8], "strikes": [0, 0, 0, 0, 0, 3]}
+        of_clients |= {"client_ids": [0, 1, 2, 3, 4, 5], "valid": [1] * 6, "malicious": [0, 0, 0, 0, 0, 1]}
+        lines = [json.dumps({"round": n, "test_accuracy": accuracy, **of_clients}) for n in (2, 4, 6)]
+        (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    write_parquet(folder / sweep.PARQUET, table(grid, cells))
+    return folder
+
+
+def test_a_results_folder_is_recorded(tiny, tmp_path):
+    folder = finished(tmp_path / "run", left_out=1)
+    (folder / timing.FILE).write_text('{"FedAvg": [1.0]}')
+    assert recording.record(tiny, [folder], tmp_path / "record") == 3
+    found = stored.read(stored.path_of(tmp_path / "record", "tiny"))
+    assert (found.scale, found.overrides, found.times) == ("full", (), {"FedAvg": [1.0]})
+    assert set(found.origins) == {stored.Origin("1a2b3c", "0.10.2", "0.1.0")}
+    by_method = {one.values["method"]: one for one in found.cells}
+    assert by_method["FedAvg"].values.keys() == {"method", "attack", "seed"}, "the seed, too"
+    assert list(by_method["FedAvg"].history) == ["round", "test_accuracy"]
+    np.testing.assert_allclose(by_method["TACO"].history["group_alpha"], [0.1, 0.2, 0.3, 0.8], rtol=1e-6)
+
+
+@pytest.mark.thorough
+def test_parts_and_seeds_of_several_folders_join(tiny, tmp_path):
+    one = finished(tmp_path / "one", "axes.seed=[1]", "axes.attack=[null]", "mesh=null")
+    fewer = TINY | {"compare": {"FedAvg": TINY["compare"]["FedAvg"]}, "axes": {**TINY["axes"], "seed": [2, 3]}}
+    two = finished(tmp_path / "two", source=fewer)
+    assert recording.record(tiny, [one, two], tmp_path / "record") == 2 + 4
+    three = finished(tmp_path / "three", "axes.seed=[1]", accuracy=0.9)
+    assert recording.record(tiny, [three], tmp_path / "record") == 4
+    found = stored.read(stored.path_of(tmp_path / "record", "tiny"))
+    assert len(found.cells) == 4 + 4
+    assert all((one.history["test_accuracy"][0] > 0.8) == (one.values["seed"] == 1) for one in found.cells)
+    assert recording.record(tiny, [two], tmp_path / "record", anew=True) == 4
+    assert len(stored.read(stored.path_of(tmp_path / "record", "tiny")).cells) == 4
+
+
+def test_other_settings_are_refused_before_and_after_a_run(tiny, tmp_path):
+    recording.check(tiny, Scale.FULL, tmp_path / "record")
+    recording.record(tiny, [finished(tmp_path / "medium", "rounds=4")], tmp_path / "record")
+    found = stored.read(stored.path_of(tmp_path / "record", "tiny"))
+    assert (found.scale, found.overrides) == ("medium", ("rounds=4",))
+    recording.check(tiny, Scale.MEDIUM, tmp_path / "record")
+    with pytest.raises(ValueError, match="tiny: results with rounds=6 cannot join others"):
+        recording.check(tiny, Scale.FULL, tmp_path / "record")
+    with pytest.raises(ValueError, match="tiny: results with rounds=5 cannot join others"):
+        recording.record(tiny, [finished(tmp_path / "shorter", "rounds=5")], tmp_path / "record")
+    stronger = TINY | {"axes": {"attack": [{"name": "gaussian", "sigma": 9.0}]}}
+    other = finished(tmp_path / "stronger", "rounds=4", source=stronger)
+    with pytest.raises(ValueError, match=r"attack=gaussian\.sigma=9\.0 cannot"):
+        recording.record(tiny, [other], tmp_path / "record")
+    assert recording.of_folder(tiny, other).scale == settings.OTHER
+
+
+@pytest.mark.thorough
+def test_a_folder_of_something_else_is_refused(tiny, tmp_path):
+    with pytest.raises(ValueError, match=r"must be the results folder of a sweep; it has no sweep\.yaml"):
+        recording.record(tiny, [tmp_path], tmp_path / "record")
+    other = finished(tmp_path / "other", source=TINY | {"axes": {"cohort_size": [2, 4]}})
+    with pytest.raises(ValueError, match="must be a sweep of tiny, over attack, method, not cohort_size, m"):
+        recording.record(tiny, [other], tmp_path / "record")
+    tuned = finished(tmp_path / "tuned", source=TINY | {"compare": {"tuned": {"aggregator": "fedavg"}}})
+    with pytest.raises(ValueError, match="method=tuned: tiny has only FedAvg, TACO"):
+        recording.record(tiny, [tuned], tmp_path / "record")
+    nothing = finished(tmp_path / "nothing", left_out=4)
+    assert recording.record(tiny, [nothing], tmp_path / "record") == 0
+    assert not (tmp_path / "record").exists()

@@ -1,0 +1,79 @@
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from claim_cells import FAST, ROUNDS, cell, seeds
+from pyarrow import parquet
+
+from reproduction import stored
+from reproduction.outcome import for_judging, level
+from reproduction.stored import Origin, Stored
+
+HERE = Origin("1a2b3c", "0.10.2", "0.1.0")
+
+
+def results(*cells, origin=HERE, settings=None, **about):
+    return Stored(tuple(cells), (origin,) * len(cells), {"": {"rounds": 100}} | (settings or {}), "full", **about)
+
+
+def test_what_is_stored_is_read_back(tmp_path):
+    path = stored.path_of(tmp_path, "x")
+    assert stored.read(path) is None
+    diverged = cell("FedAvg", [0.1, 0.2, np.nan], status="diverged", beta=0.5)
+    diverged.history["expelled"] = np.array([1.0, 0.25])
+    written = results(cell("DRAG", FAST, beta=0.5), diverged, overrides=("rounds=5",), times={"DRAG": [1.0, 2.0]})
+    stored.write(path, written)
+    found = stored.read(path)
+    assert dataclasses.replace(found, cells=()) == dataclasses.replace(written, cells=())
+    for own, there in zip(found.cells, written.cells, strict=True):
+        assert (own.values, own.status, list(own.history)) == (there.values, there.status, list(there.history))
+        for name, values in there.history.items():
+            np.testing.assert_array_equal(own.history[name], values.astype(np.float32))
+    assert path.stat().st_size < 10_000
+    assert pa.types.is_float32(parquet.read_schema(path).field("test_accuracy").type.value_type)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    path = stored.path_of(tmp_path, "x")
+    path.parent.mkdir()
+    for write in (lambda: path.write_text("{"), lambda: parquet.write_table(pa.table({"a": [1]}), path)):
+        write()
+        with pytest.raises(ValueError, match=r"x\.parquet': must be results that this script stored"):
+            stored.read(path)
+
+
+def test_cells_join_by_their_axes_and_newer_ones_replace():
+    earlier = results(*seeds("DRAG", 0.5, 0.6), times={"DRAG": [1.0], "FedAvg": [2.0]})
+    later = results(cell("DRAG", 0.9, seed=1), cell("DRAG", 0.9, seed=2), origin=Origin(), times={"DRAG": [3.0]})
+    both = stored.merged(earlier, later, "x")
+    ends = {one.values["seed"]: one.history["test_accuracy"][-1] for one in both.cells}
+    assert ends == {0: 0.5, 1: 0.9, 2: 0.9}
+    assert both.origins == (HERE, Origin(), Origin())
+    assert both.times == {"DRAG": [3.0], "FedAvg": [2.0]}
+
+
+def test_cells_of_other_settings_do_not_join():
+    earlier = results(cell("DRAG", 0.5), settings={"compare.DRAG": {"aggregator.c": 0.1}})
+    shorter = results(cell("DRAG", 0.5, seed=1), settings={"": {"rounds": 5}})
+    with pytest.raises(ValueError, match=r"x: results with rounds=5 cannot .* have rounds=100; remove measured/x"):
+        stored.merged(earlier, shorter, "x")
+    stronger = results(cell("DRAG", 0.5, seed=1), settings={"compare.DRAG": {"aggregator.c": 0.2}})
+    with pytest.raises(ValueError, match=r"compare\.DRAG\.aggregator\.c=0\.2 cannot"):
+        stored.merged(earlier, stronger, "x")
+    other = results(cell("FedAvg", 0.5), settings={"compare.FedAvg": {"aggregator": "fedavg"}})
+    assert set(stored.merged(earlier, other, "x").settings) == {"", "compare.DRAG", "compare.FedAvg"}
+
+
+def test_judging_counts_what_follows_a_divergence_as_0():
+    curve, loss = [0.1, 0.6, 0.7, 0.7], np.array([1.0, 1.0, np.inf, np.nan])
+    gone, early, fine = (cell("DRAG", curve, status="diverged", seed=seed) for seed in (0, 1, 2))
+    gone.history["test_loss"] = loss
+    outcome = for_judging([gone, early, dataclasses.replace(fine, status="done"), cell("FedAvg", FAST)])
+    accuracy = [one.history["test_accuracy"].tolist() for one in outcome.cells]
+    assert accuracy[0] == [0.1, 0.6, *[0.0] * 8], "from the first loss that is not finite"
+    assert accuracy[1] == [0.1, 0.6, 0.7, *[0.0] * 7], "or from the last evaluation"
+    assert accuracy[2] == curve
+    np.testing.assert_array_equal(outcome.cells[0].history["round"], ROUNDS)
+    assert level(outcome.cells[0]) == 0
+    assert gone.history["test_accuracy"].tolist() == curve, "the given cell is unchanged"

@@ -1,0 +1,137 @@
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from claim_cells import m, same, seeds
+
+from fedjax_drag.experiment.config.loading import read
+from fedjax_drag.experiment.sweep.outcome_table import Cell
+from reproduction import questions, stored, verdicts
+from reproduction.claims import Claim
+from reproduction.margins import HOLDS, UNDECIDED
+from reproduction.outcome import Outcome
+from reproduction.papers import taco
+from reproduction.stored import Origin, Stored
+from reproduction.target import Target
+from reproduction.targets import TARGETS
+
+STORED = Path(__file__).parent / "stored"
+"""A small stored result, and the verdicts that it gives: ``expected.json``."""
+
+FIGURES = ("mean", "low", "high", "unit", "yes", "repetitions")
+
+QUESTION = questions.ahead(m("DRAG"), m("FedAvg"))
+
+
+def results(*cells, **about):
+    return Stored(tuple(cells), (Origin(),) * len(cells), {"": {}}, "medium", **about)
+
+
+def test_stored_results_give_the_same_verdicts_on_every_machine():
+    expected = json.loads((STORED / "expected.json").read_text())
+    judged = [one for one in verdicts.verdicts(STORED) if one.parts]
+    assert len(judged) == len(expected) == 7
+    for one, row in zip(judged, expected, strict=True):
+        found = {"place": one.claim.place, "text": one.claim.text, "verdict": one.verdict, "ours": one.ours}
+        figures = [{name: x for name, x in part._asdict().items() if name in FIGURES} for part in one.parts]
+        assert found == {key: row[key] for key in found}
+        assert same(figures, row["parts"]), one.claim.text
+
+
+def test_every_claim_is_judged_by_a_target_that_there_is_or_says_why_not():
+    for claim in verdicts.CLAIMS:
+        assert (claim.target in TARGETS and claim.question and not claim.reason) or (claim.reason and not claim.target)
+    judging = {target.name for claim in verdicts.CLAIMS for target in verdicts.targets_of(claim)}
+    assert judging == {name for name, target in TARGETS.items() if target.folder == "paper"}
+    texts = [(claim.paper, claim.place, claim.text) for claim in verdicts.CLAIMS]
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_readings_of_taco_are_not_compared_with_each_other():
+    for target in TARGETS.values():
+        own = [label for label in _known(target).get("method", ()) if label.startswith(("TACO", "correction alone"))]
+        assert set(own) <= set(taco.VARIANTS)
+
+
+def test_another_setting_has_the_axes_of_the_target_whose_claims_it_judges():
+    for target in TARGETS.values():
+        if target.setting_of:
+            own, other = (_known(TARGETS[name]) for name in (target.name, target.setting_of))
+            assert other.items() <= own.items()
+            assert target.setting != TARGETS[target.setting_of].setting
+
+
+@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.folder == "paper"])
+def test_a_claim_asks_for_cells_that_its_target_has(name):
+    """Every value that a question looks for is one of the configuration, and the whole sweep decides every claim."""
+    known = _known(TARGETS[name])
+
+    class Asked(Outcome):
+        def at(self, values):
+            for axis, value in values.items():
+                assert value in known[axis], (axis, value)
+            return super().at(values)
+
+    names = {"round": 2, "test_accuracy": 2, "group_alpha": 4, "expelled": 2}
+    history = {key: np.ones(length) for key, length in names.items()}
+    cells = [
+        Cell(dict(zip(known, values, strict=True)), "done", "", history)
+        for values in itertools.product(*known.values())
+    ]
+    outcome = Asked(tuple(cells), {label: [1.0] for label in known.get("method", ())} if TARGETS[name].timed else {})
+    for claim in verdicts.CLAIMS:
+        if TARGETS[name] in verdicts.targets_of(claim):
+            assert claim.question(outcome).verdict == UNDECIDED, "one seed"
+
+
+def _known(target):
+    """The labels of each axis but the seed."""
+    config = read(target.config)
+    known = {axis: [_label(value) for value in values] for axis, values in config["axes"].items() if axis != "seed"}
+    compared = config.get("compare")
+    return known | ({"method": list(compared)} if compared else {})
+
+
+def _label(value):
+    return "none" if value is None else value["name"] if isinstance(value, dict) else value
+
+
+def test_missing_results_are_a_verdict():
+    claim = Claim("a paper", "Fig. 1", "a claim", "", "x", QUESTION)
+    target = Target("x", "a paper", "Fig. 1", "method", (), 1)
+    assert verdicts.judge(claim, target, None)[1:3] == ("not measured", "")
+    nothing = verdicts.judge(claim, target, results(*seeds("DRAG", 0.9)))
+    assert (nothing.verdict, nothing.target, nothing.scale) == ("not measured", "x", "")
+    cannot = verdicts.judge(Claim("a paper", "Fig. 1", "a claim", "", reason="no data"), None, None)
+    assert (cannot.verdict, cannot.ours, cannot.repeated) == ("cannot be run", "no data", "")
+
+
+def test_a_claim_is_judged_in_each_setting_that_is_stored(tmp_path, monkeypatch):
+    for name, of in (("x", ""), ("x_authors", "x"), ("x_others", "x")):
+        made = Target(name, "A paper", "Fig. 1", "method", (), 1, setting_of=of, setting=name)
+        monkeypatch.setitem(TARGETS, name, made)
+    monkeypatch.setattr(verdicts, "CLAIMS", (Claim("A paper", "Fig. 1", "DRAG is ahead", "", "x", QUESTION),))
+    worse, better = (seeds("DRAG", *a) + seeds("FedAvg", 0.8, 0.8, 0.8) for a in ([0.7] * 3, [0.9] * 3))
+    assert [one.setting for one in verdicts.verdicts(tmp_path)] == ["x"]
+    stored.write(stored.path_of(tmp_path, "x"), results(*worse, overrides=("rounds=5",)))
+    stored.write(stored.path_of(tmp_path, "x_authors"), results(*better))
+    own, authors = verdicts.verdicts(tmp_path)
+    assert (own.verdict, own.overrides, authors.setting, authors.verdict) == (
+        "does not hold",
+        ("rounds=5",),
+        "x_authors",
+        HOLDS,
+    )
+
+
+def test_a_verdict_is_a_line():
+    claim = Claim("a paper", "Fig. 4", "DRAG is ahead", "+1 point", "x", QUESTION)
+    target = Target("x", "a paper", "Fig. 1", "method", (), 1)
+    judged = verdicts.judge(claim, target, results(*seeds("DRAG", 0.8), *seeds("FedAvg", 0.7)))
+    figures = "64.4 % against 56.7 %; +7.8 points, 1 seed"
+    assert verdicts.line(judged) == f"Fig. 4: DRAG is ahead: undecided, {figures} (the paper: +1 point)"
+    assert verdicts.line(judged._replace(verdict="not measured", ours="", parts=())) == (
+        "Fig. 4: DRAG is ahead: not measured (the paper: +1 point)"
+    )
