@@ -19,17 +19,18 @@ from fedjax_drag.data.partition import _label_mix
     beta=st.one_of(st.sampled_from([1e-6, 1e6]), st.floats(0.01, 10)),
     labels=st.lists(st.integers(0, 6), min_size=12, max_size=150),
     seed=st.integers(0, 2**32),
+    over=st.sampled_from(["labels", "labels_in_turn"]),
 )
 @settings(max_examples=40, deadline=None)
-def test_clients_have_equal_numbers_and_every_example_is_used_once(num_clients, beta, labels, seed):
+def test_clients_have_equal_numbers_and_every_example_is_used_once(num_clients, beta, labels, seed, over):
     fed = labelled(np.array(labels), 7)
-    split = partition.dirichlet(fed, num_clients, beta, seed=seed, over="labels")
+    split = partition.dirichlet(fed, num_clients, beta, seed=seed, over=over)
     assert_every_example_once(split)
     assert np.ptp(split.counts) <= 1
-    assert split.partition == f"dirichlet(beta={beta}, seed={seed}, over labels)"
+    assert split.partition == f"dirichlet(beta={beta}, seed={seed}, over {over.replace('_', ' ')})"
 
 
-def enumerated(mixes, per_class):
+def enumerated(mixes, per_class, in_turn):
     """Probabilities of all tables of counts, from the definition: place by place, and label by label."""
     num_clients, num_classes = len(mixes), len(per_class)
 
@@ -39,12 +40,16 @@ def enumerated(mixes, per_class):
         if not sum(places):
             return {(0,) * (num_clients * num_classes): 1.0}
         table = Counter()
+        turn = next(client for client, free in enumerate(places) if free)
         for client, free in enumerate(places):
+            if in_turn and client != turn:
+                continue
+            chance = 1.0 if in_turn else free / sum(places)
             open_mass = sum(mixes[client][k] for k in range(num_classes) if left[k])
             for k in range(num_classes):
                 if not free or not left[k]:
                     continue
-                probability = free / sum(places) * mixes[client][k] / open_mass
+                probability = chance * mixes[client][k] / open_mass
                 after = law(
                     tuple(p - (m == client) for m, p in enumerate(places)),
                     tuple(n - (c == k) for c, n in enumerate(left)),
@@ -59,13 +64,15 @@ def enumerated(mixes, per_class):
     return law(tuple(total // num_clients + (m < total % num_clients) for m in range(num_clients)), tuple(per_class))
 
 
-def test_tables_of_counts_have_the_probabilities_of_the_definition():
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_tables_of_counts_have_the_probabilities_of_the_definition(in_turn):
     mixes, per_class, draws = np.array([[0.6, 0.3, 0.1], [0.05, 0.15, 0.8]]), (3, 2, 2), 2000
-    law = enumerated(mixes.tolist(), per_class)
+    law = enumerated(mixes.tolist(), per_class, in_turn)
     assert abs(sum(law.values()) - 1) < 1e-12
     rng = np.random.default_rng(0)
     drawn = Counter(
-        tuple(_label_mix.draw_counts(rng, np.log(mixes), np.array(per_class)).ravel().tolist()) for _ in range(draws)
+        tuple(_label_mix.draw_counts(rng, np.log(mixes), np.array(per_class), in_turn).ravel().tolist())
+        for _ in range(draws)
     )
     assert set(drawn) <= set(law)
     for table, probability in law.items():
@@ -106,5 +113,5 @@ def test_a_hundred_clients_of_mnist_take_less_than_two_seconds():
 def test_balanced_is_refused_where_sizes_are_equal():
     with pytest.raises(ValueError, match=r"^balanced=True: must be False with over='labels', where .*$"):
         partition.dirichlet(labelled(np.arange(40) % 4), 4, 0.5, balanced=True, over="labels")
-    with pytest.raises(ValueError, match="over='label': must be one of clients, labels"):
+    with pytest.raises(ValueError, match="over='label': must be one of clients, labels, labels_in_turn"):
         partition.dirichlet(labelled(np.arange(40) % 4), 4, 0.5, over="label")

@@ -16,8 +16,8 @@ def log_mixes(rng: np.random.Generator, num_clients: int, num_classes: int, beta
     return np.log(rng.standard_gamma(beta + 1, shape)) - rng.standard_exponential(shape) / beta
 
 
-def draw_counts(rng: np.random.Generator, logs: np.ndarray, per_class: np.ndarray) -> np.ndarray:
-    """Draws a label for each place of each client, where places of all clients are filled in random order.
+def draw_counts(rng: np.random.Generator, logs: np.ndarray, per_class: np.ndarray, in_turn: bool = False) -> np.ndarray:
+    """Draws a label for each place of each client, where places of all clients are filled in random order or in turn.
 
     The client of a place draws from its mix; a class without examples left is dropped from all mixes, and the rest of
     each is scaled to add up to 1.
@@ -26,12 +26,14 @@ def draw_counts(rng: np.random.Generator, logs: np.ndarray, per_class: np.ndarra
       rng: of all draws.
       logs: logarithms of the mixes ``[M, C]``, up to a constant of each client.
       per_class: examples ``[C]``; the clients' numbers of places add up to as many and differ by at most one.
+      in_turn: whether all places of a client are filled before those of the next one.
 
     Returns:
       Numbers of examples ``[C, M]``.
     """
     num_clients, num_classes = logs.shape
-    client = rng.permutation(np.arange(per_class.sum()) % num_clients)
+    client = np.arange(per_class.sum()) % num_clients
+    client = np.sort(client) if in_turn else rng.permutation(client)
     left = per_class > 0
     label = _draw(rng, logs, left, client)
     # The first class to run out decides from where on labels must be drawn again. Of those behind it, only its own

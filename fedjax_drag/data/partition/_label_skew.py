@@ -22,7 +22,7 @@ def dirichlet(
     min_size: int = 1,
     max_tries: int = 10_000,
     balanced: bool = False,
-    over: Literal["clients", "labels"] = "clients",
+    over: Literal["clients", "labels", "labels_in_turn"] = "clients",
 ) -> FederatedDataset:
     """Splits each class in proportions drawn from a Dirichlet distribution (Yurochkin et al., 2019).
 
@@ -38,7 +38,9 @@ def dirichlet(
     Over labels: every client has a mix of labels ``p ~ Dir(beta, ..., beta)`` and an equal number of examples, to
     within one. Clients' places are filled in random order, each with a label drawn from its client's mix. A class
     that is exhausted is dropped from the mixes, and the rest of each is scaled to add up to 1: what is drawn late
-    differs from the mixes, the more so the smaller ``beta``.
+    differs from the mixes, the more so the smaller ``beta``. Over labels in turn: the same, but all places of a client
+    are filled before those of the next one, so that the first clients have their mixes and the last ones share what is
+    left of few classes.
 
     Args:
       fed: the data set.
@@ -50,8 +52,8 @@ def dirichlet(
       max_tries: number of draws at most, >= 1.
       balanced: whether clients that have their even share of the examples get no more; not over labels, where all
         have it.
-      over: ``"clients"``, the shares of each class over clients are drawn; or ``"labels"``, the mix of labels of each
-        client.
+      over: ``"clients"``, the shares of each class over clients are drawn; ``"labels"``, the mix of labels of each
+        client, with places filled in random order; or ``"labels_in_turn"``, client by client.
 
     Returns:
       The data set with clients.
@@ -65,16 +67,16 @@ def dirichlet(
       balance; its authors' code, NIID-Bench (Li et al., 2022) and, by default, Flower Datasets do. Over labels
       is the scheme of Hsu et al., Measuring the effects of non-identical data distribution for federated visual
       classification, 2019; with random order and exhausted classes as in the released code of FedDyn (Acar et al.,
-      2021), which leaves the remainder of N / M out. That of FedACG (Kim et al., 2024) draws a mix of labels for each
-      client too, fills one client after the other, and weighs every example that is left by its label's share.
+      2021), which leaves the remainder of N / M out. In turn is the order of the released code of FedACG (Kim et al.,
+      2024), which weighs every example that is left, and not every class, by its label's share.
     """
     check(fed, num_clients, seed, min_size)
     checks.in_range("beta", beta, 1e-6, 1e6)
     checks.count("max_tries", max_tries, 1)
     checks.one_of("balanced", balanced, (False, True))
-    checks.one_of("over", over, ("clients", "labels"))
-    if balanced and over == "labels":
-        raise ValueError("balanced=True: must be False with over='labels', where all clients have an equal number")
+    checks.one_of("over", over, ("clients", "labels", "labels_in_turn"))
+    if balanced and over != "clients":
+        raise ValueError(f"balanced=True: must be False with over={over!r}, where all clients have an equal number")
     per_class = np.bincount(fed.train.y, minlength=fed.num_classes)
 
     def draw(rng: np.random.Generator) -> np.ndarray:
@@ -91,16 +93,17 @@ def dirichlet(
         return counts
 
     def draw_over_labels(rng: np.random.Generator) -> np.ndarray:
-        return draw_counts(rng, log_mixes(rng, num_clients, fed.num_classes, beta), per_class)
+        logs = log_mixes(rng, num_clients, fed.num_classes, beta)
+        return draw_counts(rng, logs, per_class, in_turn=over == "labels_in_turn")
 
     arguments = f"beta={beta}, seed={seed}" + (f", min_size={min_size}" if min_size != 1 else "")
-    arguments += ", balanced" if balanced else ", over labels" if over == "labels" else ""
+    arguments += ", balanced" if balanced else "" if over == "clients" else f", over {over.replace('_', ' ')}"
     advice = "try a larger beta, fewer clients or a smaller min_size"
     return by_class(
         fed,
         num_clients,
         f"dirichlet({arguments})",
-        draw_over_labels if over == "labels" else draw_balanced if balanced else draw,
+        draw_balanced if balanced else draw if over == "clients" else draw_over_labels,
         seed=seed,
         min_size=min_size,
         max_tries=max_tries,
