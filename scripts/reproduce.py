@@ -175,18 +175,19 @@ def _announced(targets: Sequence[Target], scale: Scale) -> Iterator[Target]:
 
 
 def _show(target: Target, folder: Path, figures_in: Path) -> None:
-    """Draws the figure of a target; prints its path and paired differences."""
-    from reproduction import figures, outcome, paired
+    """Draws the figure of a target; prints its path, paired differences and the choices of validation."""
+    from reproduction import figures, outcome, paired, tuned
 
     results = outcome.read(folder)
     figure = results and figures.save(target, results, figures_in)
     if figure:
         typer.echo(f"  {figure}")
-    if results and target.paired:
-        try:
-            typer.echo("\n".join(f"  {line}" for line in paired.table(target, results)))
-        except outcome.MissingError as missing:
-            typer.echo(f"  paired differences: {missing}")
+    for table, wanted in ((paired.table, target.paired), (tuned.table, target.tuned)):
+        if results and wanted:
+            try:
+                typer.echo("\n".join(f"  {line}" for line in table(target, results)))
+            except outcome.MissingError as missing:
+                typer.echo(f"  table: {missing}")
 
 
 def _keep(target: Target, out: Path, record: Path | None) -> None:

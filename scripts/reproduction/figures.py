@@ -22,6 +22,7 @@ _QUANTITIES = {
     "num_expelled": "Clients expelled",
     "round": "Communication round",
     "root_size": "Root examples",
+    "step_size": "Step size",
 }
 
 

@@ -54,6 +54,7 @@ class Target:
         axes and labels must be the same.
       setting: what the record calls the setting.
       paired: metrics of which the methods' paired differences over the seeds are shown, against the first method.
+      tuned: axis from whose values validation data choose one for each method.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Target:
     setting_of: str = ""
     setting: str = "default"
     paired: tuple[str, ...] = ()
+    tuned: str = ""
 
     @property
     def config(self) -> Path:

@@ -1,10 +1,10 @@
 """All targets, and the names that stand for them on the command line."""
 
-from reproduction.target import BR_DRAG, CLUSTERGUARD, DRAG, ONE_SEED, TACO, WHY, Scale, Target
+from reproduction.target import BR_DRAG, CLUSTERGUARD, DRAG, TACO, WHY, Scale, Target
 
-_ONE_SEED_SHARDED = (ONE_SEED, "mesh=auto")
-"""One seed for cells that then have no program in common with others: their clients are sharded over the cores."""
 _GREY_DATA = "axes.data=[mnist,fashion_mnist]"
+AUTHORS = "the authors' references"
+"""Setting of targets that take what the public code does on which the paper builds: inputs, first weights, splits."""
 _SMALL_CNN = "model={name: cnn, variant: small}"
 _MLP_ON_FASHION_MNIST = ("data=fashion_mnist", "model=mlp")
 
@@ -27,7 +27,7 @@ TARGETS = {
             place="Table VI, adult",
             lines="method",
             panels=("partition.beta",),
-            minutes=8,
+            minutes=15,
         ),
         Target(
             name="taco004_table2",
@@ -35,8 +35,8 @@ TARGETS = {
             place="Table II",
             lines="data",
             panels=(),
-            minutes=8,
-            medium=("rounds=30", *_ONE_SEED_SHARDED, _GREY_DATA),
+            minutes=12,
+            medium=("rounds=30", _GREY_DATA),
             quick=(_GREY_DATA,),
         ),
         Target(
@@ -75,7 +75,7 @@ TARGETS = {
             place="Table V, adult",
             lines="method",
             panels=(),
-            minutes=4,
+            minutes=8,
             timed=True,
         ),
         Target(
@@ -84,7 +84,7 @@ TARGETS = {
             place="Figs. 5, 6",
             lines="method",
             panels=("partition.q",),
-            minutes=15,
+            minutes=8,
             medium=("rounds=200",),
         ),
         Target(
@@ -102,7 +102,7 @@ TARGETS = {
             place="Figs. 9, 11, 13, 15 to 17",
             lines="aggregator",
             panels=("attack", "byzantine_fraction", "partition.beta"),
-            minutes=35,
+            minutes=105,
         ),
         Target(
             name="taco004_table8",
@@ -110,7 +110,7 @@ TARGETS = {
             place="Table VIII",
             lines="algorithm.kappa",
             panels=("algorithm.max_strikes",),
-            minutes=22,
+            minutes=33,
             medium=("rounds=30", "local_steps=20", "axes.algorithm.max_strikes=[3,6,15]"),
             quick=("axes.algorithm.kappa=[0.4,0.6,1.0]", "axes.algorithm.max_strikes=[1,2,5]"),
             y="num_expelled",
@@ -122,8 +122,8 @@ TARGETS = {
             lines="method",
             panels=("data", "attack"),
             minutes=50,
-            medium=("rounds=30", "eval_every=5", _SMALL_CNN, *_ONE_SEED_SHARDED, _GREY_DATA),
-            quick=(_SMALL_CNN, "axes.data=[fashion_mnist]"),
+            medium=("rounds=40", "eval_every=5"),
+            quick=("axes.data=[fashion_mnist]",),
         ),
         Target(
             name="clusterguard002_table3",
@@ -131,9 +131,9 @@ TARGETS = {
             place="Table III",
             lines="method",
             panels=("data", "attack"),
-            minutes=29,
-            medium=("rounds=60", "model=mlp", *_ONE_SEED_SHARDED, _GREY_DATA),
-            quick=(_SMALL_CNN, "axes.data=[fashion_mnist]"),
+            minutes=50,
+            medium=("rounds=40", "eval_every=5"),
+            quick=("axes.data=[fashion_mnist]",),
         ),
         Target(
             name="drag000_fig4_cifar10",
@@ -141,8 +141,8 @@ TARGETS = {
             place="Fig. 4",
             lines="method",
             panels=("cohort_size",),
-            minutes=9,
-            medium=("rounds=200", *_ONE_SEED_SHARDED),
+            minutes=14,
+            medium=("rounds=200",),
         ),
         Target(
             name="brdrag003_fig3_emnist",
@@ -150,8 +150,8 @@ TARGETS = {
             place="Fig. 3",
             lines="method",
             panels=("partition.beta",),
-            minutes=15,
-            medium=("rounds=600", _SMALL_CNN, ONE_SEED),
+            minutes=45,
+            medium=("rounds=600", _SMALL_CNN),
             quick=(_SMALL_CNN,),
         ),
         Target(
@@ -160,12 +160,12 @@ TARGETS = {
             place="Table V, FMNIST",
             lines="method",
             panels=(),
-            minutes=36,
-            medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5", *_ONE_SEED_SHARDED),
+            minutes=60,
+            medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5"),
             timed=True,
         ),
         Target(
-            name="taco004_table7_adult", paper=TACO, place="Table VII, adult", lines="method", panels=(), minutes=11
+            name="taco004_table7_adult", paper=TACO, place="Table VII, adult", lines="method", panels=(), minutes=30
         ),
         Target(
             name="taco004_fig6",
@@ -173,8 +173,8 @@ TARGETS = {
             place="Fig. 6",
             lines="method",
             panels=("data",),
-            minutes=24,
-            medium=("rounds=16", "local_steps=50", *_ONE_SEED_SHARDED),
+            minutes=36,
+            medium=("rounds=16", "local_steps=50"),
         ),
         Target(
             name="taco004_fig7_gamma",
@@ -182,8 +182,8 @@ TARGETS = {
             place="Fig. 7",
             lines="algorithm.gamma",
             panels=("data",),
-            minutes=23,
-            medium=("rounds=12", ONE_SEED, _GREY_DATA),
+            minutes=35,
+            medium=("rounds=12", _GREY_DATA),
             quick=(_GREY_DATA,),
         ),
         Target(
@@ -192,8 +192,8 @@ TARGETS = {
             place="Table VI, FEMNIST",
             lines="method",
             panels=("partition.beta",),
-            minutes=16,
-            medium=("rounds=12", ONE_SEED),
+            minutes=24,
+            medium=("rounds=12",),
         ),
         Target(
             name="brdrag003_fig4_cifar10",
@@ -201,8 +201,8 @@ TARGETS = {
             place="Fig. 4",
             lines="method",
             panels=("partition.beta",),
-            minutes=20,
-            medium=("rounds=600", _SMALL_CNN, ONE_SEED),
+            minutes=60,
+            medium=("rounds=600", _SMALL_CNN),
             quick=(_SMALL_CNN,),
         ),
         Target(
@@ -221,8 +221,8 @@ TARGETS = {
             place="Fig. 5",
             lines="method",
             panels=("partition.beta",),
-            minutes=17,
-            medium=("data=fashion_mnist", "rounds=200", ONE_SEED),
+            minutes=50,
+            medium=("data=fashion_mnist", "rounds=200"),
         ),
         Target(
             name="brdrag003_fig9_17_cifar10",
@@ -235,6 +235,71 @@ TARGETS = {
             quick=(_SMALL_CNN,),
             setting_of="brdrag003_robustness_mlp",
             setting="the paper's network, CIFAR-10",
+        ),
+        Target(
+            name="taco004_table5_adult_authors",
+            paper=TACO,
+            place="Table V, adult",
+            lines="method",
+            panels=(),
+            minutes=4,
+            timed=True,
+            setting_of="taco004_table5_adult",
+            setting=AUTHORS,
+        ),
+        Target(
+            name="taco004_table6_adult_authors",
+            paper=TACO,
+            place="Table VI, adult",
+            lines="method",
+            panels=("partition.beta",),
+            minutes=5,
+            setting_of="taco004_table6_adult",
+            setting=AUTHORS,
+        ),
+        Target(
+            name="taco004_table7_adult_authors",
+            paper=TACO,
+            place="Table VII, adult",
+            lines="method",
+            panels=(),
+            minutes=30,
+            setting_of="taco004_table7_adult",
+            setting=AUTHORS,
+        ),
+        Target(
+            name="taco004_table5_fmnist_authors",
+            paper=TACO,
+            place="Table V, FMNIST",
+            lines="method",
+            panels=(),
+            minutes=170,
+            timed=True,
+            setting_of="taco004_table5_fmnist",
+            setting=AUTHORS,
+        ),
+        Target(
+            name="taco004_fig7_gamma_authors",
+            paper=TACO,
+            place="Fig. 7",
+            lines="algorithm.gamma",
+            panels=("data",),
+            minutes=50,
+            medium=("rounds=30", "axes.data=[{name: fashion_mnist, normalize: unit}]"),
+            setting_of="taco004_fig7_gamma",
+            setting=AUTHORS,
+        ),
+        Target(
+            name="taco004_table8_authors",
+            paper=TACO,
+            place="Table VIII",
+            lines="algorithm.kappa",
+            panels=("algorithm.max_strikes",),
+            minutes=33,
+            medium=("rounds=30", "local_steps=20", "axes.algorithm.max_strikes=[3,6,15]"),
+            y="num_expelled",
+            setting_of="taco004_table8",
+            setting=AUTHORS,
         ),
         Target(
             name="drag_or_longer_step",
@@ -272,6 +337,17 @@ TARGETS = {
             panels=("attack", "aggregator"),
             minutes=19,
             folder="why",
+        ),
+        Target(
+            name="tuned_step_sizes",
+            paper=WHY,
+            place="does DRAG's lead survive tuned step sizes?",
+            lines="method",
+            panels=("partition.beta",),
+            minutes=60,
+            folder="why",
+            x="step_size",
+            tuned="step_size",
         ),
         Target(
             name="worst_clients",

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag.experiment.config.loading import read
 from fedjax_drag.simulation.result import TEST, VALIDATION
+from reproduction.margins import interval
 from reproduction.names import percent, written
-from reproduction.outcome import DIVERGED, NOT_MEASURED, TAIL, MissingError, Outcome
-from reproduction.paired import interval
+from reproduction.outcome import DIVERGED, TAIL, MissingError, Outcome
 from reproduction.target import Target
 
 
@@ -48,18 +49,18 @@ def chosen(target: Target, outcome: Outcome, untuned: Any) -> dict[str, Choice]:
     return choices
 
 
-def table(target: Target, outcome: Outcome, untuned: Any) -> list[str]:
+def table(target: Target, outcome: Outcome) -> list[str]:
     """Lines of a table for each panel: test accuracies before and after tuning, and the gain over the first method.
 
     Args:
-      target: whose ``tuned`` is the axis that is chosen from; its first line is the method that others are compared to.
+      target: whose ``tuned`` is the axis that is chosen from, and whose configuration has the value of all methods in
+        the paper; its first line is the method that others are compared to.
       outcome: of the target.
-      untuned: the value that the paper gives all methods.
 
     Raises:
       MissingError: a cell has not run to the end, or has no validation accuracy.
     """
-    lines = []
+    untuned, lines = read(target.config)[target.tuned], []
     for labels in itertools.product(*(outcome.labels(axis) for axis in target.panels)):
         panel = dict(zip(target.panels, labels, strict=True))
         choices = chosen(target, outcome.at(panel), untuned)
@@ -87,6 +88,6 @@ def _levels(part: Outcome, name: str) -> np.ndarray:
     """Mean over the last evaluations of each seed; 0 for one that diverged."""
     cells = sorted(part.complete(), key=lambda cell: cell.values["seed"])
     if len(cells) < len(part.cells) or any(name not in cell.history for cell in cells):
-        raise MissingError(NOT_MEASURED)
+        raise MissingError("not measured")
     levels = [0.0 if cell.status == DIVERGED else np.mean(cell.history[name][-TAIL:]) for cell in cells]
     return np.nan_to_num(levels)
