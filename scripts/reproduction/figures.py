@@ -11,11 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE
+from reproduction import printed
 from reproduction.names import written
 from reproduction.outcome import Outcome
 from reproduction.target import Target
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")  # Okabe and Ito
+_PRINTED = "the paper's figure"
+"""Legend of the points that a paper prints."""
 _QUANTITIES = {
     "test_accuracy": "Test accuracy",
     "client_accuracy_worst_tenth": "Client accuracy, worst tenth",
@@ -28,6 +31,8 @@ _QUANTITIES = {
 
 def draw(target: Target, outcome: Outcome) -> Figure:
     """Draws a panel for each setting and a line for each method, with a band from minimum to maximum over seeds.
+
+    What the paper prints of a line's course is drawn as diamonds in its colour.
 
     Args:
       target: says which axes are panels and lines.
@@ -86,6 +91,8 @@ def _panel(panel: Axes, target: Target, part: Outcome) -> None:
         marker = "o" if len(x) == 1 or target.x != "round" else ""
         panel.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         panel.plot(x, mean, style, color=color, linewidth=1.6, label=written(target.lines, label), marker=marker)
+        for theirs in printed.points(target, label):
+            panel.plot(*theirs, "D", color=color, markerfacecolor="white", markersize=6, label=_PRINTED, clip_on=False)
     panel.set_xlabel(_QUANTITIES[target.x])
     if target.x == "round":
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))

@@ -26,3 +26,14 @@ def test_a_figure_over_an_axis_has_the_level_of_each_seed():
     (band,) = panel.collections
     np.testing.assert_allclose(band.get_datalim(panel.transData).intervaly, [0.5, 0.9])
     assert (line.get_label(), panel.get_xlabel(), panel.get_xscale()) == ("FLTrust", "Root examples", "log")
+
+
+def test_what_the_paper_prints_is_marked_in_the_colour_of_its_line():
+    target = TARGETS["taco004_table5_adult_authors"]
+    history = {"round": np.arange(1, 51), "test_accuracy": np.linspace(0.7, 0.8, 50)}
+    cells = [Cell({"method": label, "seed": 0}, "done", "", history) for label in ("FedAvg", "TACO, nobody expelled")]
+    (panel,) = figures.draw(target, Outcome(tuple(cells))).axes
+    curve, end, reached, other = panel.get_lines()
+    assert [line.get_xydata().tolist() for line in (end, reached)] == [[[50, 0.7888]], [[24, 0.78]]]
+    assert curve.get_color() == end.get_color() == reached.get_color() != other.get_color()
+    assert end.get_marker() == "D"
