@@ -105,3 +105,31 @@ def test_impossible_groups_are_one_line(arguments, message):
     with pytest.raises(ValueError, match=message) as error:
         partition.label_groups(MNIST, 20, **arguments)
     assert "\n" not in str(error.value)
+
+
+def test_random_holders_are_drawn_from_all_classes():
+    """Client m holds a class with probability k_m / C, independently of the other clients."""
+    held = []
+    for seed in range(100):
+        split = partition.label_groups(MNIST, 20, seed=seed, holders="random")
+        np.testing.assert_array_equal(labels_of(split), [1] * 7 + [2] * 7 + [5] * 6)
+        held.append((split.skew_report().counts > 0).sum(axis=0))
+    assert_every_example_once(split)
+    assert split.partition == "label_groups(fractions=(0.1, 0.2, 0.5), seed=99, holders=random)"
+    chances = np.array([0.1] * 7 + [0.2] * 7 + [0.5] * 6)
+    assert np.min(held) >= 1
+    np.testing.assert_allclose(
+        np.mean(held, axis=0), chances.sum(), atol=4 * np.sqrt((chances * (1 - chances)).sum() / 100)
+    )
+    np.testing.assert_allclose(np.var(held), (chances * (1 - chances)).sum(), rtol=0.15)
+    even = (partition.label_groups(MNIST, 20).skew_report().counts > 0).sum(axis=0)
+    assert np.ptp(even) <= 1
+
+
+def test_random_holders_that_never_cover_all_classes_are_refused():
+    with pytest.raises(
+        ValueError, match=r"^holders='random': none of 10000 draws gave each of 20 classes a holder; .*$"
+    ):
+        partition.label_groups(labelled(np.arange(400) % 20), 20, (0.05,), holders="random")
+    with pytest.raises(ValueError, match="holders='any': must be one of even, random"):
+        partition.label_groups(MNIST, 20, holders="any")

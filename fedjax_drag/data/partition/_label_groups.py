@@ -12,6 +12,9 @@ from fedjax_drag.data.partition._assign import check, with_clients
 _SWEEPS = 300
 """Of the fit of a table to its margins."""
 
+_MAX_TRIES = 10_000
+"""Draws of random labels."""
+
 
 def label_groups(
     fed: FederatedDataset,
@@ -20,19 +23,22 @@ def label_groups(
     seed: int = 0,
     group_shares: Sequence[float] | None = None,
     sizes: Literal["by_class", "equal"] = "by_class",
+    holders: Literal["even", "random"] = "even",
 ) -> FederatedDataset:
     """Gives groups of clients different shares of the labels, such as one class, a fifth or half of them.
 
     The clients form as many groups as there are fractions, the first clients being the first group. A client of a group
-    with fraction f holds ``max(1, round(f C))`` of the C classes.
+    with fraction f holds ``max(1, round(f C))`` of the C classes. By default (``holders="even"``) they are drawn at
+    random among those that the fewest clients hold so far, so that every class has about as many holders as any other.
+    With ``holders="random"`` each client draws its labels from all classes, and all draw again until every class has a
+    holder: some classes have two or three times as many holders as others.
 
-    With ``sizes="by_class"``, they are drawn at random among those that the fewest clients hold so far, so that every
-    class has holders and about as many as any other, and the holders of a class share its examples evenly: clients with
-    more labels have more examples.
+    With ``sizes="by_class"``, the holders of a class share its examples evenly: clients with more labels have more
+    examples.
 
     With ``sizes="equal"``, clients have as equal numbers of examples as their labels allow, and all examples are used.
-    A client with k labels wants ``N / (M k)`` examples of each. Clients with fewer labels choose first, at random among
-    the classes that are wanted least for their size. The examples of a class are then divided among its holders by
+    A client with k labels wants ``N / (M k)`` examples of each. Where holders are even, clients with fewer labels
+    choose first, at random among the classes that are wanted least for their size. Examples of a class are divided by
     iterative proportional fitting, which begins with even shares, to clients of ``N / M`` examples each: where that is
     possible it is the result, up to an example for each label; elsewhere sizes come as near to it as they can, in
     relative entropy.
@@ -45,20 +51,23 @@ def label_groups(
       group_shares: share of the clients in each group, in (0, 1], which add up to 1; default equal shares. Group g
         begins with the client of number ``ceil(M s)``, where s is the share of the groups before it.
       sizes: ``"by_class"`` or ``"equal"``.
+      holders: ``"even"`` or ``"random"``.
 
     Returns:
       The data set with clients.
 
     Raises:
       ValueError: an argument out of range, a group without clients, clients that hold too few labels to cover all
-        classes, or a client without examples.
+        classes, no draw of random labels that covers them, or a client without examples.
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Table II.
-      Readings: the paper states neither how the examples of a class are shared nor that every class has a holder.
+      Readings: the paper states neither how labels are drawn, nor how the examples of a class are shared, nor that
+      every class has a holder.
     """
     check(fed, num_clients, seed)
     checks.one_of("sizes", sizes, ("by_class", "equal"))
+    checks.one_of("holders", holders, ("even", "random"))
     group = _groups(num_clients, fractions, group_shares)
     num_classes = fed.num_classes
     labels = np.maximum(1, np.rint(np.asarray(fractions) * num_classes)).astype(np.int64)[group]
@@ -69,7 +78,10 @@ def label_groups(
         )
     rng = np.random.default_rng(seed)
     per_class = np.bincount(fed.train.y, minlength=num_classes)
-    holds = _holders(rng, labels, per_class, sizes)
+    if holders == "random":
+        holds = _random_holders(rng, labels, num_classes)
+    else:
+        holds = _even_holders(rng, labels, per_class, sizes)
     shares = _shares(holds, per_class) if sizes == "equal" else None
     owner = np.empty(len(fed.train.y), np.int64)
     for label, held in enumerate(holds):
@@ -85,6 +97,7 @@ def label_groups(
     arguments = f"fractions={_listed(fractions)}"
     arguments += "" if group_shares is None else f", group_shares={_listed(group_shares)}"
     arguments += f", seed={seed}" + (", sizes=equal" if sizes == "equal" else "")
+    arguments += ", holders=random" if holders == "random" else ""
     return with_clients(fed, owner, num_clients, f"label_groups({arguments})", rng)
 
 
@@ -116,7 +129,7 @@ def _groups(num_clients: int, fractions: Sequence[float], group_shares: Sequence
     return group
 
 
-def _holders(rng: np.random.Generator, labels: np.ndarray, per_class: np.ndarray, sizes: str) -> np.ndarray:
+def _even_holders(rng: np.random.Generator, labels: np.ndarray, per_class: np.ndarray, sizes: str) -> np.ndarray:
     """Which client holds which class, ``[C, M]``, given the number of labels ``[M]`` of each client."""
     num_classes, num_clients = len(per_class), len(labels)
     holds = np.zeros((num_classes, num_clients), bool)
@@ -130,6 +143,19 @@ def _holders(rng: np.random.Generator, labels: np.ndarray, per_class: np.ndarray
             wanted = holds.sum(axis=1)
         holds[np.lexsort((rng.random(num_classes), wanted))[: labels[client]], client] = True
     return holds
+
+
+def _random_holders(rng: np.random.Generator, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """The same, each client's labels drawn from all classes."""
+    for _ in range(_MAX_TRIES):
+        rank = rng.permuted(np.tile(np.arange(num_classes), (len(labels), 1)), axis=1)
+        holds = (rank < labels[:, None]).T
+        if holds.any(axis=1).all():
+            return holds
+    raise ValueError(
+        f"holders='random': none of {_MAX_TRIES} draws gave each of {num_classes} classes a holder; try more clients, "
+        f"larger fractions or holders='even'"
+    )
 
 
 def _shares(holds: np.ndarray, per_class: np.ndarray) -> np.ndarray:
