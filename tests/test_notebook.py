@@ -93,7 +93,7 @@ def test_shades_grow_with_the_values():
             fd.algorithms.from_aggregator(fd.aggregators.krum(1), fd.clients.fedprox(mu=0.1)),
             "Algorithm(krum, client=fedprox)",
         ),
-        (fd.algorithms.scaffold(10), "Algorithm(scaffold, client=scaffold)"),
+        (fd.algorithms.scaffold(10), "Algorithm(scaffold)"),
         (fd.algorithms.mime(), "Algorithm(mime)"),
         (fd.attacks.min_max(), "Attack(min_max)"),
         (fd.attacks.label_flip(), "Attack(label_flip)"),

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import tree
-from fedjax_drag.ops.order_statistics import middle
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.types import Attack, Uplink
 
@@ -61,7 +60,9 @@ def forged(
     """
     if attack is None or attack.forge is None or attack.needs or not jax.tree.leaves(local):
         return local
-    changes = jax.tree.map(lambda new, old: new - old if _is_quantity(new) else None, local, before)
+    # Numbers such as counters are no quantities that an attack could scale.
+    floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    changes = jax.tree.map(lambda new, old: new - old if floating(new) else None, local, before)
     told = {"client_ids": client_ids, "round": round_index} | ({} if valid is None else {"valid": valid})
     sent = attack.forge(key, Uplink(changes), malicious, **told).delta
     return jax.tree.map(
@@ -91,24 +92,22 @@ def combined(
     """
     if how == "frozen" or not jax.tree.leaves(before):
         return before
-    counted = tree.finite_rows(local) & (True if valid is None else valid)
-    quantities = jax.tree.map(lambda x: x if _is_quantity(x) else None, local)
-    if not jax.tree.leaves(quantities):
-        combined = quantities
-    elif how == "median":
-        combined = middle(quantities, counted, (counted.sum() - 1) // 2).mean
-    else:
-        weights = jnp.where(counted, num_examples if how == "weighted" else 1, 0).astype(jnp.float32)
-        combined = tree.weighted_sum(weights * tree.inverse(weights.sum()), quantities)
+    counted = _finite(local) & (True if valid is None else valid)
+    weights = jnp.where(counted, num_examples if how == "weighted" else 1, 0).astype(jnp.float32)
 
-    def leaf(value: jax.Array | None, new: jax.Array, old: jax.Array) -> jax.Array:
-        if value is None:  # a counter: that of the client that is furthest
-            value = jnp.where(tree.expand(counted, new), new, jnp.zeros((), new.dtype)).max(0)
+    def leaf(new: jax.Array, old: jax.Array) -> jax.Array:
+        kept = jnp.where(tree.expand(counted, new), new, jnp.zeros((), new.dtype))
+        if not jnp.issubdtype(new.dtype, jnp.floating):  # a counter: that of the client which is furthest
+            value = kept.max(0)
+        elif how == "median":
+            value = jnp.nanmedian(jnp.where(tree.expand(counted, new), new, jnp.nan), axis=0)
+        else:
+            value = jnp.tensordot(weights / jnp.maximum(weights.sum(), 1), kept, axes=1)
         return jnp.where(counted.any(), value, old).astype(old.dtype)
 
-    return jax.tree.map(leaf, combined, local, before, is_leaf=lambda x: x is None)
+    return jax.tree.map(leaf, local, before)
 
 
-def _is_quantity(x: jax.Array) -> bool:
-    """Whether a statistic can be averaged or scaled, and is no counter."""
-    return jnp.issubdtype(x.dtype, jnp.floating)
+def _finite(local: Statistics) -> Bool[Array, " clients"]:
+    """Which clients' statistics are finite in every entry, ``[S]``."""
+    return jnp.stack([jnp.isfinite(x).reshape(x.shape[0], -1).all(1) for x in jax.tree.leaves(local)]).all(0)
