@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.sweep.outcome_table import Cell
+from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from reproduction.claims import Answer, Question, Where
 from reproduction.margins import Votes
 from reproduction.names import written
 from reproduction.outcome import DIVERGED, MissingError, Outcome, best, first
 
 GRID = 0.05
-"""If not all seeds reach a paper's target accuracy, the highest multiple of this that all reach replaces it."""
+"""Steps of the accuracies that replace a paper's target which is not reached."""
 
 
 def paired(*sides: Mapping[int, Any]) -> list[np.ndarray]:
@@ -60,21 +60,37 @@ def others_of(part: Outcome, axis: str, label: Any, beside: Sequence[Any]) -> di
 
 
 def reachable(accuracy: float, parts: Sequence[Outcome]) -> float:
-    """The paper's target accuracy, or the highest multiple of :data:`GRID` below it that all seeds of all parts reach.
+    """The paper's target accuracy if some part reaches it on each seed, else one that all seeds of all parts reach.
+
+    The latter is the highest such multiple of :data:`GRID`.
 
     Raises:
       MissingError: there is none.
     """
-    reached = min(min(part.by_seed(best).values()) for part in parts)
-    below = GRID * math.floor(reached / GRID + 1e-9)
+    tops = measured(parts, best)
+    if np.max(tops, axis=0).min() >= accuracy:
+        return accuracy
+    below = GRID * math.floor(np.min(tops) / GRID + 1e-9)
     if below <= 0:
         raise MissingError("no accuracy that all seeds reach")
-    return accuracy if reached >= accuracy else below
+    return below
+
+
+def first_round(accuracy: float, *parts: Outcome) -> Callable[[Cell], float]:
+    """The first round at which a run has an accuracy; one that never does counts with the round after the last.
+
+    Args:
+      accuracy: share between 0 and 1.
+      parts: all that are compared; the longest of their runs has the last round.
+    """
+    rounds = [cell.history["round"] for part in parts for cell in part.cells if cell.status in COMPLETE]
+    after = max(float(found[-1] + np.diff(found, prepend=0)[-1]) for found in rounds)
+    return lambda cell: min(first(cell, accuracy), after)
 
 
 def rounds_to(accuracy: float, parts: Sequence[Outcome]) -> list[np.ndarray]:
     """The first round at which each part has an accuracy, on the seeds that all parts have."""
-    return measured(parts, lambda cell: first(cell, accuracy))
+    return measured(parts, first_round(accuracy, *parts))
 
 
 def spoken_well_of(*subjects: Where) -> Callable[[Question], Question]:

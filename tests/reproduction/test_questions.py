@@ -28,6 +28,20 @@ def test_an_accuracy_that_all_seeds_reach_takes_the_place_of_one_that_they_do_no
         answer(question, *cells[:5], cell("FedAvg", [0.01] * 10, seed=2))
 
 
+def test_a_run_that_never_reaches_the_accuracy_counts_with_the_round_after_the_last():
+    never = [0.1] * 9 + [0.5]
+    cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", never, never, LATER)]
+    found = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7), *cells)
+    mean, half = interval(np.log([20 / 110, 20 / 110, 20 / 60]))
+    assert (found.parts[0].mean, found.parts[0].high) == pytest.approx(tuple(np.exp([mean, mean + half])))
+    assert found.verdict == HOLDS
+    first = questions.first_to("method", "FedAvg", 0.7, {})
+    other_way = answer(first, *cells)
+    assert (other_way.verdict, other_way.ours) == (FAILS, "round 93, DRAG round 20, to 70 %")
+    short = [*cells[:4], cell("FedAvg", [0.1, 0.1], "diverged", seed=1), cells[5]]
+    assert answer(first, *short).ours.startswith("round 93, DRAG round 20, to 70 %")
+
+
 def test_seeds_are_paired():
     """Three points ahead on each seed is ahead, however much the seeds differ; unpaired seeds do not count."""
     cells = [
