@@ -39,7 +39,7 @@ def main(
         typer.Argument(metavar="NAME|paper|why|all", help="A target, or the beginning of the names of several."),
     ] = None,
     scale: Annotated[
-        Scale, typer.Option(help="quick: minutes; medium: all targets in about seven hours; full: as in the papers.")
+        Scale, typer.Option(help="quick: minutes; medium: all targets in about 20 hours; full: as in the papers.")
     ] = Scale.QUICK,
     out: Annotated[Path | None, typer.Option(help="Results folder; default runs/paper-SCALE.")] = None,
     resume: Annotated[

@@ -94,11 +94,6 @@ def differences(own: Settings, other: Settings) -> list[str]:
     return texts
 
 
-def joined(earlier: Settings, later: Settings) -> Settings:
-    """The settings of results of two sweeps that agree."""
-    return earlier | later
-
-
 def scale_of(target: Target, settings: Settings) -> tuple[str, list[str]]:
     """The scale of results, :data:`OTHER` if they are of none, and how their settings differ from the full scale."""
     full = of_grid(_grid(target.config))

@@ -83,8 +83,14 @@ def merged(earlier: Stored, later: Stored, name: str) -> Stored:
     rows = {key(cell.values): (cell, origin) for cell, origin in zip(earlier.cells, earlier.origins, strict=True)}
     rows |= {key(cell.values): (cell, origin) for cell, origin in zip(later.cells, later.origins, strict=True)}
     cells, origins = zip(*rows.values(), strict=True)
-    joined = settings.joined(earlier.settings, later.settings)
-    return Stored(cells, origins, joined, later.scale, later.overrides, {**earlier.times, **later.times})
+    return Stored(
+        cells,
+        origins,
+        earlier.settings | later.settings,
+        later.scale,
+        later.overrides,
+        {**earlier.times, **later.times},
+    )
 
 
 def key(values: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,6 +1,5 @@
 """``dirichlet(..., over="labels")``: a mix of labels and an equal number of examples for each client."""
 
-import time
 from collections import Counter
 from functools import cache
 
@@ -102,11 +101,9 @@ def test_counts_are_mixes_where_no_class_is_exhausted_early():
         np.testing.assert_allclose(shares.mean(axis=0), 1 / num_classes, rtol=1e-9)
 
 
-def test_a_hundred_clients_of_mnist_take_less_than_two_seconds():
+def test_a_hundred_clients_of_mnist_have_equal_numbers():
     fed = labelled(np.arange(60_000) % 10)
-    start = time.perf_counter()
     split = partition.dirichlet(fed, 100, 0.1, over="labels")
-    assert time.perf_counter() - start < 2
     assert set(split.counts) == {600}
 
 
