@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
+from fedjax_drag.simulation.devices.host_state import DEVICE, DISK, HOST
 from fedjax_drag.simulation.devices.placement import can_share, divided, everywhere, own_copy, place, resolve_mesh
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
@@ -206,13 +207,13 @@ class Simulation:
         return self.name is not None and self.name[-1] == program_cache.context()
 
     def _check_memory(self) -> None:
-        rows, on_host = self.client_state_bytes, self.shared.outline.rows_on_host
-        ways_out = memory.ways_out(*self.walk, bool(rows) and not on_host, self.mesh is not None)
+        rows, rows_on = self.client_state_bytes, self.shared.outline.rows_on
+        ways_out = memory.ways_out(*self.walk, rows_on if rows else None, self.mesh is not None)
         advanced = self.federation._replace(held_out=None), self.key
         programs = zip(
             self.shared.needed, (advanced, (self.test, self.validation, self.federation.evaluated)), strict=True
         )
-        memory.check(programs, rows if on_host else 0, ways_out)
+        memory.check(programs, rows if rows_on == HOST else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
         """Seconds that one client needs for a local step, by itself on this device."""
@@ -220,7 +221,7 @@ class Simulation:
             return self.shared.seconds_per_step
         # On a copy of its own: of several processes, each repeats the pass as often as its own clock requires.
         federation, key, state = own_copy((self.federation, self.key, state))
-        if self.shared.outline.rows_on_host:
+        if self.shared.outline.rows_on != DEVICE:
             state = host_state.take(state, np.arange(self.cohort_size), None)
         program = program_cache.compiled(jax.jit(self.programs.client).lower(federation, key, state), None)
         seconds = measure_seconds(program, federation, key, state) / TIMED_STEPS
@@ -253,11 +254,12 @@ class Simulation:
             if self._is_unchanged() and program_cache.is_self_contained(lowered):
                 self.shared.inits[given is not None] = program
         state = program(self.key, given)
-        return host_state.repeat(state, self.federation.rows.shape[0]) if self.shared.outline.rows_on_host else state
+        rows_on = self.shared.outline.rows_on
+        return state if rows_on == DEVICE else host_state.repeat(state, self.federation.rows.shape[0], rows_on)
 
     def _jitted_init(self) -> Any:
         init = self.programs.init
-        if not self.shared.outline.rows_on_host:
+        if self.shared.outline.rows_on == DEVICE:
             return jax.jit(init, out_shardings=self.shardings)
         # Every client starts from the same row: one on the device is enough.
         return jax.jit(lambda *inputs: host_state.first_row(init(*inputs)), out_shardings=self.key.sharding)
@@ -279,10 +281,10 @@ class Simulation:
         def copied(state: Any, like: Any) -> Any:
             return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), state, like)
 
-        if not self.shared.outline.rows_on_host:
+        if self.shared.outline.rows_on == DEVICE:
             return place(copied(initial, like), self.shardings or self.key.sharding)
         on_device = copied(per_client.without_rows(initial), per_client.without_rows(like))
-        return host_state.with_rows_of(initial, place(on_device, self.key.sharding))
+        return host_state.with_rows_of(initial, place(on_device, self.key.sharding), self.shared.outline.rows_on)
 
 
 @takes(Arguments)
@@ -322,6 +324,8 @@ def trace(asked: Settings) -> Simulation:
         on_host = on_host._replace(held_out=on_host.held_out.taken_from(on_host.train))
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, *held_out, asked.seed))
+    if asked.client_state == DISK and jax.process_count() > 1:
+        raise ValueError(f"client_state={DISK!r}: needs a run of one process; 'host' goes with several")
     if asked.shard_data and mesh is None:
         raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
     train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, everyone)

@@ -18,6 +18,7 @@ from fedjax_drag import checks, kinds
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
+from fedjax_drag.simulation.devices.host_state import DEVICE, PLACES
 from fedjax_drag.simulation.devices.placement import MESHES
 from fedjax_drag.simulation.every_client.split import Split, hold_out
 from fedjax_drag.simulation.model.statistics import MODEL_STATES
@@ -243,8 +244,9 @@ class Execution:
         and the loss of the logits are float32 in any case.
       rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
       client_state: where the rows lie that are kept for every client, such as SCAFFOLD's control variates or a kept
-        momentum: ``"device"``, or ``"host"``, from where only the cohort's rows travel, with the same results bit for
-        bit.
+        momentum: ``"device"``; ``"host"``, memory from where only the cohort's rows travel; or ``"disk"``, a temporary
+        file in the folder that ``TMPDIR`` names, for rows that exceed the memory (``docs/scale.md``). The results
+        are the same bit for bit.
         :attr:`Simulation.client_state_bytes` says what they need.
     """
 
@@ -255,7 +257,7 @@ class Execution:
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
     rounds_per_compile: int | None = option(optional(count), default=None)
-    client_state: str = option(one_of("device", "host"), default="device")
+    client_state: str = option(one_of(*PLACES), default=DEVICE)
 
 
 @options

@@ -22,8 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from fedjax_drag import per_client
+from fedjax_drag.experiment.run import client_rows
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
+from fedjax_drag.simulation.devices import row_file
+from fedjax_drag.simulation.devices.host_state import completed
 from fedjax_drag.simulation.devices.placement import fetch
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
 from fedjax_drag.simulation.planning.initial_params import CHECKSUM, variables_in
@@ -33,6 +37,9 @@ KEEP = 2
 """How many of the newest are kept by default."""
 
 _HISTORY = "history"
+
+_ROWS = "client_rows"
+"""The checksum of rows that are in a file beside the checkpoint."""
 
 T = TypeVar("T")
 
@@ -167,16 +174,28 @@ class Checkpoints:
           history: the lines of ``metrics.jsonl`` so far.
           metric: which accuracy that is.
         """
+        rows = row_file.found_in(state)
+        if rows is not None:
+            state = per_client.without_rows(state)
         leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
         leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
         if not is_first():
             return
         if history:
             leaves[_HISTORY] = np.frombuffer(history, np.uint8)
+        manager, aside = self._manager, self._rows_aside(round_number)
+        if rows is not None:
+            leaves[_ROWS] = np.uint32(client_rows.write(rows, aside))
         leaves[CHECKSUM] = np.uint32(checksum(leaves))
         args = self._ocp.args.StandardSave(leaves)
         with _without_logs():
-            self._manager.save(round_number, args=args, metrics={metric: float(accuracy)})
+            manager.save(round_number, args=args, metrics={metric: float(accuracy)})
+        if rows is not None:
+            aside.replace(self._path / str(round_number) / client_rows.FILE)
+
+    def _rows_aside(self, round_number: int) -> Path:
+        """Where rows are written before the checkpoint that they belong to."""
+        return self._path / f"{client_rows.FILE}.{round_number}"
 
     def newest(self, read: Callable[[int], T]) -> tuple[int, T] | None:
         """The newest checkpoint that can be read; newer ones are set aside, with a line that says so.
@@ -221,6 +240,12 @@ class Checkpoints:
     def _prune(self) -> None:
         """Removes checkpoints that are not to be kept, which a killed run may have left."""
         complete = sorted(self._manager.all_steps())
+        for aside in self._path.glob(f"{client_rows.FILE}.*"):  # of a run that was killed while it wrote them
+            round_number = int(aside.suffix[1:])
+            if round_number in complete:
+                aside.replace(self._path / str(round_number) / client_rows.FILE)
+            else:
+                aside.unlink()
         kept = {*complete[-self._keep :], *([self._manager.best_step()] if self._keep_best else [])}
         for round_number in {int(path.name) for path in self._path.iterdir() if path.name.isdecimal()} - kept:
             shutil.rmtree(self._path / str(round_number))
@@ -246,13 +271,27 @@ class Checkpoints:
         Raises:
           ValueError: the stored state has another structure, or is damaged.
         """
+        whole = like
+        if from_first(lambda: _ROWS in self._stored(round_number)):
+            like = per_client.without_rows(like)
         shapes = jax.eval_shape(_flatten, like)
         wanted = {name: leaf for name, leaf in shapes.items() if leaf.size}
         stored = from_first(self._read, round_number, wanted)
         history = stored.pop(_HISTORY).tobytes() if _HISTORY in stored else None
+        of_rows = stored.pop(_ROWS, None)
         stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
         state = jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
+        if of_rows is not None:
+            state = completed(state, self._with_rows(round_number, whole, int(of_rows)))
         return Stored(state, history)
+
+    def _with_rows(self, round_number: int, like: Any, checksum: int) -> Any:
+        """``like`` with the rows of clients that are in a file beside the checkpoint."""
+        place, aside = self._path / str(round_number) / client_rows.FILE, self._rows_aside(round_number)
+        try:
+            return client_rows.read(place if place.exists() else aside, like, checksum)
+        except ValueError as error:
+            raise ValueError(f"checkpoint of round {round_number}: damaged: {error}") from error
 
     def variables(self, round_number: int) -> dict[str, Any]:
         """The global parameters, under ``"params"``, and the model's statistics after a round, as nested dicts."""
@@ -274,7 +313,7 @@ class Checkpoints:
     def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
         """The contents of a checkpoint with its history; the state must have the shapes in ``wanted``."""
         present = self._stored(round_number)
-        beside = {name: present.pop(name) for name in (CHECKSUM, _HISTORY) if name in present}
+        beside = {name: present.pop(name) for name in (CHECKSUM, _HISTORY, _ROWS) if name in present}
         wanted = present if wanted is None else wanted
         for name in sorted({*wanted, *present}):
             here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, present))

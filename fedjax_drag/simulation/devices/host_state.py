@@ -1,8 +1,9 @@
-"""Per-client state in host memory: a round's program receives its cohort's rows and returns them.
+"""Per-client state in host memory, or in a file: a round's program receives its cohort's rows and returns them.
 
 Each of several processes keeps all rows, so that any of its devices may work on any client.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,10 @@ import numpy as np
 from fedjax_drag import per_client
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.devices.placement import fetch, place
+from fedjax_drag.simulation.devices.row_file import RowFile, found_in
+
+DEVICE, HOST, DISK = PLACES = ("device", "host", "disk")
+"""Where the rows of all clients can be."""
 
 
 def first_row(state: Any) -> Any:
@@ -18,25 +23,53 @@ def first_row(state: Any) -> Any:
     return per_client.convert(lambda node: PerClient(jax.tree.map(lambda x: x[:1], node.rows)), state)
 
 
-def repeat(state: Any, num_clients: int) -> Any:
-    """``state`` from :func:`first_row` with ``num_clients`` rows, in host memory."""
+def repeat(state: Any, num_clients: int, rows_on: str = HOST) -> Any:
+    """``state`` from :func:`first_row` with ``num_clients`` rows, in host memory or in a file."""
+    rows = [np.asarray(x) for x in _rows(state)]
+    if rows_on == DISK:
+        file = RowFile([row[0] for row in rows], num_clients)
+        for whole, row in zip(file.leaves, rows, strict=True):
+            whole[:1] = row
+        file.start(file.records[0].copy())
+        return with_rows(state, file.leaves)
 
-    def leaf(x: Any) -> np.ndarray:
-        return np.repeat(np.asarray(x), num_clients, axis=0)
+    def repeated(row: np.ndarray) -> np.ndarray:
+        if not any(row.tobytes()):  # memory of zeros is taken when it is written
+            return np.zeros((num_clients, *row.shape[1:]), row.dtype)
+        return np.repeat(row, num_clients, axis=0)
 
-    return per_client.convert(lambda node: PerClient(jax.tree.map(leaf, node.rows)), state)
+    return with_rows(state, [repeated(row) for row in rows])
 
 
-def with_rows_of(state: Any, on_device: Any) -> Any:
-    """``on_device``, a state without rows, with a copy of the rows of ``state`` in host memory."""
-    return per_client.convert(lambda _, whole: PerClient(jax.tree.map(np.array, fetch(whole.rows))), on_device, state)
+def with_rows_of(state: Any, on_device: Any, rows_on: str = HOST) -> Any:
+    """``on_device``, a state without rows, with a copy of the rows of ``state`` in host memory or in a file."""
+    if rows_on != DISK:
+        return completed(on_device, with_rows(state, jax.tree.map(np.array, fetch(_rows(state)))))
+    earlier, rows = found_in(state), _rows(state)
+    file = RowFile([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in rows], len(rows[0]))
+    if earlier is not None:
+        file.copy(earlier)
+    else:
+        file.copy_arrays(fetch(rows))
+    return completed(on_device, with_rows(state, file.leaves))
+
+
+def completed(on_device: Any, state: Any) -> Any:
+    """``on_device``, a state without rows, with the rows of ``state``."""
+    return per_client.convert(lambda _, whole: whole, on_device, state)
+
+
+def with_rows(state: Any, leaves: Sequence[np.ndarray]) -> Any:
+    """``state`` with other arrays as the leaves of its rows, in their order."""
+    left = iter(leaves)
+    return per_client.convert(lambda node: PerClient(jax.tree.map(lambda _: next(left), node.rows)), state)
 
 
 def take(state: Any, client_ids: np.ndarray, shardings: Any) -> Any:
     """``state`` with one cohort's rows ``[S, *p]`` on the devices of ``shardings``; None for the default device."""
 
     def node(whole: PerClient) -> PerClient:
-        return PerClient(jax.tree.map(lambda x: x[client_ids], whole.rows), gathered=True)
+        return PerClient(jax.tree.map(lambda x: np.asarray(x[client_ids]), whole.rows), gathered=True)
 
     cohort = per_client.convert(node, state)
     return place(cohort, shardings)
@@ -50,4 +83,11 @@ def store(state: Any, cohort: Any, client_ids: np.ndarray) -> Any:
             rows[client_ids] = fresh
         return whole
 
+    file = found_in(state)
+    if file is not None:
+        file.changed[client_ids] = True
     return per_client.convert(node, cohort, state)
+
+
+def _rows(state: Any) -> list[Any]:
+    return jax.tree.leaves(per_client.found_in(state))

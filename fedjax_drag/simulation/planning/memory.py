@@ -10,6 +10,7 @@ import jax
 import psutil
 
 from fedjax_drag.cgroups import own_groups
+from fedjax_drag.simulation.devices.host_state import DEVICE, DISK, HOST
 
 _log = logging.getLogger(__name__)
 
@@ -87,13 +88,13 @@ def check(programs: Iterable[tuple[int, Any]], on_host: int, ways_out: Iterable[
         )
 
 
-def ways_out(clients_axis: str, clients_per_chunk: int | None, rows_on_device: bool, mesh: bool) -> list[str]:
+def ways_out(clients_axis: str, clients_per_chunk: int | None, rows_on: str | None, mesh: bool) -> list[str]:
     """Settings that need less memory than the present ones.
 
     Args:
       clients_axis: of the run.
       clients_per_chunk: of the run.
-      rows_on_device: whether the device holds rows of all clients.
+      rows_on: where the rows of all clients are; None where there are none.
       mesh: whether several devices share the clients.
     """
     ways = []
@@ -101,8 +102,10 @@ def ways_out(clients_axis: str, clients_per_chunk: int | None, rows_on_device: b
         ways.append("clients_axis='map'")
     elif (clients_per_chunk or 1) > 1:
         ways.append(f"clients_per_chunk below {clients_per_chunk}")
-    if rows_on_device:
-        ways.append("client_state='host'")
+    if rows_on == DEVICE:
+        ways.append(f"client_state={HOST!r}")
+    if rows_on in (DEVICE, HOST):
+        ways.append(f"client_state={DISK!r}")
     if not mesh:
         ways.append("a mesh of several devices")
     return [*ways, "a smaller cohort_size or batch_size"]

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from fedjax_drag import per_client
 from fedjax_drag.simulation.devices import program_cache
+from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import everywhere, placement
 from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.program.client_cost import ClientCost
@@ -55,7 +56,8 @@ class Outline(NamedTuple):
       shardings: devices of the state that a round's program receives; None without a mesh.
       cost: what the method asks of one client.
       walk: how a device goes through its clients of a round.
-      rows_on_host: whether the host keeps the rows of the clients' state.
+      rows_on: what keeps the rows of the clients' state, one of
+        :data:`~fedjax_drag.simulation.devices.host_state.PLACES`; the device where there are none.
       totals: those of no rounds, on the host.
     """
 
@@ -63,7 +65,7 @@ class Outline(NamedTuple):
     shardings: Any
     cost: ClientCost
     walk: Walk
-    rows_on_host: bool
+    rows_on: str
     totals: Totals
 
 
@@ -120,7 +122,7 @@ def trace_programs(
     shapes = state = jax.eval_shape(programs.init, key)
     without_rows = _placed(per_client.without_rows(state), shared)
     draw = None
-    if asked.client_state == "host" and per_client.found_in(state):
+    if asked.client_state != DEVICE and per_client.found_in(state):
         cohort = functools.partial(choose_cohort, asked.algorithm, asked.cohort_size)
         draw = jax.jit(lambda *inputs: cohort(*inputs)[0], out_shardings=shared).lower(federation, key, without_rows)
         state = jax.eval_shape(per_client.gather, state, jax.ShapeDtypeStruct((asked.cohort_size,), jnp.int32))
@@ -135,8 +137,9 @@ def trace_programs(
         evaluate.lower(without_rows, *held_out, own),
         draw,
     )
+    rows_on = DEVICE if draw is None else asked.client_state
     cost = cost_of(asked.algorithm, work, programs, federation, key, state)
-    outline = Outline(shapes, shardings, cost, work.execution.walk, draw is not None, programs.totals)
+    outline = Outline(shapes, shardings, cost, work.execution.walk, rows_on, programs.totals)
     return Traced(programs, lowered, outline)
 
 

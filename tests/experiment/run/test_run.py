@@ -154,12 +154,38 @@ def test_accuracies_of_clients_are_resumed(tiny, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("place", [pytest.param("device", marks=pytest.mark.slow), "host"])
+@pytest.mark.parametrize(
+    "place", ["host", *(pytest.param(place, marks=pytest.mark.slow) for place in ("device", "disk"))]
+)
 def test_state_of_clients_is_resumed(tiny, tmp_path, place):
     config = load(tiny, ["algorithm=scaffold", "aggregator=median", f"client_state={place}"])
     whole = run(config)
     run(dataclasses.replace(config, rounds=4), out=tmp_path / "out")
     chex.assert_trees_all_equal(run(config, out=tmp_path / "out", resume=True).state, whole.state)
+
+
+@pytest.mark.thorough
+def test_rows_on_the_disk_that_are_damaged_or_were_being_written(tiny, tmp_path, capsys):
+    """The checkpoint before serves; a kill between a checkpoint and the name of its rows costs nothing."""
+    config, folder = load(tiny, ["algorithm=scaffold", "client_state=disk"]), tmp_path / "out"
+    whole = run(config, out=folder)
+    checkpoints = folder / "checkpoints"
+
+    def resumed():
+        (folder / "summary.json").unlink()
+        return run(config, out=folder, resume=True, quiet=True).state
+
+    (checkpoints / "6" / "client_rows").rename(checkpoints / "client_rows.6")
+    (checkpoints / "client_rows.8").write_bytes(b"begun")
+    chex.assert_trees_all_equal(resumed(), whole.state)
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["4", "6"]
+    assert (checkpoints / "6" / "client_rows").is_file()
+
+    content = bytearray((checkpoints / "6" / "client_rows").read_bytes())
+    content[-1] ^= 1
+    (checkpoints / "6" / "client_rows").write_bytes(content)
+    chex.assert_trees_all_equal(resumed(), whole.state)
+    assert "damaged: client_rows: does not match its checksum; set aside" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

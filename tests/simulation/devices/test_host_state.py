@@ -9,6 +9,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import per_client
+from fedjax_drag.simulation.devices.row_file import FileRows
 
 pytestmark = pytest.mark.optimised
 
@@ -29,25 +30,27 @@ assert_same_bits = functools.partial(chex.assert_trees_all_equal, strict=True)
 @pytest.mark.parametrize(
     "method", [pytest.param(m, marks=pytest.mark.thorough if m == "scaffold" else pytest.mark.slow) for m in METHODS]
 )
-def test_on_the_host_every_bit_is_the_same(settings, method):
+def test_on_the_host_and_on_the_disk_every_bit_is_the_same(settings, method):
     device = fd.simulate(METHODS[method](), **settings())
-    host = fd.simulate(METHODS[method](), client_state="host", **settings())
-    assert_same_bits(jax.tree.map(np.asarray, device.state), jax.tree.map(np.asarray, host.state))
-    assert_same_bits(device.history, host.history)
-    on_host = [type(leaf) for leaf in jax.tree.leaves(per_client.found_in(host.state))]
-    assert all(kind is np.ndarray for kind in on_host)
-    assert bool(on_host) == (method not in ("taco", "fedavg"))
+    for place, kind in (("host", np.ndarray), ("disk", FileRows)):
+        host = fd.simulate(METHODS[method](), client_state=place, **settings())
+        assert_same_bits(jax.tree.map(np.asarray, device.state), jax.tree.map(np.asarray, host.state))
+        assert_same_bits(device.history, host.history)
+        on_host = [type(leaf) for leaf in jax.tree.leaves(per_client.found_in(host.state))]
+        assert all(found is kind for found in on_host)
+        assert bool(on_host) == (method not in ("taco", "fedavg"))
 
 
 @pytest.mark.slow
-def test_a_run_is_continued_from_host_to_host_and_from_host_to_device(settings):
+@pytest.mark.parametrize("first", ["host", "disk"])
+def test_a_run_is_continued_wherever_its_rows_were(settings, first):
     whole = fd.simulate(METHODS["scaffold"](), **settings(num_rounds=6))
-    half = fd.simulate(METHODS["scaffold"](), client_state="host", **settings(num_rounds=3))
+    half = fd.simulate(METHODS["scaffold"](), client_state=first, **settings(num_rounds=3))
     before = jax.tree.map(np.array, half.state)
-    for place in ("host", "device"):
+    for place in ("host", "disk", "device"):
         resumed = fd.simulate(METHODS["scaffold"](), client_state=place, initial=half.state, **settings(num_rounds=6))
         assert_same_bits(jax.tree.map(np.asarray, resumed.state), jax.tree.map(np.asarray, whole.state))
-        assert_same_bits(jax.tree.map(np.asarray, half.state), before)  # the given state stays as it was
+        assert_same_bits(jax.tree.map(np.array, half.state), before)  # the given state stays as it was
 
 
 @pytest.mark.slow
@@ -75,8 +78,8 @@ def test_client_state_bytes_before_the_run(settings):
 
 
 def test_an_unknown_place_of_client_state_is_refused(settings):
-    with pytest.raises(ValueError, match="client_state='disk': must be one of device, host"):
-        fd.simulation.prepare(METHODS["fedavg"](), client_state="disk", **settings())
+    with pytest.raises(ValueError, match="client_state='tape': must be one of device, host, disk"):
+        fd.simulation.prepare(METHODS["fedavg"](), client_state="tape", **settings())
 
 
 @pytest.mark.thorough

@@ -64,9 +64,11 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_round(settings, fed
 
 def test_ways_out_exclude_settings_already_taken():
     smaller = "a smaller cohort_size or batch_size"
-    assert memory.ways_out("vmap", None, False, True) == ["clients_axis='map'", smaller]
-    assert memory.ways_out("map", None, True, True) == ["client_state='host'", smaller]
-    assert memory.ways_out("map", 1, False, True) == [smaller]
+    assert memory.ways_out("vmap", None, None, True) == ["clients_axis='map'", smaller]
+    assert memory.ways_out("map", None, "device", True) == ["client_state='host'", "client_state='disk'", smaller]
+    assert memory.ways_out("map", None, "host", True) == ["client_state='disk'", smaller]
+    assert memory.ways_out("map", None, "disk", True) == [smaller]
+    assert memory.ways_out("map", 1, None, True) == [smaller]
 
 
 @pytest.mark.thorough
