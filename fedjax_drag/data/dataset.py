@@ -137,9 +137,9 @@ class FederatedDataset:
         if self.rows is None or self.counts is None:
             raise ValueError(f"{self.name}: not yet split among clients; apply fd.data.partition.dirichlet or another")
         real = np.arange(self.rows.shape[1]) < self.counts[:, None]
-        client = np.broadcast_to(np.arange(self.num_clients)[:, None], self.rows.shape)[real]
+        first_cell = np.repeat(np.arange(self.num_clients) * self.num_classes, self.counts)
         label = np.asarray(self.train.y)[self.rows[real]]
-        counts = np.bincount(client * self.num_classes + label, minlength=self.num_clients * self.num_classes)
+        counts = np.bincount(first_cell + label, minlength=self.num_clients * self.num_classes)
         return SkewReport(counts.reshape(self.num_clients, self.num_classes), f"{self.name}, {self.partition}")
 
 

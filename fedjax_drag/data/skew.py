@@ -46,13 +46,14 @@ class SkewReport:
     def _table(self) -> list[str]:
         """Clients by classes; the middle of a long or wide table is left out."""
         columns = _abbreviate(self.counts.shape[1], _MAX_COLUMNS)
+        sizes = self.sizes
         body = [["client", "size", *("..." if c == _GAP else f"{c}" for c in columns)]]
         for m in _abbreviate(self.counts.shape[0], _MAX_ROWS):
             if m == _GAP:
                 body.append(["..."] * len(body[0]))
                 continue
             cells = ("..." if c == _GAP else f"{self.counts[m, c] or '.'}" for c in columns)
-            body.append([f"{m}", f"{self.sizes[m]}", *cells])
+            body.append([f"{m}", f"{sizes[m]}", *cells])
         return _align(body)
 
     def plot(self, path: str | os.PathLike[str]) -> None:

@@ -1,6 +1,5 @@
 """The federation as arrays: one copy of the examples, and clients as rows of indices into it."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -131,7 +130,7 @@ def choose_root(
       ValueError: if the source is unknown, or holds fewer examples, or fewer of class 0.
     """
     pools = _pools(data, malicious, source, seed)
-    total = sum(map(len, pools))
+    total = len(pools.examples)
     if total == 0:
         raise ValueError(
             "byzantine_fraction: root data come from benign clients, and every client is malicious; "
@@ -141,31 +140,49 @@ def choose_root(
         root_size = max(1, min(3000, total // 10))
     checks.count("root_size", root_size, 1, total)
     checks.in_range("root_bias", bias, 0.0, 1.0)
-    of_class = [row[np.asarray(data.train.y)[row] == 0] for row in pools]
-    wanted, held = round(bias * root_size), sum(map(len, of_class))
+    of_class = pools.only(np.asarray(data.train.y)[pools.examples] == 0)
+    wanted, held = round(bias * root_size), len(of_class.examples)
     if wanted > held:
         holders = "the clients hold" if source == "all" else "the benign clients hold"
         raise ValueError(f"root_bias={bias}: needs {wanted} examples of class 0; {holders} {held}")
-    biased = _take_evenly(of_class, wanted)
-    rest = [row[~np.isin(row, biased)] for row in pools]
-    return np.concatenate([biased, _take_evenly(rest, root_size - wanted)]).astype(np.int32)
+    biased = of_class.take_evenly(wanted)
+    rest = pools.only(~np.isin(pools.examples, biased))
+    return np.concatenate([biased, rest.take_evenly(root_size - wanted)]).astype(np.int32)
 
 
-def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> list[np.ndarray]:
-    """Lists of examples for root data, in random order: one for each benign client, or one of all examples."""
+class _Pools(NamedTuple):
+    """Lists of examples for root data, each in random order.
+
+    Attributes:
+      examples: those of all lists, one list after another.
+      sizes: how many of them each list has.
+    """
+
+    examples: np.ndarray
+    sizes: np.ndarray
+
+    def only(self, chosen: np.ndarray) -> "_Pools":
+        """The lists of those examples that are marked in ``chosen``."""
+        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return _Pools(self.examples[chosen], np.bincount(owner[chosen], minlength=len(self.sizes)))
+
+    def take_evenly(self, total: int) -> np.ndarray:
+        """The beginnings of the lists, ``total`` examples in all."""
+        place = np.arange(len(self.examples)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+        return self.examples[place < np.repeat(_even_quotas(self.sizes, total), self.sizes)]
+
+
+def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> _Pools:
+    """One list for each client, empty for malicious ones, or one list of all examples."""
     checks.one_of("root_source", source, ROOT_SOURCES)
     assert data.rows is not None
     assert data.counts is not None
+    sizes = np.where(malicious, 0, data.counts) if source == "benign" else data.counts
+    examples = data.rows[np.arange(data.rows.shape[1]) < sizes[:, None]]
     if source == "benign":
-        return [row[:count] for row, count in zip(data.rows, np.where(malicious, 0, data.counts), strict=True)]
-    everything = np.concatenate([row[:count] for row, count in zip(data.rows, data.counts, strict=True)])
-    return [np.random.default_rng([seed, 2]).permutation(np.unique(everything))]
-
-
-def _take_evenly(rows: Sequence[np.ndarray], total: int) -> np.ndarray:
-    """The beginnings of rows, ``total`` entries in all."""
-    quota = _even_quotas(np.array([len(row) for row in rows]), total)
-    return np.concatenate([row[:take] for row, take in zip(rows, quota, strict=True)])
+        return _Pools(examples, sizes)
+    examples = np.random.default_rng([seed, 2]).permutation(np.unique(examples))
+    return _Pools(examples, np.array([len(examples)]))
 
 
 def _even_quotas(available: np.ndarray, total: int) -> np.ndarray:
