@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,11 @@ from fedjax_drag import checks
 from fedjax_drag.cores import one_device_per_core
 from fedjax_drag.experiment.build.own_parts import modules_of_files
 from fedjax_drag.experiment.config.yaml_text import parse
+from fedjax_drag.experiment.run.metrics_file import METRICS
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import Grid, Point
+from fedjax_drag.experiment.sweep.job_queue import Queue
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
@@ -49,6 +50,23 @@ class Share:
         keep_compiled()
         planned = sweep.Plan(self.grid, self.folder, resume=True, federations=Federations())
         return sweep.execute(planned, quiet=True).cells
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Its cells."""
+        return self.grid.points
+
+    def evaluated(self) -> int:
+        """Bytes of what its cells have written of their evaluations."""
+        files = [self._folder_of(point) / METRICS for point in self.points]
+        return sum(path.stat().st_size for path in files if path.is_file())
+
+    def left(self) -> list[Point]:
+        """Its cells that are not finished."""
+        return [point for point in self.points if sweep.finished(self._folder_of(point), point) is None]
+
+    def _folder_of(self, point: Point) -> Path:
+        return self.folder / sweep.CELLS / point.folder
 
     def checkpoint(self) -> Any:
         """The job to submit again after it was stopped at its time limit, or preempted."""
@@ -86,7 +104,8 @@ def executor(launcher: str, folder: Path, options: Iterable[str] = ()) -> Any:
 def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | None = None) -> sweep.Sweep:
     """Runs the cells of a planned sweep in several jobs and waits for them.
 
-    Of a job that died, cells that are not finished are recorded as failed; ``resume`` runs them again.
+    A job that dies is submitted again with the cells it has left (:mod:`~fedjax_drag.experiment.sweep.job_queue`); a
+    cell that kills its job again and again is recorded as failed, and ``resume`` runs it again.
 
     Args:
       planned: from :func:`fedjax_drag.experiment.sweep.sweep.plan`, with a folder.
@@ -105,50 +124,38 @@ def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | No
         cloudpickle.register_pickle_by_value(module)
     sweep.begin(planned)
     shares = _shares(planned, num_jobs)
-    with submit_to.batch():
-        jobs = [submit_to.submit(share) for share in shares]
-    cells: dict[str, Cell] = {}
-    try:
-        pairs = zip(shares, jobs, strict=True)
-        for share, job in tqdm(pairs, desc="jobs", total=len(jobs), disable=quiet, dynamic_ncols=True):
-            outcome = _outcome(share, job)
-            cells |= {point.folder: cell for point, cell in zip(share.grid.points, outcome, strict=True)}
-    except KeyboardInterrupt:
-        for job in jobs:
-            job.cancel()
-        raise
-    known = {place: cells[point.folder] for place, point in enumerate(planned.grid.points)}
+    numbers = itertools.count(len(shares))
+
+    def part(points: Sequence[Point]) -> Share:
+        return _share(planned, points, next(numbers))
+
+    def submit(chosen: Sequence[Share]) -> list[Any]:
+        with submit_to.batch():
+            return [submit_to.submit(share) for share in chosen]
+
+    places = range(len(planned.grid.points))
+    with tqdm(desc="cells", total=len(places), disable=quiet, dynamic_ncols=True) as bar:
+        cells = Queue(submit, part, len(shares), bar.update).run(shares)
+    known = {place: cells[point.folder] for place, point in enumerate(planned.grid.points) if point.folder in cells}
     return sweep.execute(dataclasses.replace(planned, resume=True), quiet=True, known=known)
 
 
 def _shares(planned: sweep.Plan, num_jobs: int) -> list[Share]:
     """The cells in equal parts of neighbours: those that differ in numbers only share a program."""
     assert planned.folder is not None
-    cells, parts = planned.folder / sweep.CELLS, planned.folder / JOBS
-    cells.mkdir(parents=True, exist_ok=True)
-    for earlier in parts.glob(f"{PART}*"):
+    (planned.folder / sweep.CELLS).mkdir(parents=True, exist_ok=True)
+    for earlier in (planned.folder / JOBS).glob(f"{PART}*"):
         shutil.rmtree(earlier)
     points = planned.grid.points
     num_jobs = min(num_jobs, len(points))
     ends = [len(points) * i // num_jobs for i in range(num_jobs + 1)]
-    return [
-        _share(planned.grid, points[start:end], parts / f"{PART}{number}", cells)
-        for number, (start, end) in enumerate(itertools.pairwise(ends))
-    ]
+    return [_share(planned, points[start:end], number) for number, (start, end) in enumerate(itertools.pairwise(ends))]
 
 
-def _share(grid: Grid, points: Sequence[Point], folder: Path, cells: Path) -> Share:
+def _share(planned: sweep.Plan, points: Sequence[Point], number: int) -> Share:
+    assert planned.folder is not None
+    folder = planned.folder / JOBS / f"{PART}{number}"
     folder.mkdir(parents=True)
-    (folder / sweep.CELLS).symlink_to(os.path.relpath(cells, folder), target_is_directory=True)
-    return Share(dataclasses.replace(grid, points=tuple(points)), folder.absolute())
-
-
-def _outcome(share: Share, job: Any) -> Sequence[Cell]:
-    """The cells of a job; failed ones if it died."""
-    try:
-        return job.result()
-    except Exception as error:
-        last = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        reason = f"job {job.job_id}: {last[-1].strip()}"
-        print(f"{reason} (logs in {job.paths.folder})", file=sys.stderr)
-        return [Cell(point.values, "failed", reason, {}) for point in share.grid.points]
+    cells = os.path.relpath(planned.folder / sweep.CELLS, folder)
+    (folder / sweep.CELLS).symlink_to(cells, target_is_directory=True)
+    return Share(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute())

@@ -219,9 +219,9 @@ def _outcomes(
     known = dict(given)
     for place, point in enumerate(planned.grid.points):
         folder = planned.folder and planned.folder / CELLS / point.folder
-        finished = _finished(folder, point) if folder is not None and planned.resume else None
-        if finished is not None:
-            known[place] = finished
+        ended = finished(folder, point) if folder is not None and planned.resume else None
+        if ended is not None:
+            known[place] = ended
         if place in known:
             continue
         try:
@@ -307,7 +307,7 @@ def _reason(error: Exception) -> str:
     return reason if isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"
 
 
-def _finished(folder: Path, point: Point) -> Cell | None:
+def finished(folder: Path, point: Point) -> Cell | None:
     """The result of a cell that is finished, else None."""
     try:
         figures = results.read_summary(folder)

@@ -2,9 +2,15 @@
 
 import contextlib
 import csv
+import os
+import signal
 import sys
+import threading
+import time
 
+import psutil
 import pytest
+import submitit  # noqa: F401 - here: its first import sets up logging, which capsys does not survive
 import yaml
 from tiny import TINY
 
@@ -23,12 +29,15 @@ SMALL = TINY | {
 class Job:
     """One that has run at once, or died."""
 
-    job_id = "7"
+    job_id, state = "7", "FINISHED"
 
     def __init__(self, share, dies):
         self.share, self.dies, self.cancelled = share, dies, False
         self.paths = self
         self.folder = share.folder
+
+    def done(self):
+        return True
 
     def result(self):
         if self.dies:
@@ -80,7 +89,8 @@ def test_jobs_write_what_one_process_does(tmp_path):
 @pytest.mark.slow
 def test_a_job_that_died_is_recorded_and_run_again_on_resume(tmp_path):
     planned = sweep.plan(SMALL, out=tmp_path)
-    cluster.execute(planned, Executor({0: RuntimeError("trace\nout of memory\n")}), 4, quiet=True)
+    deaths = dict.fromkeys((0, 4), RuntimeError("trace\nout of memory\n"))  # the fifth job is the first one again
+    cluster.execute(planned, Executor(deaths), 4, quiet=True)
     assert statuses(tmp_path)[:2] == [("fedavg", "0", "failed"), ("fedavg", "1", "done")]
     assert "job 7: out of memory (fedavg, seed=0)" in (tmp_path / "summary.md").read_text()
     written = (tmp_path / "cells" / "fedavg-seed-1" / "metrics.jsonl").stat().st_mtime_ns
@@ -95,7 +105,7 @@ def test_ctrl_c_cancels_the_jobs_and_leaves_what_can_be_resumed(tmp_path):
     executor = Executor({1: KeyboardInterrupt()})
     with sweep.plan(SMALL, out=tmp_path) as planned, pytest.raises(KeyboardInterrupt):
         cluster.execute(planned, executor, 3, quiet=True)
-    assert all(job.cancelled for job in executor.jobs)
+    assert [job.cancelled for job in executor.jobs] == [False, True, True]
     assert sweep.plan(SMALL, out=tmp_path, resume=True).resume
 
 
@@ -144,3 +154,33 @@ def test_jobs_need_a_launcher(command, tmp_path, options):
     result = command("sweep", "small.yaml", *options)
     assert result.exit_code == 2
     assert "--jobs, --job: go with --launcher" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR2], ids=["kill", "term", "time limit"])
+def test_a_local_job_that_is_killed_is_submitted_again(tmp_path, capsys, kind):
+    """What submitit sends before the time limit, or when a job is preempted, is USR2; it lets TERM pass."""
+    changes = {"rounds": 4000, "attack": None, "byzantine_fraction": None}
+    longer = SMALL | changes | {"axes": {"aggregator": ["fedavg", "median"], "seed": [0, 1]}}
+    killed = []
+
+    def kill():
+        while not killed:
+            time.sleep(0.05)
+            if any(path.stat().st_size for path in (tmp_path / "jobs").glob("cells/median-*/metrics.jsonl")):
+                tasks = [p for p in psutil.Process().children(recursive=True) if "submitit.core._submit" in p.cmdline()]
+                victim = max(tasks, key=lambda process: process.pid)
+                os.kill(victim.pid, kind)
+                killed.append(victim.pid)
+
+    planned = sweep.plan(longer, out=tmp_path / "jobs")
+    thread = threading.Thread(target=kill)
+    thread.start()
+    found = cluster.execute(planned, cluster.executor("local", tmp_path / "jobs" / "jobs"), 2, quiet=True)
+    thread.join()
+    assert [cell.status for cell in found.cells] == ["done"] * 4
+    alone = sweep.sweep(longer, out=tmp_path / "alone", quiet=True)
+    for name in ("table.csv", "summary.md"):
+        assert (tmp_path / "jobs" / name).read_text() == (tmp_path / "alone" / name).read_text()
+    assert [cell.status for cell in alone.cells] == ["done"] * 4
+    assert ("submitted again" in capsys.readouterr().err) == (kind == signal.SIGKILL)
