@@ -56,7 +56,7 @@ def check(target: Target, scale: Scale, into: Path) -> None:
     there = stored.read(stored.path_of(into, target.name))
     own = None if there is None else settings.of_scale(target, scale)
     if there is not None and own is not None:
-        stored.merged(there, Stored((), (), own, str(scale)), target.name)
+        stored.merged(there, Stored((), (), own), target.name)
 
 
 def of_folder(target: Target, folder: Path) -> Stored | None:
@@ -77,8 +77,7 @@ def of_folder(target: Target, folder: Path) -> Stored | None:
             origins.append(_origin(place))
     if not cells:
         return None
-    scale, overrides = settings.scale_of(target, own)
-    return Stored(tuple(cells), tuple(origins), own, scale, tuple(overrides), timing.read(folder))
+    return Stored(tuple(cells), tuple(origins), own, timing.read(folder))
 
 
 def _reduced(cell: Cell, place: Path) -> History:

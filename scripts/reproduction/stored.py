@@ -47,16 +47,12 @@ class Stored:
       cells: that ran to the end.
       origins: of each cell.
       settings: what all of them were run under.
-      scale: what the settings amount to.
-      overrides: how they differ from the full scale.
       times: by method, milliseconds of its clients in each turn.
     """
 
     cells: tuple[Cell, ...]
     origins: tuple[Origin, ...]
     settings: Settings
-    scale: str
-    overrides: tuple[str, ...] = ()
     times: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
 
     def outcome(self) -> Outcome:
@@ -83,14 +79,7 @@ def merged(earlier: Stored, later: Stored, name: str) -> Stored:
     rows = {key(cell.values): (cell, origin) for cell, origin in zip(earlier.cells, earlier.origins, strict=True)}
     rows |= {key(cell.values): (cell, origin) for cell, origin in zip(later.cells, later.origins, strict=True)}
     cells, origins = zip(*rows.values(), strict=True)
-    return Stored(
-        cells,
-        origins,
-        earlier.settings | later.settings,
-        later.scale,
-        later.overrides,
-        {**earlier.times, **later.times},
-    )
+    return Stored(cells, origins, earlier.settings | later.settings, {**earlier.times, **later.times})
 
 
 def key(values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -111,7 +100,7 @@ def write(path: Path, stored: Stored) -> None:
         kind = pa.int32() if name == "round" else pa.float32()
         lists = [cell.history.get(name) for cell in cells]
         columns[name] = pa.array(lists, pa.list_(kind))
-    about = {key: getattr(stored, key) for key in ("scale", "overrides", "settings", "times")}
+    about = {"settings": stored.settings, "times": stored.times}
     table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about, sort_keys=True).encode()})
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
@@ -135,7 +124,7 @@ def read(path: Path) -> Stored | None:
         metrics = table.column_names[table.column_names.index(Origin._fields[-1]) + 1 :]
         cells = tuple(_cell(row, axes, metrics) for row in rows)
         origins = tuple(Origin(*(row[field] for field in Origin._fields)) for row in rows)
-        return Stored(cells, origins, about["settings"], about["scale"], tuple(about["overrides"]), about["times"])
+        return Stored(cells, origins, about["settings"], about["times"])
     except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r}: must be results that this script stored") from error
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from reproduction import stored
+from reproduction import settings, stored
 from reproduction.claims import Claim
 from reproduction.margins import Part
 from reproduction.outcome import NOT_MEASURED, MissingError
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
 
 def judge(claim: Claim, target: Target | None, results: Stored | None) -> Verdict:
-    """Decides a claim; missing results give a verdict and no error.
+    """Decides a claim, but for the scale; missing results give a verdict and no error.
 
     Args:
       claim: what to judge.
@@ -77,8 +77,6 @@ def judge(claim: Claim, target: Target | None, results: Stored | None) -> Verdic
         verdict=answer.verdict,
         ours=answer.text,
         parts=answer.parts,
-        scale=results.scale,
-        overrides=results.overrides,
     )
 
 
@@ -91,10 +89,15 @@ def verdicts(folder: Path) -> list[Verdict]:
       ValueError: a file of stored results is damaged.
     """
     known = {name: stored.read(stored.path_of(folder, name)) for name in TARGETS}
+    scales = {name: settings.scale_of(TARGETS[name], one.settings) for name, one in known.items() if one is not None}
     judged: list[Verdict] = []
     for claim in CLAIMS:
         targets = [one for one in targets_of(claim) if not one.setting_of or known[one.name] is not None]
         judged += [judge(claim, one, known[one.name]) for one in targets] or [judge(claim, None, None)]
+    for index, one in enumerate(judged):
+        if one.verdict not in (NOT_MEASURED, CANNOT):
+            scale, overrides = scales[one.target]
+            judged[index] = one._replace(scale=scale, overrides=tuple(overrides))
     return judged
 
 

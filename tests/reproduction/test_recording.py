@@ -61,7 +61,8 @@ def test_a_results_folder_is_recorded(tiny, tmp_path):
     (folder / timing.FILE).write_text('{"FedAvg": [1.0]}')
     assert recording.record(tiny, [folder], tmp_path / "record") == 3
     found = stored.read(stored.path_of(tmp_path / "record", "tiny"))
-    assert (found.scale, found.overrides, found.times) == ("full", (), {"FedAvg": [1.0]})
+    assert settings.scale_of(tiny, found.settings) == ("full", [])
+    assert found.times == {"FedAvg": [1.0]}
     assert set(found.origins) == {stored.Origin("1a2b3c", "0.10.2", "0.1.0")}
     by_method = {one.values["method"]: one for one in found.cells}
     assert by_method["FedAvg"].values.keys() == {"method", "attack", "seed"}, "the seed, too"
@@ -88,7 +89,7 @@ def test_other_settings_are_refused_before_and_after_a_run(tiny, tmp_path):
     recording.check(tiny, Scale.FULL, tmp_path / "record")
     recording.record(tiny, [finished(tmp_path / "medium", "rounds=4")], tmp_path / "record")
     found = stored.read(stored.path_of(tmp_path / "record", "tiny"))
-    assert (found.scale, found.overrides) == ("medium", ("rounds=4",))
+    assert settings.scale_of(tiny, found.settings) == ("medium", ["rounds=4"])
     recording.check(tiny, Scale.MEDIUM, tmp_path / "record")
     with pytest.raises(ValueError, match="tiny: results with rounds=6 cannot join others"):
         recording.check(tiny, Scale.FULL, tmp_path / "record")
@@ -98,7 +99,7 @@ def test_other_settings_are_refused_before_and_after_a_run(tiny, tmp_path):
     other = finished(tmp_path / "stronger", "rounds=4", source=stronger)
     with pytest.raises(ValueError, match=r"attack=gaussian\.sigma=9\.0 cannot"):
         recording.record(tiny, [other], tmp_path / "record")
-    assert recording.of_folder(tiny, other).scale == settings.OTHER
+    assert settings.scale_of(tiny, recording.of_folder(tiny, other).settings)[0] == settings.OTHER
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ HERE = Origin("1a2b3c", "0.10.2", "0.1.0")
 
 
 def results(*cells, origin=HERE, settings=None, **about):
-    return Stored(tuple(cells), (origin,) * len(cells), {"": {"rounds": 100}} | (settings or {}), "full", **about)
+    return Stored(tuple(cells), (origin,) * len(cells), {"": {"rounds": 100}} | (settings or {}), **about)
 
 
 def test_what_is_stored_is_read_back(tmp_path):
@@ -22,7 +22,7 @@ def test_what_is_stored_is_read_back(tmp_path):
     assert stored.read(path) is None
     diverged = cell("FedAvg", [0.1, 0.2, np.nan], status="diverged", beta=0.5)
     diverged.history["expelled"] = np.array([1.0, 0.25])
-    written = results(cell("DRAG", FAST, beta=0.5), diverged, overrides=("rounds=5",), times={"DRAG": [1.0, 2.0]})
+    written = results(cell("DRAG", FAST, beta=0.5), diverged, times={"DRAG": [1.0, 2.0]})
     stored.write(path, written)
     found = stored.read(path)
     assert dataclasses.replace(found, cells=()) == dataclasses.replace(written, cells=())

@@ -4,17 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from claim_cells import m, same, seeds
 
 from fedjax_drag.experiment.config.loading import read
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction import questions, stored, verdicts
+from reproduction import questions, settings, stored, verdicts
 from reproduction.claims import Claim
 from reproduction.margins import HOLDS, UNDECIDED
 from reproduction.outcome import Outcome
 from reproduction.papers import taco
 from reproduction.stored import Origin, Stored
-from reproduction.target import Target
+from reproduction.target import Scale, Target
 from reproduction.targets import TARGETS
 
 STORED = Path(__file__).parent / "stored"
@@ -25,8 +26,8 @@ FIGURES = ("mean", "low", "high", "unit", "yes", "repetitions")
 QUESTION = questions.ahead(m("DRAG"), m("FedAvg"))
 
 
-def results(*cells, **about):
-    return Stored(tuple(cells), (Origin(),) * len(cells), {"": {}}, "medium", **about)
+def results(*cells, under=None):
+    return Stored(tuple(cells), (Origin(),) * len(cells), under or {"": {}})
 
 
 def test_stored_results_give_the_same_verdicts_on_every_machine():
@@ -109,21 +110,24 @@ def test_missing_results_are_a_verdict():
 
 
 def test_a_claim_is_judged_in_each_setting_that_is_stored(tmp_path, monkeypatch):
+    (tmp_path / "paper").mkdir()
+    monkeypatch.setattr("reproduction.target.CONFIGS", tmp_path)
     for name, of in (("x", ""), ("x_authors", "x"), ("x_others", "x")):
+        config = {"name": name, "data": "digits", "rounds": 100, "axes": {"seed": [0, 1, 2]}}
+        config |= {"partition": {"name": "iid", "num_clients": 4}, "compare": {"DRAG": {}, "FedAvg": {}}}
+        (tmp_path / "paper" / f"{name}.yaml").write_text(yaml.safe_dump(config))
         made = Target(name, "A paper", "Fig. 1", "method", (), 1, setting_of=of, setting=name)
         monkeypatch.setitem(TARGETS, name, made)
     monkeypatch.setattr(verdicts, "CLAIMS", (Claim("A paper", "Fig. 1", "DRAG is ahead", "", "x", QUESTION),))
     worse, better = (seeds("DRAG", *a) + seeds("FedAvg", 0.8, 0.8, 0.8) for a in ([0.7] * 3, [0.9] * 3))
     assert [one.setting for one in verdicts.verdicts(tmp_path)] == ["x"]
-    stored.write(stored.path_of(tmp_path, "x"), results(*worse, overrides=("rounds=5",)))
-    stored.write(stored.path_of(tmp_path, "x_authors"), results(*better))
+    full = settings.of_scale(TARGETS["x"], Scale.FULL)
+    shorter = full | {"": full[""] | {"rounds": 5}}
+    stored.write(stored.path_of(tmp_path, "x"), results(*worse, under=shorter))
+    stored.write(stored.path_of(tmp_path, "x_authors"), results(*better, under=full))
     own, authors = verdicts.verdicts(tmp_path)
-    assert (own.verdict, own.overrides, authors.setting, authors.verdict) == (
-        "does not hold",
-        ("rounds=5",),
-        "x_authors",
-        HOLDS,
-    )
+    assert (own.verdict, own.scale, own.overrides) == ("does not hold", settings.OTHER, ("rounds=5",))
+    assert (authors.setting, authors.verdict, authors.scale, authors.overrides) == ("x_authors", HOLDS, "full", ())
 
 
 def test_a_verdict_is_a_line():
