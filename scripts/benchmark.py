@@ -6,6 +6,7 @@
     python scripts/benchmark.py cnn mlp --against ../before  # of this tree against another, such as the last commit's
     python scripts/benchmark.py profile lenet       # the operations that take the time of a round
     python scripts/benchmark.py growth 10 1000      # time a client and peak memory as the cohort grows to 10,000
+    python scripts/benchmark.py federation 1000000  # set-up, memory and rounds of a federation of a million clients
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
@@ -26,11 +27,11 @@ from typing import Annotated
 import jax
 import typer
 
-from benchmarks import against, aggregators, clients, growth, profiling, rounds, sweeps
+from benchmarks import against, aggregators, clients, federation, growth, profiling, rounds, sweeps
 from benchmarks.timing import Row, peak_memory, table
 from benchmarks.workloads import WORKLOADS
 
-COMMANDS = ("rounds", "aggregators", "clients", "sweep", "profile", "growth")
+COMMANDS = ("rounds", "aggregators", "clients", "sweep", "profile", "growth", "federation")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -144,6 +145,26 @@ def time_growth(
     with _misuse():
         rows = growth.run(sizes or [], repeats, options)
     _report(rows, f"median of {repeats}", json_file, markdown)
+
+
+@app.command("federation")
+def measure_federations(
+    sizes: Annotated[
+        list[int] | None,
+        typer.Argument(min=federation.COHORT, help="Numbers of clients; default 1,000 to 1,000,000."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help=f"One of {', '.join(federation.CONTESTANTS)}; repeatable. Default all."),
+    ] = None,
+    repeats: Repeats = 3,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Measures the set-up, the memory and the rounds of large federations."""
+    with _misuse():
+        rows = federation.run(sizes or [], only or [], repeats)
+    _report(rows, f"median of {repeats} pairs of rounds", json_file, markdown)
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:

@@ -34,6 +34,8 @@ def test_a_subcommand_may_be_spelled_as_an_option_or_left_out(arguments, expecte
         (["profile", "vgg"], "'vgg': must be one of cnn, lenet"),
         (["--aggregators", "mode"], "'mode': must be one of mean, fedavg"),
         (["--growth", "20000"], "size"),
+        (["federation", "10"], "sizes"),
+        (["federation", "--only", "krum"], "'krum': must be one of fedavg, availability"),
         (["--sweep", "0"], "cells"),
         (["cnn", "--against", "nowhere"], "--against='nowhere': must be the root of a tree"),
         (["cnn", "--against", str(ROOT), "--only", "torch"], "'torch': must be one of fedavg;"),

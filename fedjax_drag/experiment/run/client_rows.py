@@ -38,7 +38,7 @@ def write(file: RowFile, path: Path) -> int:
         append(file.first)
         append(np.flatnonzero(file.changed))
         for ids in file.chunks():
-            append(file.records[ids])
+            append(file.read(ids))
         stream.flush()
         os.fsync(stream.fileno())
     return total
@@ -68,7 +68,7 @@ def read(path: Path, like: Any, checksum: int) -> Any:
             file.start(following(file.first.size, np.uint8))
             file.changed[following(int(number), np.int64)] = True
             for ids in file.chunks():
-                file.records[ids] = following(file.first.size * len(ids), np.uint8).reshape(len(ids), -1)
+                file.write(ids, following(file.size * len(ids), np.uint8).reshape(len(ids), file.size))
     except (OSError, ValueError, IndexError, TypeError) as error:
         raise ValueError(f"{FILE}: {error}") from error
     if total != checksum:

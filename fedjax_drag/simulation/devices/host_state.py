@@ -28,9 +28,7 @@ def repeat(state: Any, num_clients: int, rows_on: str = HOST) -> Any:
     rows = [np.asarray(x) for x in _rows(state)]
     if rows_on == DISK:
         file = RowFile([row[0] for row in rows], num_clients)
-        for whole, row in zip(file.leaves, rows, strict=True):
-            whole[:1] = row
-        file.start(file.records[0].copy())
+        file.start(file.packed(rows)[0])
         return with_rows(state, file.leaves)
 
     def repeated(row: np.ndarray) -> np.ndarray:
@@ -59,34 +57,31 @@ def completed(on_device: Any, state: Any) -> Any:
     return per_client.convert(lambda _, whole: whole, on_device, state)
 
 
-def with_rows(state: Any, leaves: Sequence[np.ndarray]) -> Any:
-    """``state`` with other arrays as the leaves of its rows, in their order."""
+def with_rows(state: Any, leaves: Sequence[np.ndarray], gathered: bool = False) -> Any:
+    """``state`` with other arrays as the leaves of its rows, in their order; ``gathered`` if they are of a cohort."""
     left = iter(leaves)
-    return per_client.convert(lambda node: PerClient(jax.tree.map(lambda _: next(left), node.rows)), state)
+    return per_client.convert(lambda node: PerClient(jax.tree.map(lambda _: next(left), node.rows), gathered), state)
 
 
 def take(state: Any, client_ids: np.ndarray, shardings: Any) -> Any:
     """``state`` with one cohort's rows ``[S, *p]`` on the devices of ``shardings``; None for the default device."""
-
-    def node(whole: PerClient) -> PerClient:
-        return PerClient(jax.tree.map(lambda x: np.asarray(x[client_ids]), whole.rows), gathered=True)
-
-    cohort = per_client.convert(node, state)
-    return place(cohort, shardings)
+    file = found_in(state)
+    if file is None:
+        rows = [x[client_ids] for x in _rows(state)]
+    else:
+        rows = file.views(file.read(client_ids), len(client_ids))
+    return place(with_rows(state, rows, gathered=True), shardings)
 
 
 def store(state: Any, cohort: Any, client_ids: np.ndarray) -> Any:
     """``cohort``, the state after a round, with its rows written into the rows of ``state``, which are overwritten."""
-
-    def node(mine: PerClient, whole: PerClient) -> PerClient:
-        for rows, fresh in zip(jax.tree.leaves(whole.rows), jax.tree.leaves(fetch(mine.rows)), strict=True):
-            rows[client_ids] = fresh
-        return whole
-
-    file = found_in(state)
-    if file is not None:
-        file.changed[client_ids] = True
-    return per_client.convert(node, cohort, state)
+    fresh, file = fetch(_rows(cohort)), found_in(state)
+    if file is None:
+        for rows, own in zip(_rows(state), fresh, strict=True):
+            rows[client_ids] = own
+    else:
+        file.write(client_ids, file.packed(fresh))
+    return completed(cohort, state)
 
 
 def _rows(state: Any) -> list[Any]:

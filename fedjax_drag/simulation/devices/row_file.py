@@ -3,11 +3,16 @@
 The file has a record for each client, in which its rows of all leaves lie side by side: a round reads and writes one
 place of the file for each client of its cohort. It is sparse, so that records that nobody has written take no space,
 and it has no name, so that nothing is left of it when the process ends, however it ends.
+
+The map is there to be looked at. Records are read and written by calls: a page of a sparse file that is touched through
+a map can take milliseconds, and a full disk then ends the process, where a call raises an error.
 """
 
 import mmap
+import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,74 +42,113 @@ class RowFile:
     """A temporary file of rows, in the folder that ``TMPDIR`` names or the system's own.
 
     Args:
-      like: a row of each leaf, ``[*p]``, or its shape and dtype; the rows are zero.
+      like: shape and dtype of a row of each leaf, ``[*p]``; the rows are zero.
       num_clients: M.
 
     Raises:
       MemoryError: the folder has too little space.
 
     Attributes:
-      records: ``[M, bytes of a record]`` uint8, the content of the file.
-      first: the record that every client starts from.
+      num_clients: M.
+      size: bytes of a record.
+      first: the record that every client starts from, uint8.
       changed: ``[M]`` bool, clients whose record may be another one.
     """
 
     def __init__(self, like: Sequence[Any], num_clients: int):
-        starts, size = [], 0
         like = [jax.ShapeDtypeStruct(row.shape, row.dtype) for row in like]
+        starts, size = [], 0
         for row in like:
             starts.append(size)
             size += -(-int(np.prod(row.shape)) * row.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         _check_space(size * num_clients)
+        self.num_clients, self.size = num_clients, size
+        self._layout = list(zip(starts, like, strict=True))
         with tempfile.TemporaryFile(prefix="fedjax_drag-") as stream:
             stream.truncate(size * num_clients)
-            mapped = mmap.mmap(stream.fileno(), size * num_clients)  # keeps the file when the stream is closed
-        self.records = np.frombuffer(mapped, np.uint8).reshape(num_clients, size)
+            self._map = mmap.mmap(stream.fileno(), size * num_clients, access=mmap.ACCESS_READ)
+            self._descriptor = os.dup(stream.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
         self.first = np.zeros(size, np.uint8)
         self.changed = np.zeros(num_clients, bool)
-        self._layout = list(zip(starts, like, strict=True))
 
     @property
     def leaves(self) -> list[FileRows]:
-        """The records by leaf, ``[M, *p]`` as ``like``."""
-        return [self._leaf(start, row) for start, row in self._layout]
+        """The rows by leaf, ``[M, *p]`` as ``like``; read-only."""
+        leaves = [view.view(FileRows) for view in self.views(self._map, self.num_clients)]
+        for leaf in leaves:
+            leaf.file = self
+        return leaves
 
-    def _leaf(self, start: int, row: Any) -> FileRows:
-        strides = np.empty(row.shape, row.dtype).strides
-        shape = self.records.shape[0], *row.shape
-        leaf = FileRows(shape, row.dtype, self.records.data, start, (self.records.shape[1], *strides))
-        leaf.file = self
-        return leaf
+    def views(self, records: Any, number: int) -> list[np.ndarray]:
+        """``number`` records, which lie one after another in a buffer, by leaf."""
+        return [
+            np.ndarray(
+                (number, *row.shape), row.dtype, records, start, (self.size, *np.empty(row.shape, row.dtype).strides)
+            )
+            for start, row in self._layout
+        ]
+
+    def read(self, client_ids: np.ndarray) -> np.ndarray:
+        """The records of some clients, ``[S, bytes]``."""
+        records = np.empty((len(client_ids), self.size), np.uint8)
+        records[:] = self.first
+        for place in np.flatnonzero(self.changed[client_ids]).tolist():
+            os.lseek(self._descriptor, int(client_ids[place]) * self.size, os.SEEK_SET)
+            records[place] = np.frombuffer(os.read(self._descriptor, self.size), np.uint8)
+        return records
+
+    def write(self, client_ids: np.ndarray, records: np.ndarray) -> None:
+        """Replaces the records of some clients by ``records`` ``[S, bytes]``."""
+        for client, record in zip(client_ids.tolist(), records, strict=True):
+            self._write(client, record)
+        self.changed[client_ids] = True
+
+    def _write(self, client: int, records: np.ndarray) -> None:
+        os.lseek(self._descriptor, client * self.size, os.SEEK_SET)
+        left = memoryview(np.ascontiguousarray(records).data).cast("B")
+        while left:  # what finds no space is written in part, and then an error
+            left = left[os.write(self._descriptor, left) :]
 
     def start(self, first: np.ndarray) -> None:
         """Gives every client the record ``first``; only one of zeros need not be written."""
         self.first = first
         if first.any():
-            self.records[:] = first
+            step = self._step
+            block = np.tile(first, (min(step, self.num_clients), 1))
+            for begin in range(0, self.num_clients, step):
+                self._write(begin, block[: self.num_clients - begin])
+
+    @property
+    def _step(self) -> int:
+        """Records that are in memory at a time."""
+        return max(1, _CHUNK // self.size)
 
     def chunks(self) -> Iterator[np.ndarray]:
         """The ids of clients whose record may have changed, so many at a time that their records fit the memory."""
-        ids = np.flatnonzero(self.changed)
-        step = max(1, _CHUNK // self.records.shape[1])
+        ids, step = np.flatnonzero(self.changed), self._step
         return (ids[begin : begin + step] for begin in range(0, len(ids), step))
 
     def copy(self, other: "RowFile") -> None:
         """Takes over all records of a file of the same form."""
         self.start(other.first)
         for ids in other.chunks():
-            self.records[ids] = other.records[ids]
-        self.changed[:] = other.changed
+            self.write(ids, other.read(ids))
 
     def copy_arrays(self, leaves: Sequence[np.ndarray]) -> None:
         """Takes over the rows of arrays ``[M, *p]``; what is zero in them is not written."""
-        step, own_leaves = max(1, _CHUNK // self.records.shape[1]), self.leaves
-        for begin in range(0, len(self.records), step):
-            parts = [np.ascontiguousarray(leaf[begin : begin + step]) for leaf in leaves]
-            of_bits = [part.reshape(len(part), -1).view(np.uint8).any(1) for part in parts if part.size]
-            own = np.logical_or.reduce(of_bits)
-            for leaf, part in zip(own_leaves, parts, strict=True):
-                leaf[begin : begin + step][own] = part[own]
-            self.changed[begin : begin + step] = own
+        for begin in range(0, self.num_clients, self._step):
+            parts = [leaf[begin : begin + self._step] for leaf in leaves]
+            records = self.packed(parts)
+            own = np.flatnonzero(records.any(axis=1))
+            self.write(begin + own, records[own])
+
+    def packed(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
+        """The records ``[S, bytes]`` of rows ``[S, *p]`` by leaf."""
+        records = np.zeros((len(leaves[0]), self.size), np.uint8)
+        for place, leaf in zip(self.views(records, len(records)), leaves, strict=True):
+            place[...] = leaf
+        return records
 
 
 def found_in(state: Any) -> RowFile | None:

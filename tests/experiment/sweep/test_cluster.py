@@ -160,7 +160,7 @@ def test_jobs_need_a_launcher(command, tmp_path, options):
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR2], ids=["kill", "term", "time limit"])
 def test_a_local_job_that_is_killed_is_submitted_again(tmp_path, capsys, kind):
     """What submitit sends before the time limit, or when a job is preempted, is USR2; it lets TERM pass."""
-    changes = {"rounds": 4000, "attack": None, "byzantine_fraction": None}
+    changes = {"rounds": 600, "eval_every": 30, "attack": None, "byzantine_fraction": None}
     longer = SMALL | changes | {"axes": {"aggregator": ["fedavg", "median"], "seed": [0, 1]}}
     killed = []
 

@@ -106,11 +106,11 @@ def test_a_file_with_another_byte_is_refused(states, tmp_path, place):
 
 
 def test_a_file_takes_the_space_of_what_is_written_and_leaves_nothing(tmp_path, monkeypatch):
-    stream = tempfile.TemporaryFile(dir=tmp_path)  # noqa: SIM115 - closed by whom it is given to
+    stream = tempfile.TemporaryFile(dir=tmp_path, buffering=0)  # noqa: SIM115 - closed by whom it is given to
     descriptor = os.dup(stream.fileno())
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: stream)
     file = RowFile([np.zeros(25_000, np.float32)], 10_000)  # 1 GB
-    file.leaves[0][[5, 9000]] = 1
+    file.write(np.array([5, 9000]), file.packed([np.ones((2, 25_000))]))
     assert file.leaves[0][[5, 6, 9000]].any(1).tolist() == [True, False, True]
     assert os.fstat(descriptor).st_size == 10**9
     assert os.fstat(descriptor).st_blocks * 512 < 10**7
