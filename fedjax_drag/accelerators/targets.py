@@ -108,8 +108,13 @@ ALLOWED = (
 )
 
 
-_TPU_HOST = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
-"""What libtpu would otherwise ask the host of a TPU, and complain that there is none."""
+_TPU_HOST = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+"""What libtpu would ask the host of a TPU, and that other processes may compile beside this one: no TPU is opened."""
 
 
 class MissingCompilerError(ImportError):
