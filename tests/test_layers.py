@@ -35,6 +35,7 @@ LAYERS = {
     "fedjax_drag.simulation.progress": 6,
     "fedjax_drag.simulation.planning": 7,
     "fedjax_drag.simulation.engine": 8,
+    "fedjax_drag.simulation.cells": 8,
     "fedjax_drag.simulation.batch": 9,
     "fedjax_drag.simulation": 9,
     "fedjax_drag.callbacks": 10,
