@@ -13,6 +13,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = {
     "fedjax_drag": 0,  # types, tree, checks, losses and others beside them
+    "fedjax_drag.accelerators": 0,
     "fedjax_drag.ops": 1,
     "fedjax_drag.aggregators": 2,
     "fedjax_drag.clients": 2,
@@ -34,6 +35,7 @@ LAYERS = {
     "fedjax_drag.simulation.progress": 6,
     "fedjax_drag.simulation.planning": 7,
     "fedjax_drag.simulation.engine": 8,
+    "fedjax_drag.simulation.cells": 8,
     "fedjax_drag.simulation.batch": 9,
     "fedjax_drag.simulation": 9,
     "fedjax_drag.callbacks": 10,

@@ -1,0 +1,271 @@
+"""What a compiled program does on its device: bytes moved, kernels, collectives, and the memory that it takes.
+
+The figures come from the program's text and are the same in every compilation. Bytes are those between a device and its
+main memory: what each kernel reads and writes, of slices and gathers the part that they take. A loop counts as often as
+it is run where the program says how often, and once where that depends on its input, as the loop over rounds does,
+unless the caller knows its length.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fedjax_drag.accelerators.hlo import Computation, Instruction, Module, is_scalar, num_bytes, parse
+from fedjax_drag.accelerators.targets import Chip
+from fedjax_drag.accelerators.trips import Environment, trips
+
+COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter", "ragged-all-to-all")
+"""Operations in which devices exchange arrays."""
+
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
+    "add-dependency", "optimization-barrier", "domain",
+}  # fmt: skip
+_SLICING = ("dynamic-slice", "slice", "gather")
+_ALIASES = ("bitcast", "reshape", "copy")
+
+
+class Memory(NamedTuple):
+    """Bytes that a program takes on each device.
+
+    Attributes:
+      arguments: what it is given.
+      output: what it returns.
+      aliased: the part of the output that is written over arguments.
+      temporary: what it uses while it runs.
+    """
+
+    arguments: int
+    output: int
+    aliased: int
+    temporary: int
+
+    @property
+    def peak(self) -> int:
+        """All of it at once."""
+        return self.arguments + self.output - self.aliased + self.temporary
+
+
+class Collective(NamedTuple):
+    """How often devices exchange arrays in one way, and the bytes that each of them sends or receives for it."""
+
+    times: int
+    bytes: int
+
+
+class Work(NamedTuple):
+    """What a program does.
+
+    Attributes:
+      bytes: moved between the device and its memory.
+      kernels: how many, by what they are.
+      collectives: between devices, by what they are.
+      open_loops: loops whose length the text does not tell; each is counted once.
+    """
+
+    bytes: int
+    kernels: Counter[str]
+    collectives: dict[str, Collective]
+    open_loops: int
+
+    @property
+    def num_kernels(self) -> int:
+        """How many kernels there are."""
+        return self.kernels.total()
+
+    @property
+    def collective_bytes(self) -> int:
+        """Bytes that each device sends or receives."""
+        return sum(collective.bytes for collective in self.collectives.values())
+
+    def seconds_of_memory(self, chip: Chip) -> float:
+        """Least time that the moved bytes take."""
+        return self.bytes / chip.bandwidth
+
+    def seconds_of_kernels(self, chip: Chip) -> float:
+        """Least time that so many kernels take, however little they do."""
+        return self.num_kernels * chip.seconds_per_kernel
+
+    def floor(self, chip: Chip) -> float:
+        """The longer of both: less time no run can take."""
+        return max(self.seconds_of_memory(chip), self.seconds_of_kernels(chip))
+
+
+def work_of(text: str, lengths: Mapping[str, int] | None = None) -> Work:
+    """What a compiled program does.
+
+    Args:
+      text: of the program, ``compiled.as_text()``.
+      lengths: trips of loops whose length depends on the input, by the ``jax.named_scope`` that they are in.
+
+    Raises:
+      ValueError: the text is not a compiled program's.
+    """
+    module = parse(text)
+    counter = _Counter(module, lengths or {})
+    counter.add(module.entry, 1, {})
+    collectives = {kind: Collective(times, counter.sent[kind]) for kind, times in sorted(counter.exchanges.items())}
+    return Work(counter.bytes, counter.kernels, collectives, counter.open_loops)
+
+
+def memory_of(compiled: Any) -> Memory:
+    """The memory of a compiled program."""
+    sizes = compiled.memory_analysis()
+    return Memory(
+        sizes.argument_size_in_bytes,
+        sizes.output_size_in_bytes,
+        sizes.alias_size_in_bytes,
+        sizes.temp_size_in_bytes,
+    )
+
+
+class _Counter:
+    """Adds up the instructions of a module."""
+
+    def __init__(self, module: Module, lengths: Mapping[str, int]) -> None:
+        self.module, self.of_tpu, self.lengths = module, module.of_tpu, lengths
+        self.bytes, self.open_loops = 0, 0
+        self.kernels, self.exchanges, self.sent = Counter[str](), Counter[str](), Counter[str]()
+
+    def add(self, name: str, times: int, environment: Environment) -> None:
+        """A computation that is run so many times; ``environment`` has the constants among its parameters."""
+        computation = self.module.computations[name]
+        for instruction in computation.instructions.values():
+            self._add_one(instruction, computation, times, environment)
+
+    def _add_one(self, one: Instruction, within: Computation, times: int, environment: Environment) -> None:
+        if one.opcode == "while":
+            number, inner = trips(self.module, one, within, environment)
+            number = self._told(one) if number is None else number
+            self.open_loops += number is None
+            body = one.attribute("body")
+            assert body is not None
+            self.add(body, times * (1 if number is None else number), inner)
+        elif one.opcode == "conditional":
+            self._add_longest(one.called, times)
+        elif one.opcode in ("call", "async-start"):
+            for name in one.called:
+                self.add(name, times, {})
+        elif not self._is_free(one):
+            self.kernels[_kind(one)] += times
+            self.bytes += times * self._moved(one, within)
+            self._add_exchange(one, within, times)
+
+    def _told(self, loop: Instruction) -> int | None:
+        """Trips of a loop that the caller knows."""
+        scopes = re.search(r'op_name="([^"]*)/while"', loop.rest)
+        innermost = scopes[1].rpartition("/")[2] if scopes else ""
+        return next((length for name, length in self.lengths.items() if name in innermost), None)
+
+    def _is_free(self, one: Instruction) -> bool:
+        """Whether no kernel does it: on a TPU the scalar unit computes single numbers, beside the kernels."""
+        if one.opcode in _FREE or one.opcode.endswith("-done") or 'custom_call_target="AllocateBuffer"' in one.rest:
+            return True
+        is_simple = one.opcode.removesuffix("-start") not in (*COLLECTIVES, "fusion", "custom-call", "reduce")
+        return self.of_tpu and is_simple and is_scalar(one.shape)
+
+    def _add_longest(self, branches: list[str], times: int) -> None:
+        """Of alternatives the one that moves most."""
+        counters = []
+        for name in branches:
+            counters.append(_Counter(self.module, self.lengths))
+            counters[-1].add(name, times, {})
+        longest = max(counters, key=lambda counter: counter.bytes)
+        self.bytes += longest.bytes
+        self.open_loops += longest.open_loops
+        self.kernels += longest.kernels
+        self.exchanges += longest.exchanges
+        self.sent += longest.sent
+
+    def _add_exchange(self, one: Instruction, within: Computation, times: int) -> None:
+        """The collective of an instruction, or those inside a fusion."""
+        kind = one.opcode.removesuffix("-start")
+        if kind in COLLECTIVES:
+            taken = sum(num_bytes(_unspaced(within.instructions[name].shape)) for name in one.operands)
+            given = num_bytes(_unspaced(one.shape))
+            if one.opcode in ("all-gather-start", "collective-permute-start", "all-to-all-start"):
+                given -= taken  # the result of a start names its operands too
+            self.exchanges[kind] += times
+            self.sent[kind] += times * max(taken, given)
+        if one.opcode == "fusion":
+            for name in one.called:
+                fused = self.module.computations[name]
+                for inner in fused.instructions.values():
+                    self._add_exchange(inner, fused, times)
+
+    def _moved(self, one: Instruction, within: Computation) -> int:
+        """Bytes that a kernel reads and writes."""
+        if one.opcode == "fusion":
+            fused = self.module.computations[one.called[0]]
+            reads = sum(self._read(fused, number) for number in range(len(one.operands)))
+            return reads + self._written(fused, fused.root)
+        operands = [num_bytes(within.instructions[name].shape) for name in one.operands]
+        if one.opcode in _SLICING:
+            return 2 * num_bytes(one.shape) + sum(operands[1:])
+        if one.opcode == "dynamic-update-slice":
+            return 2 * operands[1]
+        if one.opcode == "copy-start":  # its result names its operand too
+            return num_bytes(one.shape)
+        if one.opcode.removesuffix("-start") in COLLECTIVES:
+            return sum(operands) + max(sum(operands), num_bytes(one.shape) - sum(operands))
+        return num_bytes(one.shape) + sum(operands)
+
+    def _read(self, fused: Computation, number: int) -> int:
+        """Bytes that a fused kernel reads of its operand."""
+        parameter = fused.parameters[number]
+        return min(num_bytes(parameter.shape), self._taken(fused, parameter))
+
+    def _taken(self, fused: Computation, array: Instruction) -> int:
+        """Bytes of an array that its users inside a kernel take."""
+        if not num_bytes(array.shape):
+            return 0
+        total = 0
+        for user in fused.users(array.name):
+            if user.opcode in _SLICING and user.operands[0] == array.name:
+                total += num_bytes(_unspaced(user.shape))
+            elif user.opcode == "dynamic-update-slice" and user.operands[0] == array.name:
+                continue  # written in place
+            elif user.opcode in _ALIASES:
+                total += self._taken(fused, user)
+            elif user.opcode == "fusion":
+                inner = self.module.computations[user.called[0]]
+                places = [place for place, name in enumerate(user.operands) if name == array.name]
+                total += sum(self._taken(inner, inner.parameters[place]) for place in places)
+            elif user.opcode != "tuple" or user is not fused.root:
+                return num_bytes(array.shape)
+        return total
+
+    def _written(self, fused: Computation, result: Instruction) -> int:
+        """Bytes that a fused kernel writes for its result."""
+        if result.opcode == "tuple":
+            return sum(self._written(fused, fused.instructions[name]) for name in result.operands)
+        if result.opcode == "parameter":  # returned as it is
+            return 0
+        source = result
+        while source.opcode in _ALIASES:
+            source = fused.instructions[source.operands[0]]
+        if source.opcode == "dynamic-update-slice" and _is_parameter(fused, source.operands[0]):
+            update = num_bytes(_unspaced(fused.instructions[source.operands[1]].shape))
+            return min(num_bytes(result.shape), update)
+        return num_bytes(result.shape)
+
+
+def _is_parameter(fused: Computation, name: str) -> bool:
+    """Whether an array inside a kernel is one of its operands, so that it can be written in place."""
+    while fused.instructions[name].opcode in _ALIASES:
+        name = fused.instructions[name].operands[0]
+    return fused.instructions[name].opcode == "parameter"
+
+
+def _unspaced(shape: str) -> str:
+    """A shape without the memory space, for what is counted wherever it lies."""
+    return re.sub(r"S\(\d+\)", "", shape)
+
+
+def _kind(one: Instruction) -> str:
+    """What a kernel is: its operation, or what a custom call names."""
+    if one.opcode == "custom-call":
+        target = re.search(r'custom_call_target="([^"]*)"', one.rest)
+        return target[1] if target else one.opcode
+    return one.opcode.removesuffix("-start")
