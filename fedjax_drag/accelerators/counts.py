@@ -79,6 +79,20 @@ class Work(NamedTuple):
         """Bytes that each device sends or receives."""
         return sum(collective.bytes for collective in self.collectives.values())
 
+    def beside(self, other: "Work") -> "Work":
+        """What is done beside the work of another program, a part of this one."""
+        collectives = {
+            kind: Collective(times - other.exchanges(kind).times, size - other.exchanges(kind).bytes)
+            for kind, (times, size) in self.collectives.items()
+            if times > other.exchanges(kind).times
+        }
+        loops = self.open_loops - other.open_loops
+        return Work(self.bytes - other.bytes, self.kernels - other.kernels, collectives, loops)
+
+    def exchanges(self, kind: str) -> Collective:
+        """The collectives of one kind; there may be none."""
+        return self.collectives.get(kind, Collective(0, 0))
+
     def seconds_of_memory(self, chip: Chip) -> float:
         """Least time that the moved bytes take."""
         return self.bytes / chip.bandwidth

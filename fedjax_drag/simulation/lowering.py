@@ -73,6 +73,23 @@ class LoweredRun:
         return self.outline.walk
 
 
+@dataclasses.dataclass(frozen=True)
+class LoweredCells:
+    """The programs of some cells, lowered.
+
+    Attributes:
+      programs: ``init``, ``advance`` and ``evaluate``, for :attr:`width` cells.
+      width: cells in one call; a multiple of the number of devices.
+      walk: how a device goes through the clients of a cell's round.
+      mesh: devices that share the cells; None for one device.
+    """
+
+    programs: LoweredBatch
+    width: int
+    walk: Walk
+    mesh: Mesh | None
+
+
 @takes(LowerArguments)
 def lower(algorithm: Algorithm | Aggregator, *, devices: Devices | None = None, **settings: Any) -> LoweredRun:
     """Lowers the programs of a run from shapes, without placing data and without computing.
@@ -130,7 +147,7 @@ def lower_batch(
     width: int | None = None,
     cells_axis: str = "auto",
     devices: Devices | None = None,
-) -> tuple[LoweredBatch, int]:
+) -> LoweredCells:
     """Lowers the runs of some cells as one program, as :func:`lower` does one.
 
     Args:
@@ -141,9 +158,6 @@ def lower_batch(
       cells_axis: as there, by the platform of ``devices``.
       devices: which share the cells; default the first of this process.
 
-    Returns:
-      The programs, and for how many cells they are: a multiple of the number of devices.
-
     Raises:
       ValueError: if the settings cannot be run.
     """
@@ -153,7 +167,7 @@ def lower_batch(
     split = share_of(mesh) or _sharding(None, devices)
     placed = put(examples_of(settings[0])), width, cells_axis, mesh, put, split, devices or jax.local_devices()
     traced = trace_batch(settings, numbers, rebuild, *placed)
-    return traced.lowered, traced.width
+    return LoweredCells(traced.lowered, traced.width, traced.walk, mesh)
 
 
 def _sharding(mesh: Mesh | None, devices: Devices | None) -> Any:

@@ -66,20 +66,20 @@ def sweep():
 @pytest.mark.thorough
 def test_programs_of_cells_are_those_of_a_sweep():
     cells, numbers, rebuild = sweep()
-    ours, width = lower_batch(cells, numbers, rebuild)
+    ours = lower_batch(cells, numbers, rebuild)
     theirs = prepare_batch(cells, numbers, rebuild)
-    assert width == theirs.width == 4
-    for one, other in zip(ours, theirs.lowered, strict=True):
+    assert (ours.width, ours.walk, ours.mesh) == (4, theirs.walk, None)
+    for one, other in zip(ours.programs, theirs.lowered, strict=True):
         assert one.as_text() == other.as_text()
 
 
 @pytest.mark.thorough
 def test_programs_of_cells_on_several_devices_are_those_of_a_sweep():
     cells, numbers, rebuild = sweep()
-    shared, width = lower_batch(cells, numbers, rebuild, width=3, devices=jax.local_devices())
+    shared = lower_batch(cells, numbers, rebuild, width=3, devices=jax.local_devices())
     theirs = prepare_batch(cells, numbers, rebuild, width=3, mesh=Mesh(jax.local_devices(), ("cells",)))
-    assert width == theirs.width == 4
-    assert shared.advance.as_text() == theirs.lowered.advance.as_text()
+    assert shared.width == theirs.width == 4
+    assert shared.programs.advance.as_text() == theirs.lowered.advance.as_text()
 
 
 def test_nothing_is_placed():
