@@ -8,8 +8,18 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import median_metrics
-from fedjax_drag.ops.geometric_median import Median, converge, distances_to, in_accuracy_of, pull, root
+from fedjax_drag.ops.geometric_median import (
+    Median,
+    closest_to_zero,
+    converge,
+    converge_in,
+    distances_to,
+    in_accuracy_of,
+    pull,
+    root,
+)
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.ops.span import span_around
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 _MEDIAN_ITERATIONS = 100
@@ -20,6 +30,7 @@ class _Alternation(NamedTuple):
     mass: jax.Array
     changed: jax.Array
     iterations: jax.Array
+    sure: jax.Array
 
 
 def fill(distance: Float[Array, " clients"], valid: Bool[Array, " clients"], lam: Any) -> Float[Array, " clients"]:
@@ -40,11 +51,10 @@ def fill(distance: Float[Array, " clients"], valid: Bool[Array, " clients"], lam
     return alpha * tree.inverse(alpha.sum())
 
 
-def _first(deltas: Deltas, equal: jax.Array) -> _Alternation:
-    """Before the first turn: the mean, and equal weights."""
+def _first(start: Any, equal: jax.Array) -> _Alternation:
+    """Before the first turn: a point to start from, and equal weights."""
     none, infinite = jnp.zeros((), int), jnp.full((), jnp.inf, equal.dtype)
-    mean = jax.lax.stop_gradient(tree.weighted_sum(equal, deltas))
-    return _Alternation(Median(mean, equal, none, infinite), equal, infinite, none)
+    return _Alternation(Median(start, equal, none, infinite), equal, infinite, none, jnp.ones((), bool))
 
 
 def _equation(point: Params, deltas: Deltas, valid: jax.Array, lam: Any, smoothing: Any) -> Params:
@@ -98,16 +108,35 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
         equal, present, count, nu = in_accuracy_of(deltas, tree.uniform_weights(valid), valid, valid.sum(), smoothing)
         (strength,) = in_accuracy_of(deltas, jnp.maximum(count, 1) if lam is None else lam)
 
+        known, fixed, volume = jax.lax.stop_gradient((deltas, nu, strength))
+        span = span_around(known, closest_to_zero(known, equal, fixed))
+
+        def weighed(now: _Alternation, median: Median, distance: jax.Array, sure: Any) -> _Alternation:
+            mass = fill(distance, valid, volume)
+            return _Alternation(median, mass, count * jnp.abs(mass - now.mass).max(), now.iterations + 1, sure)
+
+        def turn_in_span(now: _Alternation) -> _Alternation:
+            median, sure = converge_in(span, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, now.median.point)
+            return weighed(now, median, span.distances(median.point), now.sure & sure)
+
         def turn(now: _Alternation) -> _Alternation:
-            median = converge(deltas, now.mass, nu, tolerance, _MEDIAN_ITERATIONS, now.median.point)
-            distance = distances_to(median.point, jax.lax.stop_gradient(deltas), present)
-            mass = fill(distance, valid, jax.lax.stop_gradient(strength))
-            return _Alternation(median, mass, count * jnp.abs(mass - now.mass).max(), now.iterations + 1)
+            median = converge(known, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, now.median.point)
+            return weighed(now, median, distances_to(median.point, known, present), now.sure)
 
         def unfinished(now: _Alternation) -> jax.Array:
-            return (now.changed > tolerance) & (now.iterations < max_iterations)
+            return now.sure & (now.changed > tolerance) & (now.iterations < max_iterations)
 
-        last = jax.lax.while_loop(unfinished, turn, _first(deltas, equal))
+        near = jax.lax.while_loop(unfinished, turn_in_span, _first(equal, equal))
+
+        def there() -> _Alternation:
+            return near._replace(median=near.median._replace(point=tree.weighted_sum(near.median.point, known)))
+
+        def again() -> _Alternation:  # with differences of the deltas, where inner products lose digits
+            first = _first(tree.weighted_sum(equal, known), equal)
+            last = jax.lax.while_loop(unfinished, turn, first._replace(sure=~near.sure))
+            return last._replace(sure=near.sure)
+
+        last = jax.lax.cond(near.sure, there, again)
         point = root(_equation, last.median.point, deltas, present, strength, nu)
         median = Median(point, last.median.weight, last.iterations, last.changed)
         return tree.move(params, point), MetricsOnly({**median_metrics(median, deltas), "alpha": last.mass})

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
-from fedjax_drag.ops.distances import distances
+from fedjax_drag.ops.distances import distances, pairs
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
@@ -22,23 +22,39 @@ def krum_scores(deltas: Deltas, valid: Bool[Array, " clients"], num_byzantine: i
     Raises:
       ValueError: if S - f - 2 < 1.
     """
-    size = tree.cohort_size(deltas)
+    _check_cohort(len(valid), num_byzantine)
+    return _scores(distances_to_others(deltas, valid), valid, num_byzantine)
+
+
+def _check_cohort(size: int, num_byzantine: int) -> None:
     if size - num_byzantine - 2 < 1:
         raise ValueError(
             f"num_byzantine={num_byzantine}: must be at most S - 3 = {size - 3} for a cohort of {size} "
             "(krum sums over n - f - 2 >= 1 neighbours)"
         )
-    nearest = jnp.sort(distances_to_others(deltas, valid), axis=1)
+
+
+def _scores(
+    apart: Float[Array, "clients clients"], valid: Bool[Array, " clients"], num_byzantine: int
+) -> Float[Array, " clients"]:
+    """:func:`krum_scores` from the distances to others."""
+    nearest = jnp.sort(apart, axis=1)
     neighbours = jnp.clip(valid.sum() - num_byzantine - 2, 1, jnp.maximum(valid.sum() - 1, 0))
-    counted = jnp.where(jnp.arange(size) < neighbours, nearest, 0.0)
+    counted = jnp.where(jnp.arange(len(valid)) < neighbours, nearest, 0.0)
     # A client alone has no neighbour and score 0: it ranks before those that are absent.
     return jnp.where(valid, tree.norms(counted), jnp.inf)
 
 
 def distances_to_others(deltas: Deltas, valid: Bool[Array, " clients"]) -> Float[Array, "clients clients"]:
     """Distances ``[S, S]``, infinite from and to absent clients and to oneself."""
+    return _to_others(distances(deltas), valid)
+
+
+def _to_others(
+    distance: Float[Array, "clients clients"], valid: Bool[Array, " clients"]
+) -> Float[Array, "clients clients"]:
     others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
-    return jnp.where(others, distances(deltas), jnp.inf)
+    return jnp.where(others, distance, jnp.inf)
 
 
 def krum(num_byzantine: int | None = None) -> Aggregator:
@@ -60,7 +76,7 @@ def krum(num_byzantine: int | None = None) -> Aggregator:
       f / S with S > 2 f + 2
 
     Cost:
-      3 passes over the deltas and a Gram product (S^2 d operations)
+      2 passes over the deltas and a Gram product (S^2 d operations)
 
     References:
       Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017. The sum
@@ -73,10 +89,13 @@ def krum(num_byzantine: int | None = None) -> Aggregator:
         params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        score = krum_scores(deltas, valid, byzantine_count("krum", num_byzantine, extras))
-        weight = valid * jax.nn.one_hot(jnp.argmin(score), score.shape[0])
+        f = byzantine_count("krum", num_byzantine, extras)
+        _check_cohort(len(valid), f)
+        apart, cosine = pairs(deltas)
+        score = _scores(_to_others(apart, valid), valid, f)
+        weight = valid * jax.nn.one_hot(jnp.argmin(score), len(valid))
         chosen = tree.weighted_sum(weight, deltas)
-        metrics = {"weight": weight, "cosine": tree.cosines(deltas, chosen), "score": score}
+        metrics = {"weight": weight, "cosine": cosine[jnp.argmin(score)] * valid.any(), "score": score}
         return tree.move(params, chosen), MetricsOnly(metrics)
 
     return Aggregator(stateless("score"), apply, byzantine_needs(num_byzantine))

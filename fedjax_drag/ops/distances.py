@@ -1,16 +1,31 @@
 """Inner products and distances between the clients' deltas."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import tree
-from fedjax_drag.types import Deltas
+from fedjax_drag.types import Deltas, Params
 
 _BLOCK = 16384  # coordinates per product: XLA:CPU multiplies a tall matrix by its transpose 3 x faster in pieces
+_TILE = 48  # rows per product on CPU beyond as many clients: half of the tiles are the others' transposes
+_TILED_BLOCK = 4096
+_MOST_TILES = 8  # in a column: their products are unrolled
 _CANCELLED = 0.1  # below this share of |x|^2 + |y|^2 a squared distance has lost digits to cancellation
+
+
+class Pairs(NamedTuple):
+    """What is between all pairs of clients.
+
+    Attributes:
+      distance: of the deltas ``[S, S]``.
+      cosine: of the angle between the deltas ``[S, S]``, in [-1, 1]; 0 where either is zero or not finite.
+    """
+
+    distance: jax.Array
+    cosine: jax.Array
 
 
 @jax.custom_vjp
@@ -25,23 +40,63 @@ def gram(deltas: Deltas, scale: Float[Array, " clients"]) -> Float[Array, "clien
     Returns:
       ``[S, S]`` in accumulation precision. Its derivative is of reverse mode only.
     """
+    return gram_around(None, deltas, scale)
 
-    def product(block: jax.Array) -> jax.Array:
-        rows = jnp.where(scale[:, None] != 0, scale[:, None] * tree.accurate(block), 0.0)
-        return jax.lax.dot_general(rows, rows, (((1,), (1,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
 
-    def leaf_gram(leaf: jax.Array) -> jax.Array:
-        flat = leaf.reshape(leaf.shape[0], -1)
-        whole = flat.shape[1] // _BLOCK
+def gram_around(
+    center: Params | None, deltas: Deltas, scale: Float[Array, " clients"]
+) -> Float[Array, "clients clients"]:
+    """:func:`gram` of the offsets ``g_m - center``, which are not stored; without a derivative."""
 
-        def add(total: jax.Array, k: jax.Array) -> tuple[jax.Array, None]:
-            return total + product(jax.lax.dynamic_slice_in_dim(flat, k * _BLOCK, _BLOCK, axis=1)), None
+    def leaf_gram(leaf: jax.Array, *middle: jax.Array) -> jax.Array:
+        rows = leaf.reshape(leaf.shape[0], -1)
+        shift = [row.reshape(1, -1) for row in middle]
+        # An accelerator's compiler divides the product among its cores, a CPU's does not keep its pieces in cache.
+        return jax.lax.platform_dependent(rows, scale, *shift, cpu=_gram_in_tiles, default=_gram_of)
 
-        rest = product(flat[:, whole * _BLOCK :])
-        return jax.lax.scan(add, rest, jnp.arange(whole))[0] if whole else rest
-
-    products = [leaf_gram(leaf) for leaf in jax.tree.leaves(deltas)]
+    products = jax.tree.leaves(jax.tree.map(leaf_gram, deltas, *([] if center is None else [center])))
     return sum(products[1:], products[0])
+
+
+def _scaled(rows: jax.Array, scale: jax.Array, *shift: jax.Array) -> jax.Array:
+    values = tree.accurate(rows) - shift[0] if shift else tree.accurate(rows)
+    return jnp.where(scale[:, None] != 0, scale[:, None] * values, 0.0)
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jax.lax.dot_general(a, b, (((1,), (1,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+
+
+def _gram_of(rows: jax.Array, scale: jax.Array, *shift: jax.Array) -> jax.Array:
+    """Inner products of scaled rows ``[S, d]``, which may be shifted by ``[1, d]`` before."""
+    scaled = _scaled(rows, scale, *shift)
+    return _product(scaled, scaled)
+
+
+def _gram_in_tiles(rows: jax.Array, scale: jax.Array, *shift: jax.Array) -> jax.Array:
+    """:func:`_gram_of` in pieces that stay in cache, each product of two sets of rows once."""
+    size, width = rows.shape
+    tile = max(_TILE, -(-size // (_MOST_TILES * 8)) * 8)
+    step = _BLOCK if size <= tile else _TILED_BLOCK
+    starts = range(0, size, tile)
+    places = [(i, j) for i in range(len(starts)) for j in range(i, len(starts))]
+
+    def tiles(block: list[jax.Array]) -> list[jax.Array]:
+        scaled = _scaled(block[0], scale, *block[1:])
+        parts = [scaled[start : start + tile] for start in starts]
+        return [_product(parts[i], parts[j]) for i, j in places]
+
+    def add(total: list[jax.Array], k: jax.Array) -> tuple[list[jax.Array], None]:
+        block = [jax.lax.dynamic_slice_in_dim(x, k * step, step, axis=1) for x in (rows, *shift)]
+        return [a + b for a, b in zip(total, tiles(block), strict=True)], None
+
+    whole = width // step
+    total = tiles([x[:, whole * step :] for x in (rows, *shift)])
+    if whole:
+        total = jax.lax.scan(add, total, jnp.arange(whole))[0]
+    products = dict(zip(places, total, strict=True))
+    each = range(len(starts))
+    return jnp.block([[products[i, j] if i <= j else products[j, i].T for j in each] for i in each])
 
 
 def _gram_forward(deltas: Deltas, scale: jax.Array) -> tuple[jax.Array, Any]:
@@ -59,19 +114,42 @@ def _gram_backward(saved: Any, slope: jax.Array) -> tuple[Deltas, jax.Array]:
 gram.defvjp(_gram_forward, _gram_backward)
 
 
-@jax.custom_vjp
 def distances(deltas: Deltas) -> Float[Array, "clients clients"]:
     """``||g_i - g_j||`` for all pairs ``[S, S]``, symmetric; rows that are not finite have distance 0 to all.
+
+    See :func:`pairs`.
+    """
+    return pairs(deltas).distance
+
+
+def pairs(deltas: Deltas, scale: Float[Array, " clients"] | None = None) -> Pairs:
+    """Distances ``||s_i g_i - s_j g_j||`` and cosines of all pairs, from one product.
 
     From the inner products of unit rows, ``d^2 = |x|^2 + |y|^2 - 2 |x||y| cos``: one pass, and the length of a
     row does not affect other pairs. It loses digits where two rows are close to each other, and a rule would then pick
     the wrong client. So rows linked by such pairs form groups, and the groups are measured again from one of their
     members, ``g_i - g_pivot``, until no pair is left in doubt. A common offset, or clients that are equal, cost one or
-    two more products, adversarial input at most S. Relative error about 1e-6 in float32.
+    two more products, adversarial input at most S. Relative error about 1e-6 in float32; rows that are not finite have
+    distance 0 to all.
 
     The derivative is of reverse mode only, 0 for clients that are equal, and loses digits where a difference is small
     beside the deltas.
+
+    Args:
+      deltas: ``[S, *p]``.
+      scale: a factor for each row ``[S]``, such as the inverse norm; default 1.
     """
+    length = _lengths(deltas)
+    cosine = gram(deltas, tree.inverse(length))
+    cosine = (cosine + cosine.T) / 2
+    factor = jnp.ones_like(length) if scale is None else scale.astype(length.dtype)
+    distance = _distances(deltas, factor, *jax.lax.stop_gradient((length, cosine)))
+    return Pairs(distance, jnp.clip(cosine, -1.0, 1.0))
+
+
+@jax.custom_vjp
+def _distances(deltas: Deltas, scale: jax.Array, length: jax.Array, cosine: jax.Array) -> jax.Array:
+    """The distances of :func:`pairs`, given the rows' lengths and cosines."""
     size = tree.cohort_size(deltas)
     finite = tree.finite_rows(deltas)
     everybody, itself = jnp.ones((size, size), bool), jnp.eye(size, dtype=bool)
@@ -84,10 +162,13 @@ def distances(deltas: Deltas) -> Float[Array, "clients clients"]:
         group = _components(in_doubt(distance, extent) | itself)
 
         def from_pivot(leaf: jax.Array) -> jax.Array:
-            values = jnp.where(tree.expand(finite, leaf), tree.accurate(leaf), 0.0)
+            values = tree.expand(scale, leaf) * tree.accurate(leaf)
+            values = jnp.where(tree.expand(finite, leaf), values, 0.0)
             return values - values[group]
 
-        again, nearer = _from_products(jax.tree.map(from_pivot, deltas))
+        again = jax.tree.map(from_pivot, deltas)
+        apart = _lengths(again)
+        again, nearer = _by_cosine_rule(apart, gram(again, tree.inverse(apart)))
         better = (group[:, None] == group) & (nearer < extent)
         return jnp.where(better, again, distance), jnp.where(better, nearer, extent), level + 1
 
@@ -95,33 +176,43 @@ def distances(deltas: Deltas) -> Float[Array, "clients clients"]:
         distance, extent, level = now
         return in_doubt(distance, extent).any() & (level < size)
 
-    distance, extent = _from_products(deltas)
+    distance, extent = _by_cosine_rule(scale * length, cosine)
     usable = everybody & finite[:, None] & finite
     start = (jnp.where(usable, distance, 0.0), jnp.where(usable, extent, 0.0), jnp.zeros((), int))
     # Without the condition the loop would take a copy of the deltas even where it has nothing to do.
     return jax.lax.cond(unfinished(start), lambda: jax.lax.while_loop(unfinished, refine, start), lambda: start)[0]
 
 
-def _distances_forward(deltas: Deltas) -> tuple[jax.Array, Any]:
-    distance = distances(deltas)
-    return distance, (deltas, distance)
+def _distances_forward(deltas: Deltas, scale: jax.Array, *known: jax.Array) -> tuple[jax.Array, Any]:
+    distance = _distances(deltas, scale, *known)
+    return distance, (deltas, scale, distance)
 
 
-def _distances_backward(saved: Any, slope: jax.Array) -> tuple[Deltas]:
-    deltas, distance = saved
+def _distances_backward(saved: Any, slope: jax.Array) -> tuple[Deltas, jax.Array, None, None]:
+    deltas, scale, distance = saved
     pull = (slope + slope.T) * tree.inverse(distance)
-    return (_like(tree.mix(jnp.diag(pull.sum(1)) - pull, deltas), deltas),)
+    back = tree.mix((jnp.diag(pull.sum(1)) - pull) * scale, deltas)  # by the scaled rows
+
+    def along(leaf: jax.Array, change: jax.Array) -> jax.Array:
+        product = jnp.where(change != 0, tree.accurate(leaf) * change, 0.0)
+        return product.reshape(len(scale), -1).sum(1)
+
+    by_scale = sum(jax.tree.leaves(jax.tree.map(along, deltas, back)), jnp.zeros_like(scale))
+    back = jax.tree.map(lambda change: tree.expand(scale, change) * change, back)
+    return _like(back, deltas), by_scale, None, None
 
 
-distances.defvjp(_distances_forward, _distances_backward)
+_distances.defvjp(_distances_forward, _distances_backward)
 
 
-def _from_products(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
-    """Distances by the cosine rule, and ``sqrt(|x|^2 + |y|^2)``, to which their error is relative; both ``[S, S]``."""
+def _lengths(deltas: Deltas) -> jax.Array:
+    """Norms ``[S]``, small enough that the sum of two is finite."""
     length = tree.norms(deltas)
-    largest = jnp.finfo(length.dtype).max / 4
-    length = jnp.minimum(length, largest)
-    cosine = gram(deltas, tree.inverse(length))
+    return jnp.minimum(length, jnp.finfo(length.dtype).max / 4)
+
+
+def _by_cosine_rule(length: jax.Array, cosine: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Distances by the cosine rule, and ``sqrt(|x|^2 + |y|^2)``, to which their error is relative; both ``[S, S]``."""
     longer = jnp.maximum(length[:, None], length)
     a, b = (side * tree.inverse(longer) for side in (length[:, None], length))
     square = jnp.square(a - b) + 2 * a * b * (1 - (cosine + cosine.T) / 2)

@@ -5,10 +5,12 @@ Both minimise ``sum_m p_m h(||z - g_m||)``, where ``h(d) = d`` from ``nu`` on an
 
     z = sum_m w_m g_m,    w_m proportional to p_m / max(nu, ||z - g_m||).
 
-Weiszfeld takes this as an iteration. It costs two passes over the deltas a step and is fast while the offsets
-``g_m - z`` point everywhere, as those of large models do. It is slow near ties, near a delta that is almost the median,
-and in few dimensions. There a round of Newton's method takes over, in the span of the offsets, for which their inner
-products are enough: one more product ``[S, d] x [d, S]``, and no further pass however many steps it needs.
+Weiszfeld takes this as an iteration. It is fast while the offsets ``g_m - z`` point everywhere, as those of large
+models do, and then takes place in the span of the deltas, where their inner products are enough: one product
+``[S, d] x [d, S]``, and no further pass however many steps it needs. It is slow near ties, near a delta that is almost
+the median, and in few dimensions. There, and where inner products lose digits, it is repeated with differences of the
+deltas, at two passes a step, until a round of Newton's method takes over, in the span of the offsets from the point
+reached.
 """
 
 import functools
@@ -19,10 +21,12 @@ import chex
 import jax
 import jax.numpy as jnp
 from jax.scipy.sparse.linalg import cg
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.ops.distances import gram
+from fedjax_drag.ops.newton import median_of_places
+from fedjax_drag.ops.span import Span, span_around
 from fedjax_drag.types import Deltas, Params
 
 _SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
@@ -30,7 +34,6 @@ _SLOW = 0.5  # a step longer than this share of the one before
 _MARGIN = 0.1  # Weiszfeld goes below the tolerance by this factor: slow parts of the error shorten its steps little
 _MANY = 256  # rows from which XLA:CPU reduces them 8 x faster in blocks of coordinates that stay in cache
 _BLOCK = 2048
-_NEWTON_STEPS = 60
 _CG_STEPS = 100
 
 
@@ -210,11 +213,31 @@ def geometric_median_of(
     Arguments as for :func:`weiszfeld`. The point is differentiated as the root of the gradient; its weights are not.
     """
     mass, smoothing = in_accuracy_of(deltas, mass * tree.inverse(mass.sum()), smoothing)
-    median = converge(deltas, mass, smoothing, tolerance, max_iterations, tree.weighted_sum(mass, deltas))
+    known, nu, limit = jax.lax.stop_gradient((deltas, smoothing, tolerance))
+    weights = jax.lax.stop_gradient(mass)
+    span = span_around(known, closest_to_zero(known, weights, nu))
+    near, sure = converge_in(span, weights, nu, limit, max_iterations, weights)
+
+    def there() -> Median:
+        return near._replace(point=tree.weighted_sum(near.point, known))
+
+    def again() -> Median:
+        return converge(known, weights, nu, limit, max_iterations, tree.weighted_sum(weights, known), sure)
+
+    median = jax.lax.cond(sure, there, again)
     return median._replace(point=root(pull, median.point, deltas, mass, smoothing))
 
 
+def closest_to_zero(
+    deltas: Deltas, mass: Float[Array, " clients"], smoothing: chex.Numeric
+) -> Float[Array, " clients"]:
+    """Coefficients of a point among the deltas that long ones do not move far: one step of Weiszfeld's from zero."""
+    return closeness(tree.norms(deltas).astype(mass.dtype), mass, smoothing)
+
+
 class _Progress(NamedTuple):
+    """How far an iteration has come; a point of the span is given by its coefficients."""
+
     median: Median
     moved: jax.Array
     previous: jax.Array
@@ -228,27 +251,18 @@ def converge(
     tolerance: chex.Numeric,
     max_iterations: int,
     start: Params,
+    settled: chex.Numeric = False,
 ) -> Median:
     """Weiszfeld's iteration from ``start`` while it is fast, then rounds of Newton's method; without derivatives.
 
-    Arguments as for :func:`weiszfeld`; ``mass`` sums to 1.
+    Arguments as for :func:`weiszfeld`; ``mass`` sums to 1. Nothing is done where ``settled`` holds.
     """
     deltas, mass, smoothing, tolerance, start = jax.lax.stop_gradient((deltas, mass, smoothing, tolerance, start))
     dtype = mass.dtype
-    infinite, none = jnp.full((), jnp.inf, dtype), jnp.zeros((), int)
 
-    def unfinished(now: _Progress) -> jax.Array:
-        fast = ~(now.moved > _SLOW * now.previous)
-        return fast & ~now.settled & (now.median.iterations < max_iterations)
-
-    def step(now: _Progress) -> _Progress:
-        point, weight, distance = _step(deltas, mass, smoothing, now.median.point)
-        moved = tree.norm(tree.subtract(point, now.median.point))
-        residual = moved / spread(distance, mass, smoothing)
-        # Close to a delta the steps are short because it weighs so much, not because they have arrived.
-        nearest = jnp.where(mass > 0, jnp.maximum(distance, smoothing), jnp.inf).min()
-        settled = (residual <= _MARGIN * tolerance) & (moved <= 0.1 * nearest)
-        return _Progress(Median(point, weight, now.median.iterations + 1, residual), moved, now.moved, settled)
+    def step(point: Params) -> tuple[Params, jax.Array, jax.Array, jax.Array]:
+        following, weight, distance = _step(deltas, mass, smoothing, point)
+        return following, weight, distance, tree.norm(tree.subtract(following, point))
 
     def newton(now: _Progress) -> _Progress:
         point, moved, reach = _newton(deltas, mass, smoothing, now.median.point)
@@ -256,12 +270,77 @@ def converge(
         median = now.median._replace(point=point, iterations=now.median.iterations + 1, residual=residual)
         return _Progress(median, moved, now.moved, residual <= tolerance)
 
-    first = _Progress(Median(start, mass, none, infinite), infinite, infinite, jnp.zeros((), bool))
-    walked = jax.lax.while_loop(unfinished, step, first)
-    again = walked._replace(moved=infinite, previous=infinite)
-    median = jax.lax.while_loop(unfinished, newton, again).median
+    first = _before(start, mass)._replace(settled=jnp.asarray(settled))
+    walked = _walk(step, mass, smoothing, tolerance, max_iterations, first)
+    again = walked._replace(moved=first.moved, previous=first.previous)
+    median = jax.lax.while_loop(functools.partial(_unfinished, max_iterations), newton, again).median
     distance = distances_to(median.point, deltas, mass)
     return median._replace(weight=closeness(distance, mass, smoothing))
+
+
+def converge_in(
+    span: Span,
+    mass: Float[Array, " clients"],
+    smoothing: chex.Numeric,
+    tolerance: chex.Numeric,
+    max_iterations: int,
+    start: Float[Array, " clients"],
+) -> tuple[Median, Bool[Array, ""]]:
+    """Weiszfeld's iteration while it is fast, in the span of the deltas; points are their coefficients ``[S]``.
+
+    Returns:
+      The median, whose ``point`` and ``weight`` are ``[S]``, and whether it is within the tolerance: the iteration has
+      settled, and what inner products leave uncertain of the distances moves the point by less.
+    """
+
+    def step(point: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        distance = span.distances(point)
+        weight = closeness(distance, mass, smoothing)
+        return weight, weight, distance, span.length(weight - point)
+
+    walked = _walk(step, mass, smoothing, tolerance, max_iterations, _before(start, mass))
+    point = walked.median.point
+    distance = span.distances(point)
+    doubt = mass @ span.doubt(point, jnp.maximum(distance, smoothing))
+    median = walked.median._replace(weight=closeness(distance, mass, smoothing))
+    return median, walked.settled & (walked.moved <= 0.1 * _nearest(distance, mass, smoothing)) & (doubt <= tolerance)
+
+
+def _before(start: Any, mass: jax.Array) -> _Progress:
+    infinite, none = jnp.full((), jnp.inf, mass.dtype), jnp.zeros((), int)
+    return _Progress(Median(start, mass, none, infinite), infinite, infinite, jnp.zeros((), bool))
+
+
+def _nearest(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
+    return jnp.where(mass > 0, jnp.maximum(distance, smoothing), jnp.inf).min()
+
+
+def _unfinished(max_iterations: int, now: _Progress) -> jax.Array:
+    fast = ~(now.moved > _SLOW * now.previous)
+    return fast & ~now.settled & (now.median.iterations < max_iterations)
+
+
+def _walk(
+    step: Callable[[Any], tuple[Any, jax.Array, jax.Array, jax.Array]],
+    mass: jax.Array,
+    smoothing: Any,
+    tolerance: Any,
+    max_iterations: int,
+    first: _Progress,
+) -> _Progress:
+    """Weiszfeld's iteration while it is fast.
+
+    ``step`` returns where a step leads from a point, with what weights, the distances before it, and how far it is.
+    """
+
+    def advance(now: _Progress) -> _Progress:
+        point, weight, distance, moved = step(now.median.point)
+        residual = moved / spread(distance, mass, smoothing)
+        # Close to a delta the steps are short because it weighs so much, not because they have arrived.
+        settled = (residual <= _MARGIN * tolerance) & (moved <= 0.1 * _nearest(distance, mass, smoothing))
+        return _Progress(Median(point, weight, now.median.iterations + 1, residual), moved, now.moved, settled)
+
+    return jax.lax.while_loop(functools.partial(_unfinished, max_iterations), advance, first)
 
 
 def _step(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> tuple[Params, jax.Array, jax.Array]:
@@ -287,52 +366,7 @@ def _newton(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> t
     length = jnp.sqrt(jnp.where(kept, power, 0.0))
     far = jnp.minimum(distance / scale, 1 / eps)  # from there on only the direction matters
     places = far[:, None] * axes * length
-    shift = _minimiser(places, mass, smoothing / scale)
+    shift = median_of_places(places, mass, smoothing / scale)
     step = tree.weighted_sum((axes @ (shift * tree.inverse(length))) * (scale * unit), away)
     reach = spread(jnp.linalg.norm(places - shift, axis=1), mass, smoothing / scale)
     return tree.add(point, step), scale * jnp.linalg.norm(shift), scale * reach
-
-
-def _minimiser(
-    places: Float[Array, "clients span"], mass: Float[Array, " clients"], smoothing: jax.Array
-) -> Float[Array, " span"]:
-    """The geometric median of ``places`` ``[S, n]``, around the origin and with distances of order 1.
-
-    A primal-dual Newton method. Distances are rounded off to ``D_m = sqrt(max(nu, d_m)^2 + mu^2)`` while mu falls
-    from 1. With ``r_m = z - x_m``, the unit vectors ``y_m = r_m / D_m`` are unknowns of their own, which takes
-    the kinks out of the equations ``D_m y_m = r_m``, ``sum_m p_m y_m = 0``. Eliminating y leaves
-
-        (sum_m p_m / D_m (I - sym(y_m r_m^T) / D_m)) step = -sum_m p_m r_m / D_m,
-
-    where the term with y is absent within nu. With y = 0 this is Weiszfeld's step.
-    """
-    eps = jnp.finfo(places.dtype).eps
-
-    def slope(z: jax.Array, rounding: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        r = z - places
-        d = jnp.linalg.norm(r, axis=1)
-        rounded = jnp.hypot(jnp.maximum(d, smoothing), rounding)
-        return r, jnp.where(d > smoothing, 1 / rounded, 0.0), 1 / rounded, (mass / rounded) @ r
-
-    def advance(now: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        z, y, rounding, _, count = now
-        r, outside, near, gradient = slope(z, rounding)
-        bend = ((mass * near * outside)[:, None] * y).T @ r
-        curvature = (mass @ near + 100 * eps) * jnp.eye(len(z), dtype=z.dtype) - (bend + bend.T) / 2
-        step = -jnp.linalg.solve(curvature, gradient)
-
-        def beyond(part: jax.Array) -> jax.Array:
-            return (slope(z + part * step, rounding)[-1] @ step > 0.3 * jnp.abs(gradient @ step)) & (part > 1e-3)
-
-        part = jax.lax.while_loop(beyond, lambda part: part / 2, jnp.ones((), z.dtype))
-        y = near[:, None] * (r + step) - y * (outside * near * (r @ step))[:, None]
-        y = y / jnp.maximum(1.0, jnp.linalg.norm(y, axis=1, keepdims=True))
-        lower = jnp.maximum(jnp.where(part > 0.9, 0.1 * rounding, rounding), eps)
-        arrived = (rounding <= eps) & (jnp.linalg.norm(part * step) <= 0.01 * jnp.sqrt(eps))
-        return z + part * step, y, lower, arrived, count + 1
-
-    def unfinished(now: tuple[jax.Array, ...]) -> jax.Array:
-        return ~now[3] & (now[4] < _NEWTON_STEPS)
-
-    start = (jnp.zeros_like(places[0]), jnp.zeros_like(places), jnp.ones((), places.dtype))
-    return jax.lax.while_loop(unfinished, advance, (*start, jnp.zeros((), bool), jnp.zeros((), int)))[0]

@@ -1,0 +1,52 @@
+"""Newton's method for the geometric median of places in few dimensions."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+_NEWTON_STEPS = 60
+
+
+def median_of_places(
+    places: Float[Array, "clients span"], mass: Float[Array, " clients"], smoothing: jax.Array
+) -> Float[Array, " span"]:
+    """The geometric median of ``places`` ``[S, n]``, around the origin and with distances of order 1.
+
+    A primal-dual Newton method. Distances are rounded off to ``D_m = sqrt(max(nu, d_m)^2 + mu^2)`` while mu falls
+    from 1. With ``r_m = z - x_m``, the unit vectors ``y_m = r_m / D_m`` are unknowns of their own, which takes
+    the kinks out of the equations ``D_m y_m = r_m``, ``sum_m p_m y_m = 0``. Eliminating y leaves
+
+        (sum_m p_m / D_m (I - sym(y_m r_m^T) / D_m)) step = -sum_m p_m r_m / D_m,
+
+    where the term with y is absent within nu. With y = 0 this is Weiszfeld's step.
+    """
+    eps = jnp.finfo(places.dtype).eps
+
+    def slope(z: jax.Array, rounding: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        r = z - places
+        d = jnp.linalg.norm(r, axis=1)
+        rounded = jnp.hypot(jnp.maximum(d, smoothing), rounding)
+        return r, jnp.where(d > smoothing, 1 / rounded, 0.0), 1 / rounded, (mass / rounded) @ r
+
+    def advance(now: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        z, y, rounding, _, count = now
+        r, outside, near, gradient = slope(z, rounding)
+        bend = ((mass * near * outside)[:, None] * y).T @ r
+        curvature = (mass @ near + 100 * eps) * jnp.eye(len(z), dtype=z.dtype) - (bend + bend.T) / 2
+        step = -jnp.linalg.solve(curvature, gradient)
+
+        def beyond(part: jax.Array) -> jax.Array:
+            return (slope(z + part * step, rounding)[-1] @ step > 0.3 * jnp.abs(gradient @ step)) & (part > 1e-3)
+
+        part = jax.lax.while_loop(beyond, lambda part: part / 2, jnp.ones((), z.dtype))
+        y = near[:, None] * (r + step) - y * (outside * near * (r @ step))[:, None]
+        y = y / jnp.maximum(1.0, jnp.linalg.norm(y, axis=1, keepdims=True))
+        lower = jnp.maximum(jnp.where(part > 0.9, 0.1 * rounding, rounding), eps)
+        arrived = (rounding <= eps) & (jnp.linalg.norm(part * step) <= 0.01 * jnp.sqrt(eps))
+        return z + part * step, y, lower, arrived, count + 1
+
+    def unfinished(now: tuple[jax.Array, ...]) -> jax.Array:
+        return ~now[3] & (now[4] < _NEWTON_STEPS)
+
+    start = (jnp.zeros_like(places[0]), jnp.zeros_like(places), jnp.ones((), places.dtype))
+    return jax.lax.while_loop(unfinished, advance, (*start, jnp.zeros((), bool), jnp.zeros((), int)))[0]
