@@ -1,19 +1,9 @@
 """Stride-1 convolution and 2x2 max pooling that stay fast inside ``lax.scan`` and under ``vmap``.
 
-Two effects make the direct program slow. XLA:CPU runs a convolution inside a loop as a scalar loop unless it
-is in NHWC/HWIO form, which automatic gradients are not; and ``vmap`` over kernels (one per client)
-makes a grouped convolution, slow everywhere. Here the convolution and its two gradients are three bilinear
-operations, and each is written in three forms:
-
-* few output channels on narrow images: one matrix product of stacked image rows with a banded (Toeplitz)
-  matrix, built from the kernel by a product with a constant; it batches without a rule of its own;
-  where :class:`Conv` pools such an image, one product gives the four outputs of each pooling window instead;
-* else, one kernel: ``lax.conv_general_dilated`` with explicit transposes into NHWC/HWIO; ``vmap`` over the inputs
-  alone only lengthens the batch;
-* else, a kernel per row of ``vmap``: on a CPU those convolutions one after another, on other devices image
-  patches by shifted slices and a batched matrix product.
-
-Each operation's gradients are the other two, so reverse mode nests to any order; forward mode is not offered.
+The convolution and its two gradients are three bilinear operations, each computed in the form that suits the kernel and
+the platform for which the program is compiled (:mod:`~fedjax_drag.models.conv_forms`). Each operation's gradients are
+the other two, so reverse mode nests to any order; forward mode is not offered. On a CPU, where :class:`Conv` pools
+narrow images of few output channels, one product gives the four outputs of each pooling window instead.
 
 Milliseconds of CPU time (minimum of several; runs differ by 10 % and more) for 50 local SGD steps on 28x28x1 images,
 on one of two CPU cores:
@@ -32,27 +22,25 @@ The rows of ``lenet`` are of the banded form. On a busy core, runs taking turns,
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
+from fedjax_drag.models.conv_forms import FORMS, Pads, form_on_cpu, form_on_gpu
 from fedjax_drag.models.initialisation import Initializer
 from fedjax_drag.models.pooled_conv import pooled_window_product
 from fedjax_drag.models.pooling import max_pool
 
-Pads = tuple[int, int]
-"""Zeros before and after, the same along height and width."""
-
 
 def conv2d(
-    x: Float[Array, "n height width cin"], kernel: Float[Array, "k k cin cout"], padding: str = "SAME"
+    x: Float[Array, "n height width cin"],
+    kernel: Float[Array, "k k cin cout"],
+    padding: str = "SAME",
+    form: str = "auto",
 ) -> Float[Array, "n out_h out_w cout"]:
     """Convolves images with a square kernel at stride 1 (cross-correlation, as usual in deep learning).
 
@@ -60,14 +48,15 @@ def conv2d(
       x: images.
       kernel: the same height and width k.
       padding: ``"SAME"`` (output as large as the input) or ``"VALID"`` (no padding).
+      form: one of :data:`~fedjax_drag.models.conv_forms.FORMS`, or ``"auto"`` for that of the platform.
 
     Returns:
       Images of the same height and width, or, with ``"VALID"``, of ``height - k + 1`` and ``width - k + 1``.
 
     Raises:
-      ValueError: if the padding is unknown, the shapes do not fit or the image is smaller than the kernel.
+      ValueError: if the padding or the form is unknown, the shapes do not fit or the image is smaller than the kernel.
     """
-    return _output(_checked_pads(x, kernel, padding), x, kernel)
+    return _output(_setting(x, kernel, padding, form), x, kernel)
 
 
 class Conv(nn.Module):
@@ -83,6 +72,8 @@ class Conv(nn.Module):
       pool: whether to max-pool 2x2.
       kernel_init: initialiser of the kernel.
       bias_init: initialiser of the bias.
+      form: as of :func:`conv2d`; with ``"auto"`` the form of a CPU may be that of
+        :mod:`~fedjax_drag.models.pooled_conv`.
     """
 
     features: int
@@ -91,6 +82,7 @@ class Conv(nn.Module):
     pool: bool = False
     kernel_init: Initializer = nn.initializers.lecun_normal()
     bias_init: Initializer = nn.initializers.zeros_init()
+    form: str = "auto"
 
     @nn.compact
     def __call__(self, x: Float[Array, "n height width cin"]) -> Float[Array, "n out_h out_w features"]:
@@ -98,183 +90,97 @@ class Conv(nn.Module):
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", self.bias_init, (self.features,))
+        setting = _setting(x, kernel, self.padding, self.form)
         if not self.pool:
-            return conv2d(x, kernel, self.padding) + bias
-        pads = _checked_pads(x, kernel, self.padding)
-        smallest = min(x.shape[1:3]) + sum(pads) - self.kernel_size + 1
-        if smallest >= 2 and _band_is_worthwhile(x.shape[2], self.kernel_size, self.features):
-            return pooled_window_product(x, kernel, bias, pads)
-        return max_pool(_output(pads, x, kernel)) + bias
+            return _output(setting, x, kernel) + bias
+
+        def pooled(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+            return max_pool(_output(setting, x, kernel)) + bias
+
+        smallest = min(x.shape[1:3]) + sum(setting.pads) - self.kernel_size + 1
+        if self.form != "auto" or setting.on_cpu != "banded" or smallest < 2:
+            return pooled(x, kernel, bias)
+        at_once = functools.partial(pooled_window_product, pads=setting.pads)
+        return lax.platform_dependent(x, kernel, bias, cpu=at_once, default=pooled)
 
 
-def _checked_pads(x: jax.Array, kernel: jax.Array, padding: str) -> Pads:
+class _Setting(NamedTuple):
+    """What is fixed in an operation: the forms on a CPU, on a GPU and on other platforms, and the padding."""
+
+    on_cpu: str
+    on_gpu: str
+    elsewhere: str
+    pads: Pads
+
+
+def _setting(x: jax.Array, kernel: jax.Array, padding: str, form: str) -> _Setting:
     checks.one_of("padding", padding, ("SAME", "VALID"))
+    checks.one_of("form", form, ("auto", *FORMS))
     if x.ndim != 4:
         raise ValueError(f"x.shape={x.shape}: must be [N, H, W, Cin]")
     if kernel.ndim != 4 or kernel.shape[0] != kernel.shape[1] or kernel.shape[2] != x.shape[3]:
         raise ValueError(f"kernel.shape={kernel.shape}: must be [k, k, {x.shape[3]}, Cout]")
     k = kernel.shape[0]
-    if padding == "SAME":
-        return (k - 1) // 2, k // 2
-    if min(x.shape[1:3]) < k:
+    if padding == "VALID" and min(x.shape[1:3]) < k:
         raise ValueError(f"x.shape={x.shape}: height and width must be at least the kernel's {k}")
-    return 0, 0
+    pads = ((k - 1) // 2, k // 2) if padding == "SAME" else (0, 0)
+    if form != "auto":
+        return _Setting(form, form, form, pads)
+    return _Setting(form_on_cpu(x.shape[2], kernel.shape), form_on_gpu(kernel.shape), "grouped", pads)
 
 
-# --- one kernel: canonical convolutions
+# --- the three operations, each with the other two as gradients
 
 
-def _convolve(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
-    return lax.conv_general_dilated(x, kernel, (1, 1), (pads, pads), dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def _computed(setting: _Setting, part: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """The operation ``part`` of the form that the platform takes."""
 
+    def by(form: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        return functools.partial(getattr(FORMS[form], part), pads=setting.pads)
 
-def _kernel_gradient_convolve(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
-    # Input channels and batch exchange their roles, so that the form stays canonical.
-    return _convolve(x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), pads).transpose(1, 2, 0, 3)
-
-
-# --- a kernel per row of vmap: matrix products with image patches
-
-
-def _patches(x: jax.Array, k: int, pads: Pads) -> jax.Array:
-    """Image patches ``[N, Ho, Wo, k * k * C]``."""
-    x = jnp.pad(x, ((0, 0), pads, pads, (0, 0)))
-    ho, wo = x.shape[1] - k + 1, x.shape[2] - k + 1
-    return jnp.concatenate([x[:, i : i + ho, j : j + wo] for i in range(k) for j in range(k)], -1)
-
-
-def _patch_product(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
-    k, _, cin, cout = kernel.shape
-    return _patches(x, k, pads) @ kernel.reshape(k * k * cin, cout)
-
-
-def _kernel_gradient_patch_product(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
-    k = x.shape[1] + sum(pads) - g.shape[1] + 1
-    patches = _patches(x, k, pads).reshape(-1, k * k * x.shape[3])
-    return (patches.T @ g.reshape(-1, g.shape[3])).reshape(k, k, x.shape[3], g.shape[3])
-
-
-# --- few output channels: matrix products with a banded matrix
-
-
-def _band_is_worthwhile(width: int, k: int, features: int) -> bool:
-    # Most of the band is zeros: width / k times the arithmetic, in exchange for `width` times wider products.
-    # They pay while the features alone are too narrow to fill vector registers (threshold measured).
-    return width * features <= 64 * k
-
-
-def _diagonals(width: int, k: int, pads: Pads, dtype: Any) -> np.ndarray:
-    """``[k, width, wo]``: one where input column ``w`` meets tap ``j`` of output column ``o``."""
-    j, w, o = np.ogrid[:k, :width, : width + sum(pads) - k + 1]
-    return (w == o + j - pads[0]).astype(dtype)
-
-
-def _row_stacks(x: jax.Array, k: int, pads: Pads) -> jax.Array:
-    """For each output row its ``k`` input rows, side by side: ``[N, Ho, k * W * C]``."""
-    n, h, w, c = x.shape
-    rows = jnp.pad(x.reshape(n, h, w * c), ((0, 0), pads, (0, 0)))
-    ho = rows.shape[1] - k + 1
-    return jnp.concatenate([rows[:, i : i + ho] for i in range(k)], -1)
-
-
-def _band_product(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
-    n, _, w, c = x.shape
-    k, _, _, features = kernel.shape
-    diagonals = _diagonals(w, k, pads, kernel.dtype)
-    band = jnp.einsum("jwo,ijcf->iwcof", diagonals, kernel).reshape(k * w * c, -1)
-    y = _row_stacks(x, k, pads) @ band
-    return y.reshape(n, y.shape[1], -1, features)
-
-
-def _kernel_gradient_band_product(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
-    n, h, w, c = x.shape
-    _, ho, wo, features = g.shape
-    k = h + sum(pads) - ho + 1
-    band = _row_stacks(x, k, pads).reshape(n * ho, -1).T @ g.reshape(n * ho, wo * features)
-    return jnp.einsum("jwo,iwcof->ijcf", _diagonals(w, k, pads, g.dtype), band.reshape(k, w, c, wo, features))
-
-
-# --- the three operations: which form, and each one's gradients
-
-
-def _over_vmap(operation: custom_vmap, many: Callable, in_batched: list[bool], *args: jax.Array) -> jax.Array:
-    """One kernel per row: on a CPU one after another (patches would leave the cache), elsewhere at once."""
-
-    def looped(*args: jax.Array) -> jax.Array:
-        def row(rows: list[jax.Array]) -> jax.Array:
-            remaining = iter(rows)
-            return operation(*(next(remaining) if b else a for a, b in zip(args, in_batched, strict=True)))
-
-        return lax.map(row, [a for a, b in zip(args, in_batched, strict=True) if b])
-
-    at_once = jax.vmap(many, in_axes=tuple(0 if b else None for b in in_batched))
-    return lax.platform_dependent(*args, cpu=looped, default=at_once)
-
-
-def _over_images(images: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
-    """The convolution by the form that suits one kernel, or many under ``vmap``."""
-    operation = custom_vmap(functools.partial(_convolve, pads=pads))
-
-    @operation.def_vmap
-    def rule(axis_size: int, in_batched: list[bool], images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, bool]:
-        if in_batched[1]:
-            return _over_vmap(operation, functools.partial(_patch_product, pads=pads), in_batched, images, kernel), True
-        folded = operation(images.reshape(-1, *images.shape[2:]), kernel)
-        return folded.reshape(axis_size, -1, *folded.shape[1:]), True
-
-    return operation(images, kernel)
+    on_gpu = by(setting.on_gpu)
+    forms = {"cpu": by(setting.on_cpu), "cuda": on_gpu, "rocm": on_gpu, "default": by(setting.elsewhere)}
+    return lax.platform_dependent(a, b, **forms)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _output(pads: Pads, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    k, _, _, features = kernel.shape
-    return (_band_product if _band_is_worthwhile(x.shape[2], k, features) else _over_images)(x, kernel, pads)
+def _output(setting: _Setting, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return _computed(setting, "output", x, kernel)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _input_gradient(pads: Pads, g: jax.Array, kernel: jax.Array) -> jax.Array:
-    k, _, _, features = kernel.shape
-    width = g.shape[2] + k - 1 - sum(pads)
-    form = _band_product if _band_is_worthwhile(width, k, features) else _over_images
-    return form(g, kernel[::-1, ::-1].transpose(0, 1, 3, 2), (k - 1 - pads[0], k - 1 - pads[1]))
+def _input_gradient(setting: _Setting, g: jax.Array, kernel: jax.Array) -> jax.Array:
+    return _computed(setting, "input_gradient", g, kernel)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _kernel_gradient(pads: Pads, x: jax.Array, g: jax.Array) -> jax.Array:
-    k = x.shape[1] + sum(pads) - g.shape[1] + 1
-    if _band_is_worthwhile(x.shape[2], k, g.shape[3]):
-        return _kernel_gradient_band_product(x, g, pads)
-    operation = custom_vmap(functools.partial(_kernel_gradient_convolve, pads=pads))
-
-    @operation.def_vmap
-    def rule(axis_size: int, in_batched: list[bool], x: jax.Array, g: jax.Array) -> tuple[jax.Array, bool]:
-        many = functools.partial(_kernel_gradient_patch_product, pads=pads)
-        return _over_vmap(operation, many, in_batched, x, g), True
-
-    return operation(x, g)
+def _kernel_gradient(setting: _Setting, x: jax.Array, g: jax.Array) -> jax.Array:
+    return _computed(setting, "kernel_gradient", x, g)
 
 
 def _keeping_arguments(operation: Callable) -> Callable:
-    return lambda pads, a, b: (operation(pads, a, b), (a, b))
+    return lambda setting, a, b: (operation(setting, a, b), (a, b))
 
 
-def _output_backward(pads: Pads, saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _output_backward(
+    setting: _Setting, saved: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    return _input_gradient(pads, g, kernel), _kernel_gradient(pads, x, g)
+    return _input_gradient(setting, g, kernel), _kernel_gradient(setting, x, g)
 
 
 def _input_gradient_backward(
-    pads: Pads, saved: tuple[jax.Array, jax.Array], dx: jax.Array
+    setting: _Setting, saved: tuple[jax.Array, jax.Array], dx: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     g, kernel = saved
-    return _output(pads, dx, kernel), _kernel_gradient(pads, dx, g)
+    return _output(setting, dx, kernel), _kernel_gradient(setting, dx, g)
 
 
 def _kernel_gradient_backward(
-    pads: Pads, saved: tuple[jax.Array, jax.Array], dk: jax.Array
+    setting: _Setting, saved: tuple[jax.Array, jax.Array], dk: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, g = saved
-    return _input_gradient(pads, g, dk), _output(pads, x, dk)
+    return _input_gradient(setting, g, dk), _output(setting, x, dk)
 
 
 _output.defvjp(_keeping_arguments(_output), _output_backward)

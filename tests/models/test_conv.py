@@ -10,8 +10,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_drag.models import conv
 from fedjax_drag.models.conv import Conv, conv2d, max_pool
+from fedjax_drag.models.conv_forms import FORMS
 
 pytestmark = pytest.mark.optimised
 
@@ -165,29 +165,39 @@ def convolutions_in(function, *args, platform="cpu"):
     return re.findall(r"stablehlo\.convolution.*feature_group_count = (\d+)", text)
 
 
-def test_batched_kernels_make_no_grouped_convolution():
-    x, kernel = arrays(WIDE, lead=(3,))
+def test_the_form_is_that_of_the_platform():
+    x, kernel = arrays(SHAPES[7], lead=(3,))
     gradient = jax.grad(loss_of(conv2d, "SAME"), argnums=(0, 1))
     assert convolutions_in(gradient, x[0], kernel[0]) == ["1"] * 3
     assert convolutions_in(jax.vmap(conv2d, in_axes=(0, None)), x, kernel[0]) == ["1"]
-    assert set(convolutions_in(jax.vmap(gradient), x, kernel)) == {"1"}
-    assert convolutions_in(jax.vmap(gradient), x, kernel, platform="cuda") == []
+    assert set(convolutions_in(jax.vmap(gradient), x, kernel)) == {"1"}  # one client after another
+    for platform in ("cuda", "tpu"):  # a group for each client
+        assert convolutions_in(jax.vmap(conv2d), x, kernel, platform=platform) == ["3"]
+        assert len(convolutions_in(jax.vmap(gradient), x, kernel, platform=platform)) == 3
+        assert convolutions_in(gradient, x[0], kernel[0], platform=platform) == ["1"] * 3
+
+
+def test_few_input_channels_are_patches_on_a_gpu():
+    x, kernel = arrays((2, 9, 8, 1, 33, 5), lead=(3,))
+    assert convolutions_in(jax.vmap(conv2d), x, kernel, platform="cuda") == []
+    assert convolutions_in(jax.vmap(conv2d), x, kernel, platform="tpu") == ["3"]
 
 
 def test_few_output_channels_make_no_convolution():
     x, kernel = arrays(SHAPES[0])
-    assert convolutions_in(jax.grad(loss_of(conv2d, "SAME"), argnums=(0, 1)), x, kernel) == []
+    gradient = jax.grad(loss_of(conv2d, "SAME"), argnums=(0, 1))
+    assert convolutions_in(gradient, x, kernel) == []
+    assert convolutions_in(gradient, x, kernel, platform="cuda") == ["1"] * 3
 
 
-def test_forms_agree():
-    # The one that accelerators run is compared with the reference here, as there may be no accelerator.
-    x, kernel = arrays(WIDE, lead=(3,))
-    g = reference(x[0], kernel[0], "SAME")
-    dk = jax.grad(lambda k: jnp.vdot(reference(x[0], k, "SAME"), g))(kernel[0])
-    for form in (conv._patch_product, conv._band_product):
-        close(form(x[0], kernel[0], (1, 1)), g)
-    for form in (conv._kernel_gradient_patch_product, conv._kernel_gradient_band_product):
-        np.testing.assert_allclose(form(x[0], g, (1, 1)), dk, rtol=1e-4, atol=1e-4 * float(jnp.abs(dk).max()))
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("form", sorted(FORMS, key=["grouped", "patches"].__contains__, reverse=True))
+@pytest.mark.parametrize("shape", [WIDE, BANDED, SHAPES[4]], ids=str)
+def test_every_form_is_the_plain_convolution(form, shape):
+    # Also those of accelerators, of which there may be none here, with a kernel for each client.
+    x, kernel = arrays(shape, lead=(3,))
+    ours = functools.partial(conv2d, form=form)
+    close(jax.jit(jax.vmap(both(ours, "SAME")))(x, kernel), jax.vmap(both(reference, "SAME"))(x, kernel))
 
 
 @pytest.mark.thorough
@@ -241,12 +251,13 @@ def test_layer_is_interchangeable_with_flax(padding, pool):
     close(Ours().apply(shifted, x), Theirs().apply(shifted, x))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("form", ["auto", "grouped", "patches", "banded", "looped"])
 @pytest.mark.parametrize(("size", "k", "padding"), [((9, 8), 5, "VALID"), ((7, 6), 3, "SAME"), ((6, 7), 2, "SAME")])
-def test_pooled_layer(size, k, padding):
+def test_pooled_layer(size, k, padding, form):
     # A black image ties in every window: the gradient goes to the first place, as in max_pool.
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, *size, 2)), jnp.float32).at[0, 0].set(0.0)
-    layer = Conv(4, k, padding, pool=True)
+    layer = Conv(4, k, padding, pool=True, form=form)
     params = layer.init(jax.random.key(0), x[0])
     params = jax.tree.map(lambda a: jnp.stack([a, 0.5 - a]), params)
 
@@ -275,6 +286,11 @@ def test_pooled_layer(size, k, padding):
 def test_wrong_arguments(x, kernel, padding, message):
     with pytest.raises(ValueError, match=message):
         conv2d(jnp.zeros(x), jnp.zeros(kernel), padding)
+
+
+def test_unknown_form():
+    with pytest.raises(ValueError, match="form='fft'"):
+        conv2d(jnp.zeros((1, 8, 8, 1)), jnp.zeros((3, 3, 1, 2)), form="fft")
 
 
 def test_too_small_to_pool():

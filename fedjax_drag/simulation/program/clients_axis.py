@@ -67,6 +67,11 @@ class Walk(NamedTuple):
     clients_axis: str
     clients_per_chunk: int | None = None
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether several clients run at once."""
+        return self.clients_axis == "vmap" or (self.clients_per_chunk or 1) > 1
+
 
 def make_mapper(walk: Walk, mesh: Mesh | None) -> Mapper:
     """How one client's work is repeated for the cohort.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
@@ -107,6 +107,7 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
             given=PassInput(own_statistics(own.kept, shared.model.statistics), rngs, own.kept),
             real=real,
             optimizer=training.optimizer,
+            at_once=work.execution.walk.is_batched,
         )
 
     return client_pass
@@ -193,6 +194,7 @@ def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInp
 
 
 _PLAIN = PassInput()
+_FEW_STEPS = 8  # up to so many, the first is worth being compiled twice
 
 
 def local_pass(
@@ -206,6 +208,7 @@ def local_pass(
     given: PassInput = _PLAIN,
     real: Bool[Array, "steps batch"] | None = None,
     optimizer: optax.GradientTransformation | None = None,
+    at_once: bool = False,
 ) -> LocalResult:
     """Runs ``w -= step_size * direction`` once for every mini-batch.
 
@@ -219,6 +222,7 @@ def local_pass(
       given: see :class:`PassInput`; default for a model without statistics and random streams, and nothing kept.
       real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
       optimizer: turns a direction into the one that is followed. Default the direction itself.
+      at_once: whether ``vmap`` repeats the pass for several clients.
     """
 
     def step(position: Position, one: tuple[Any, Streams], counts: jax.Array | None) -> tuple[Position, jax.Array]:
@@ -249,16 +253,40 @@ def local_pass(
 
     start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs)
     if real is None:
-        end, losses = jax.lax.scan(lambda position, one: step(position, one, None), start, each)
-        num_steps, loss = jax.tree.leaves(drawn)[0].shape[0], losses.mean()
+        num_steps = jax.tree.leaves(drawn)[0].shape[0]
+        scan = functools.partial(jax.lax.scan, lambda position, one: step(position, one, None))
+        if at_once and num_steps <= _FEW_STEPS:
+            apart = functools.partial(_first_apart, step)
+            end, losses = jax.lax.platform_dependent(start, each, cpu=scan, default=apart)
+        else:
+            end, losses = scan(start, each)
+        loss = losses.mean()
     else:
         num_steps = real.any(1).sum()
         with jax.named_scope(LOCAL_STEPS):
             end, total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
         loss = total / num_steps
     aux = client.report(downlink, end.params, end.carry, num_steps * jnp.asarray(step_size))
-    uplink = Uplink(tree.subtract(end.params, downlink.start), aux)
+    before = downlink.start
+    if at_once:
+        # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
+        before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
+    uplink = Uplink(tree.subtract(end.params, before), aux)
     return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32), end.statistics, _kept_after(given.kept, end))
+
+
+def _first_apart(
+    step: Callable[..., tuple[Position, jax.Array]], start: Position, each: Any
+) -> tuple[Position, Float[Array, " steps"]]:
+    """The steps of a pass, of which the first is not part of the loop.
+
+    All clients start from the same parameters. A loop over a batch of clients must begin with a copy for each of them;
+    a first step outside reads the parameters themselves.
+    """
+    position, loss = step(start, jax.tree.map(lambda x: x[0], each), None)
+    rest = jax.tree.map(lambda x: x[1:], each)
+    end, losses = jax.lax.scan(lambda position, one: step(position, one, None), position, rest)
+    return end, jnp.concatenate([loss[None], losses])
 
 
 def _start(

@@ -216,6 +216,32 @@ def test_momentum_and_weight_decay_on_a_quadratic(nesterov):
     np.testing.assert_allclose(result.uplink.delta, w, rtol=1e-6)
 
 
+@pytest.mark.parametrize("num_steps", [1, 4])
+def test_a_first_step_apart_takes_the_same_steps(num_steps, monkeypatch):
+    # Accelerators take it where several clients run at once; here it is taken on the CPU too.
+    rng = np.random.default_rng(0)
+    data = Batch(jnp.asarray(rng.normal(size=(5, 3)), jnp.float32), jnp.asarray(rng.integers(0, 2, 5), jnp.int32))
+    places = jnp.asarray(rng.integers(0, 5, (2, num_steps, 4)))
+    downlink, optimizer = Downlink(jnp.ones((3, 2))), local_sgd(momentum=0.8)
+
+    def run(places, at_once):
+        fetch = lambda drawn: jax.tree.map(lambda x: x[drawn], data)
+        options = {"optimizer": optimizer, "at_once": at_once}
+        return local_pass(clients.sgd(), stateless(loss_fn), downlink, fetch, places, ETA, **options)
+
+    of_clients = lambda at_once: jax.jit(jax.vmap(lambda one: run(one, at_once)))
+    expected, as_on_cpu = of_clients(False)(places), of_clients(True)(places)
+    jax.tree.map(np.testing.assert_array_equal, as_on_cpu, expected)
+    # A product with the parameters that the clients share comes before the loop.
+    text = of_clients(True).trace(places).lower(lowering_platforms=("cuda",)).as_text()
+    products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+    assert any("tensor<2x4x3xf32>, tensor<3x2xf32>" in line for line in products)
+    assert jax.tree.structure(of_clients(True).eval_shape(places)) == jax.tree.structure(expected)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
+    elsewhere = of_clients(True)(places)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), elsewhere, expected)
+
+
 @pytest.mark.thorough
 def test_zero_momentum_and_zero_decay_are_plain_sgd(settings, fedavg):
     plain, idle = (fd.simulate(fedavg, **settings(local_optimizer=o)).params for o in (None, local_sgd()))

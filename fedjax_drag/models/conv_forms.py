@@ -1,0 +1,186 @@
+"""The forms in which a stride-1 convolution and its two gradients are computed, and which one a platform takes.
+
+A form is three bilinear functions: the output, and the gradients with respect to the images and to the kernel. All
+forms give the same numbers up to rounding; what differs is how they run where every client has a kernel of its own
+(``vmap`` over kernels), and inside compiled loops.
+
+* ``looped``: a convolution with explicit transposes into NHWC/HWIO, the only order that XLA:CPU does not run as a
+  scalar loop inside a ``scan``. ``vmap`` over the images alone lengthens the batch; over kernels, one convolution
+  after another, whose arrays stay in a core's cache.
+* ``banded``: one matrix product of stacked image rows with a banded (Toeplitz) matrix, built from the kernel by a
+  product with a constant. Most of the band is zeros.
+* ``grouped``: XLA's convolution and its own gradients; ``vmap`` over kernels makes one convolution with a group of
+  channels for each client, which moves each image and each kernel once.
+* ``patches``: image patches by shifted slices and a batched matrix product. A patch repeats each pixel ``k * k`` times.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+Pads = tuple[int, int]
+"""Zeros before and after, the same along height and width."""
+
+Bilinear = Callable[[jax.Array, jax.Array, Pads], jax.Array]
+"""Of two arrays and the padding of the convolution."""
+
+
+class Form(NamedTuple):
+    """A way to compute a convolution.
+
+    Attributes:
+      output: ``(x, kernel, pads) -> y``.
+      input_gradient: ``(g, kernel, pads) -> dx``.
+      kernel_gradient: ``(x, g, pads) -> dk``.
+    """
+
+    output: Bilinear
+    input_gradient: Bilinear
+    kernel_gradient: Bilinear
+
+
+def form_on_cpu(width: int, kernel: tuple[int, ...]) -> str:
+    """The form of a CPU, for images of ``width`` and a kernel of shape ``[k, k, Cin, Cout]``."""
+    k, _, _, features = kernel
+    # Most of the band is zeros: width / k times the arithmetic, in exchange for `width` times wider products.
+    # They pay while the features alone are too narrow to fill vector registers (threshold measured).
+    return "banded" if width * features <= 64 * k else "looped"
+
+
+def form_on_gpu(kernel: tuple[int, ...]) -> str:
+    """The form of a GPU, for a kernel of shape ``[k, k, Cin, Cout]``."""
+    k, _, channels, features = kernel
+    # Then patches are no longer than the outputs, and a group of so few channels would not fill a tensor core.
+    return "patches" if k * k * channels <= features else "grouped"
+
+
+# --- an ordinary convolution
+
+
+def _convolve(
+    x: jax.Array, kernel: jax.Array, pads: Pads, axes: tuple[str, str, str] = ("NHWC", "HWIO", "NHWC")
+) -> jax.Array:
+    return lax.conv_general_dilated(x, kernel, (1, 1), (pads, pads), dimension_numbers=axes)
+
+
+def _input_gradient(g: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    k = kernel.shape[0]
+    return _convolve(g, kernel[::-1, ::-1], (k - 1 - pads[0], k - 1 - pads[1]), ("NHWC", "HWOI", "NHWC"))
+
+
+def _kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+    # Input channels and batch exchange their roles.
+    return _convolve(x, g, pads, ("CHWN", "IHWO", "HWNC"))
+
+
+# --- one kernel after another
+
+
+def _turned(output: Bilinear, g: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    """The gradient with respect to the images, as an output."""
+    k = kernel.shape[0]
+    return output(g, kernel[::-1, ::-1].transpose(0, 1, 3, 2), (k - 1 - pads[0], k - 1 - pads[1]))
+
+
+def _canonical_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+    return _convolve(x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), pads).transpose(1, 2, 0, 3)
+
+
+def _looped(function: Bilinear, folds: bool) -> Bilinear:
+    """``function`` for one row of ``vmap`` after another; with ``folds``, rows that share a kernel as one batch."""
+
+    def of_rows(x: jax.Array, other: jax.Array, pads: Pads) -> jax.Array:
+        operation = custom_vmap(functools.partial(function, pads=pads))
+
+        @operation.def_vmap
+        def rule(axis_size: int, in_batched: list[bool], x: jax.Array, other: jax.Array) -> tuple[jax.Array, bool]:
+            if folds and not in_batched[1]:
+                y = operation(x.reshape(-1, *x.shape[2:]), other)
+                return y.reshape(axis_size, -1, *y.shape[1:]), True
+            arguments = (x, other)
+
+            def row(rows: list[jax.Array]) -> jax.Array:
+                remaining = iter(rows)
+                return operation(*(next(remaining) if b else a for a, b in zip(arguments, in_batched, strict=True)))
+
+            return lax.map(row, [a for a, b in zip(arguments, in_batched, strict=True) if b]), True
+
+        return operation(x, other)
+
+    return of_rows
+
+
+# --- matrix products with a banded matrix
+
+
+def _diagonals(width: int, k: int, pads: Pads, dtype: Any) -> np.ndarray:
+    """``[k, width, wo]``: one where input column ``w`` meets tap ``j`` of output column ``o``."""
+    j, w, o = np.ogrid[:k, :width, : width + sum(pads) - k + 1]
+    return (w == o + j - pads[0]).astype(dtype)
+
+
+def _row_stacks(x: jax.Array, k: int, pads: Pads) -> jax.Array:
+    """For each output row its ``k`` input rows, side by side: ``[N, Ho, k * W * C]``."""
+    n, h, w, c = x.shape
+    rows = jnp.pad(x.reshape(n, h, w * c), ((0, 0), pads, (0, 0)))
+    ho = rows.shape[1] - k + 1
+    return jnp.concatenate([rows[:, i : i + ho] for i in range(k)], -1)
+
+
+def _band_product(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    n, _, w, c = x.shape
+    k, _, _, features = kernel.shape
+    diagonals = _diagonals(w, k, pads, kernel.dtype)
+    band = jnp.einsum("jwo,ijcf->iwcof", diagonals, kernel).reshape(k * w * c, -1)
+    y = _row_stacks(x, k, pads) @ band
+    return y.reshape(n, y.shape[1], -1, features)
+
+
+def _band_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+    n, h, w, c = x.shape
+    _, ho, wo, features = g.shape
+    k = h + sum(pads) - ho + 1
+    band = _row_stacks(x, k, pads).reshape(n * ho, -1).T @ g.reshape(n * ho, wo * features)
+    return jnp.einsum("jwo,iwcof->ijcf", _diagonals(w, k, pads, g.dtype), band.reshape(k, w, c, wo, features))
+
+
+# --- matrix products with image patches
+
+
+def _patches(x: jax.Array, k: int, pads: Pads) -> jax.Array:
+    """Image patches ``[N, Ho, Wo, k * k * C]``."""
+    x = jnp.pad(x, ((0, 0), pads, pads, (0, 0)))
+    ho, wo = x.shape[1] - k + 1, x.shape[2] - k + 1
+    return jnp.concatenate([x[:, i : i + ho, j : j + wo] for i in range(k) for j in range(k)], -1)
+
+
+def _patch_product(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    k, _, cin, cout = kernel.shape
+    return _patches(x, k, pads) @ kernel.reshape(k * k * cin, cout)
+
+
+def _patch_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+    k = x.shape[1] + sum(pads) - g.shape[1] + 1
+    patches = _patches(x, k, pads).reshape(-1, k * k * x.shape[3])
+    return (patches.T @ g.reshape(-1, g.shape[3])).reshape(k, k, x.shape[3], g.shape[3])
+
+
+_one_after_another = _looped(_convolve, folds=True)
+
+FORMS = {
+    "looped": Form(
+        _one_after_another,
+        functools.partial(_turned, _one_after_another),
+        _looped(_canonical_kernel_gradient, folds=False),
+    ),
+    "banded": Form(_band_product, functools.partial(_turned, _band_product), _band_kernel_gradient),
+    "grouped": Form(_convolve, _input_gradient, _kernel_gradient),
+    "patches": Form(_patch_product, functools.partial(_turned, _patch_product), _patch_kernel_gradient),
+}
+"""By name."""
