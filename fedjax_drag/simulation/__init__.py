@@ -1,8 +1,19 @@
 """The engine: from an algorithm, a model and a federation to a history."""
 
+from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 from fedjax_drag.simulation.devices.program_cache import clear_cache
 from fedjax_drag.simulation.engine import Evaluation, Simulation, prepare, simulate, trace
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result
 
-__all__ = ["Evaluation", "Result", "RunState", "Simulation", "clear_cache", "prepare", "simulate", "trace"]
+__all__ = [
+    "Evaluation",
+    "Result",
+    "RunState",
+    "Simulation",
+    "clear_cache",
+    "keep_compiled",
+    "prepare",
+    "simulate",
+    "trace",
+]
