@@ -10,6 +10,7 @@
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
+    python scripts/benchmark.py start --against ../before  # from the command to the curve, and what an evaluation costs
 
 ``rounds`` is the subcommand that runs if none is named. A subcommand may also be spelled as an option, as in
 ``--growth 10 1000``. All contestants of a comparison are timed in turn in one process; ratios are medians over the
@@ -27,11 +28,11 @@ from typing import Annotated
 import jax
 import typer
 
-from benchmarks import against, aggregators, clients, federation, growth, profiling, rounds, sweeps
+from benchmarks import against, aggregators, clients, federation, growth, profiling, rounds, start, sweeps
 from benchmarks.timing import Row, peak_memory, table
 from benchmarks.workloads import WORKLOADS
 
-COMMANDS = ("rounds", "aggregators", "clients", "sweep", "profile", "growth", "federation")
+COMMANDS = ("rounds", "aggregators", "clients", "sweep", "profile", "growth", "federation", "start")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -165,6 +166,22 @@ def measure_federations(
     with _misuse():
         rows = federation.run(sizes or [], only or [], repeats)
     _report(rows, f"median of {repeats} pairs of rounds", json_file, markdown)
+
+
+@app.command("start")
+def time_start(
+    before: Annotated[Path, typer.Option("--against", help="Root of another tree: both are timed in turn.")],
+    chosen: Annotated[
+        list[str] | None, typer.Argument(metavar="[WHAT]...", help=f"Of {', '.join(start.PROGRAMS)}; default all.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Processes of each tree.", min=1)] = 5,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Times commands from their start, imports and compilation included."""
+    with _misuse():
+        rows = start.run(chosen or [], repeats, before)
+    _report(rows, f"median of {repeats}", json_file, markdown)
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:

@@ -38,6 +38,8 @@ def test_a_subcommand_may_be_spelled_as_an_option_or_left_out(arguments, expecte
         (["federation", "--only", "krum"], "'krum': must be one of fedavg, availability"),
         (["--sweep", "0"], "cells"),
         (["cnn", "--against", "nowhere"], "--against='nowhere': must be the root of a tree"),
+        (["start", "--against", "nowhere"], "--against='nowhere': must be the root of a tree"),
+        (["start", "fly", "--against", str(ROOT)], "'fly': must be one of run, simulate"),
         (["cnn", "--against", str(ROOT), "--only", "torch"], "'torch': must be one of fedavg;"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 import traceback
 import warnings
@@ -126,6 +127,24 @@ def watched(for_nans: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Lets SIGTERM, as a scheduler sends it before it kills, stop a run as Ctrl-C does."""
+
+    def stop(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    try:
+        usual = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread: whoever calls this handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+
+
 def _printable(text: str) -> str:
     """A message without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
@@ -158,7 +177,7 @@ def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
 
 
 def stopped() -> NoReturn:
-    """Exits after Ctrl-C, with the command that resumes."""
+    """Exits after Ctrl-C or SIGTERM, with the command that resumes."""
     kept = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
     command = shlex.join(["fedjax-drag", *kept, "--resume"])
     typer.echo(f"stopped; to go on: {command}", err=True)

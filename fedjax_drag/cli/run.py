@@ -19,6 +19,7 @@ from fedjax_drag.cli.common import (
     misuse,
     reported,
     stopped,
+    terminable,
     watched,
 )
 
@@ -57,8 +58,8 @@ def run(
 
     Without --out the results go to runs/NAME, where NAME is the configuration's name and the changes, such as
     runs/quickstart,aggregator=krum,attack=sign_flip. With --resume, if there is no such folder, the one is taken whose
-    name lacks the keys that may change in between: rounds, keep_checkpoints, keep_best, stop_on_divergence and
-    time_clients.
+    name lacks the keys that may change in between: rounds, keep_checkpoints, keep_best, checkpoint_every_seconds,
+    stop_on_divergence and time_clients.
 
     On a CPU every core is a device, and the clients of a round are shared among them where that is faster; mesh=null
     keeps to one device.
@@ -88,13 +89,13 @@ def run(
       fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 1
 
     Exit status: 0 done, 1 the run failed or diverged (its parameters are not finite; other runs of the comparison
-    are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on from there).
+    are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume goes on from there).
     """
     processes = Processes(distributed, coordinator, num_processes, process_id)
     with reported(debug), watched(debug_nans):
         with misuse():
             planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes, allow_code)
-        with planned:
+        with planned, terminable():
             _execute(planned, quiet)
 
 
@@ -142,8 +143,11 @@ def _planned(
 def _execute(planned: "Plan", quiet: bool) -> None:
     """Runs what is planned, draws the curve and prints the table; exits with a failure where a run diverged."""
     from fedjax_drag.experiment.run.run import divergences, execute
+    from fedjax_drag.experiment.run.saver import import_ahead
     from fedjax_drag.simulation.devices.processes import is_first
 
+    if is_first():
+        import_ahead("fedjax_drag.experiment.figures.plotting")  # matplotlib, while XLA compiles
     try:
         finished = execute(planned, quiet=quiet or None)
     except KeyboardInterrupt:

@@ -17,6 +17,7 @@ from fedjax_drag.cli.common import (
     misuse,
     reported,
     stopped,
+    terminable,
     watched,
 )
 
@@ -86,8 +87,8 @@ def sweep(
     that diverges is noted in DIR/table.csv (and .parquet) and DIR/summary.md and does not stop the others. Without
     --out DIR is runs/NAME, named as by 'run'.
 
-    Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C (--resume goes on
-    from there).
+    Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume
+    goes on from there).
     """
     with reported(debug), watched(debug_nans):
         with misuse():
@@ -108,7 +109,7 @@ def sweep(
                 raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
             target = launcher and cluster.executor(launcher, folder / cluster.JOBS, job_options or ())
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
-        with planned:
+        with planned, terminable():
             try:
                 if target is None:
                     finished = sweeping.execute(planned, quiet or None, cells_per_program)

@@ -1,5 +1,6 @@
 """The engine: from an algorithm, a model and a federation to a history."""
 
+from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 from fedjax_drag.simulation.devices.program_cache import clear_cache
 from fedjax_drag.simulation.engine import Evaluation, Simulation, prepare, simulate, trace
 from fedjax_drag.simulation.lowering import LoweredRun, lower
@@ -13,6 +14,7 @@ __all__ = [
     "RunState",
     "Simulation",
     "clear_cache",
+    "keep_compiled",
     "lower",
     "prepare",
     "simulate",

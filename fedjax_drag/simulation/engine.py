@@ -153,6 +153,9 @@ class Simulation:
           MemoryError: if the run needs more memory than the device has free.
         """
         started = time.perf_counter()
+        with program_cache.compiling(self._uncompiled(), self.mesh):
+            if initial is None:
+                self._init()
         compiled = self._compiled()
         self._check_memory()
         state = self.initial_state() if initial is None else self._checked(initial)
@@ -191,6 +194,10 @@ class Simulation:
             seconds_per_step=seconds_per_step,
             diverged_at=diverged_at,
         )
+
+    def _uncompiled(self) -> list[Any]:
+        """The programs of rounds and of the evaluation that are still to be compiled."""
+        return [] if self.shared.compiled is not None else [program for program in self.lowered if program is not None]
 
     def _compiled(self) -> Lowered:
         """The compiled programs, kept for identical runs."""
@@ -246,16 +253,20 @@ class Simulation:
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
-        given = place(self.given, everywhere(self.mesh))
-        program = self.shared.inits.get(given is not None)
-        if program is None:
-            lowered = self._jitted_init().lower(self.key, given)
-            program = program_cache.compiled(lowered, self.mesh)
-            if self._is_unchanged() and program_cache.is_self_contained(lowered):
-                self.shared.inits[given is not None] = program
-        state = program(self.key, given)
+        state = self._init()(self.key, place(self.given, everywhere(self.mesh)))
         rows_on = self.shared.outline.rows_on
         return state if rows_on == DEVICE else host_state.repeat(state, self.federation.rows.shape[0], rows_on)
+
+    def _init(self) -> Any:
+        """The compiled program of :meth:`initial_state`, kept for identical runs."""
+        is_given = self.given is not None
+        program = self.shared.inits.get(is_given)
+        if program is None:
+            lowered = self._jitted_init().lower(self.key, place(self.given, everywhere(self.mesh)))
+            program = program_cache.compiled(lowered, self.mesh)
+            if self._is_unchanged() and program_cache.is_self_contained(lowered):
+                self.shared.inits[is_given] = program
+        return program
 
     def _jitted_init(self) -> Any:
         init = self.programs.init

@@ -80,6 +80,8 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
       keep_checkpoints: how many of the newest checkpoints are kept.
       keep_best: whether the checkpoint with the highest accuracy is kept as well: validation accuracy where the data
         have a validation split, else test accuracy.
+      checkpoint_every_seconds: time between two writings of checkpoints, which is what a killed run loses at most,
+        beside one evaluation; 0 writes one after every evaluation. A run that ends or is stopped writes them first.
       compare: None, or a mapping from a label to the keys that this variant changes.
     """
 
@@ -108,6 +110,7 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
     evaluate_clients: Any = with_default(Measurement, "evaluate_clients", False)
     keep_checkpoints: int = option(count, 2)
     keep_best: bool = True
+    checkpoint_every_seconds: float = option(partial(checks.in_range, low=0.0, high=LARGEST), 10.0)
     compare: dict[str, Any] | None = None
 
     def to_mapping(self) -> dict[str, Any]:

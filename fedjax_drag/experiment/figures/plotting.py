@@ -192,13 +192,15 @@ def _height(axes: Axes, value: float) -> float:
 
 def _spread(places: Sequence[float], gap: float) -> np.ndarray:
     """The positions nearest to ``places`` (least squares), in their order, at least ``gap`` apart."""
-    from scipy.optimize import isotonic_regression
-
     # Equal ends keep the order in which they are listed, from the top down.
     order = np.lexsort((-np.arange(len(places)), np.asarray(places)))
     steps = gap * np.arange(len(places))
-    spread = np.empty(len(places))
-    spread[order] = isotonic_regression(np.asarray(places)[order] - steps).x + steps
+    spread, wanted = np.empty(len(places)), np.asarray(places)[order] - steps
+    if np.any(np.diff(wanted) < 0):
+        from scipy.optimize import isotonic_regression  # here, because it is slow to import
+
+        wanted = isotonic_regression(wanted).x
+    spread[order] = wanted + steps
     below = min(0.0, 1.02 - spread.max())
     return spread + max(below, -0.02 - spread.min()) if below else spread + max(0.0, -0.02 - spread.min())
 

@@ -23,6 +23,7 @@ from fedjax_drag.experiment.plan.programs import (
     floor,
 )
 from fedjax_drag.experiment.run.planning import Federations
+from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.lowering import LoweredRun, lower_settings
 from fedjax_drag.simulation.planning.setup import steps_of_clients
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -156,4 +157,4 @@ def _beside_arguments(program: Compiled) -> int:
 
 def _rows_on_device(lowered: LoweredRun, devices: int) -> int:
     """Bytes of clients' rows on each device."""
-    return 0 if lowered.outline.rows_on_host else per_client.num_bytes(lowered.outline.shapes) // devices
+    return 0 if lowered.outline.rows_on != DEVICE else per_client.num_bytes(lowered.outline.shapes) // devices

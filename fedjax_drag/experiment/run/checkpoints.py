@@ -114,12 +114,15 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, keep: int = KEEP, keep_best: bool = True, writes: bool = False):
-        import orbax.checkpoint as ocp  # imported here: slow, and only runs that write need it
-
-        self._ocp = ocp
         self._path = (folder / CHECKPOINTS).absolute()
         self._aside = (folder / DAMAGED_CHECKPOINTS).absolute()
         self._keep, self._keep_best, self._writes = keep, keep_best, writes
+
+    @property
+    def _ocp(self) -> Any:
+        import orbax.checkpoint as ocp  # imported here: slow, and only runs that write need it, after their compilation
+
+        return ocp
 
     @functools.cached_property
     def _manager(self) -> Any:
@@ -169,16 +172,13 @@ class Checkpoints:
 
         Args:
           round_number: rounds done.
-          state: after them.
+          state: after them, or what :func:`on_host` made of it.
           accuracy: by which the best is chosen.
           history: the lines of ``metrics.jsonl`` so far.
           metric: which accuracy that is.
         """
         rows = row_file.found_in(state)
-        if rows is not None:
-            state = per_client.without_rows(state)
-        leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
-        leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
+        leaves = on_host(state if rows is None else per_client.without_rows(state))
         if not is_first():
             return
         if history:
@@ -334,6 +334,15 @@ class Checkpoints:
             with contextlib.suppress(Exception):  # saving has already raised what went wrong
                 self._manager.close()
             del self._manager
+
+
+def on_host(state: Any) -> dict[str, Any]:
+    """The leaves of a state by name, in host memory; of a CPU's state its own buffers.
+
+    Of several processes all that have parts of the state must call.
+    """
+    leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
+    return fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
+from fedjax_drag.experiment.run.saver import Saver
 from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
@@ -52,6 +53,8 @@ class Recorder:
       config: the run's configuration.
       simulation: the run, or the batch of runs that it is part of; it gives the shapes of the state.
       resume: continue from the newest checkpoint in the folder that can be read, if there is one.
+      every_seconds: time between checkpoints; with 0 the state of every evaluation that has one is on disk when the
+        call returns. Default that of the configuration.
 
     Raises:
       FolderError: there are checkpoints, and none can be read.
@@ -61,7 +64,14 @@ class Recorder:
       state: the state after them, or None at the beginning.
     """
 
-    def __init__(self, folder: Path, config: Config, simulation: Simulation | BatchSimulation, resume: bool):
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        simulation: Simulation | BatchSimulation,
+        resume: bool,
+        every_seconds: float | None = None,
+    ):
         self._folder = folder
         self._begun = time.perf_counter()
         from_first(results.begin, folder, config, simulation.walk, simulation.mesh_devices)
@@ -72,7 +82,11 @@ class Recorder:
         except BaseException:
             self._checkpoints.close()
             raise
-        self.start, self._lines, self._earlier, self.state = earlier or _Earlier(0, b"", {}, None)
+        self.start, lines, self._earlier, self.state = earlier or _Earlier(0, b"", {}, None)
+        self._lines = bytearray(lines)
+        every_seconds = config.checkpoint_every_seconds if every_seconds is None else every_seconds
+        options = (config.keep_checkpoints, config.keep_best, every_seconds)
+        self._saver = Saver(self._checkpoints, *options, best=self._best_so_far())
         self._rows: list[dict[str, Any]] = []
         place = folder / METRICS if is_first() else Path(os.devnull)
         self._stream: IO[bytes] = place.open("ab" if earlier else "wb")
@@ -94,11 +108,20 @@ class Recorder:
             tqdm.write(note, file=sys.stderr)
         return _Earlier(round_number, lines, metrics_file.parse(lines).history, state)
 
+    def _best_so_far(self) -> float:
+        """The accuracy of the best checkpoint; -inf without one."""
+        best = self._checkpoints.best() if self._earlier else None
+        if best is None:
+            return -np.inf
+        accuracies = self._earlier[choice_metric(self._earlier)][self._earlier["round"] == best]
+        return float(accuracies[0]) if accuracies.size else -np.inf
+
     def __call__(self, event: Evaluation) -> None:
-        """Records an evaluation: first its line, then the state after it, unless the run has diverged.
+        """Records an evaluation: its line at once, and the state after it, unless the run has diverged, in time.
 
         Raises:
-          OSError: one line with the fault of the folder, the round, and how to go on.
+          OSError: one line with the fault of the folder, the round, and how to go on; it may have come up since the
+            last call, in the thread that writes checkpoints.
         """
         with self._writing(event.round):
             if is_first() and not (self._folder / METRICS).exists():
@@ -108,8 +131,8 @@ class Recorder:
             self._lines += line
             self._rows.append({key: event.metrics[key] for key in _SUMMARISED if key in event.metrics})
             if event.state is not None and event.diverged_at is None:
-                by = choice_metric(event.metrics)
-                self._checkpoints.save(event.round, event.state, event.metrics[by], self._lines, by)
+                by, end = choice_metric(event.metrics), len(self._lines)
+                self._saver.hold(event.round, event.state, event.metrics[by], lambda: bytes(self._lines[:end]), by)
 
     def _append(self, line: bytes) -> None:
         self._stream.write(line)
@@ -141,11 +164,12 @@ class Recorder:
             figures["diverged_at"] = result.diverged_at
         figures["metrics_crc32"] = zlib.crc32(self._lines)
         with self._writing(figures["rounds"]):
+            self._saver.finish()
             self._conclude(figures | {"interrupted": False})
         return result._replace(history=history)
 
     def interrupted(self) -> None:
-        """Writes the summary of a run that was stopped; its evaluations and checkpoints are already there."""
+        """Writes the newest states and the summary of a run that was stopped; its evaluations are already there."""
         present = {*self._earlier, *chain(*self._rows)}
         history = {
             key: np.concatenate([self._earlier.get(key, np.zeros(0)), np.array([row[key] for row in self._rows])])
@@ -154,9 +178,13 @@ class Recorder:
         }
         figures = summary(history, time.perf_counter() - self._begun, None) | self._session()
         self._conclude(figures | {"interrupted": True})
+        with self._writing(figures["rounds"]):
+            self._saver.finish()
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files, after the newest states are written: whatever ended the run, it can go on from them."""
+        with suppress(Exception):  # what ended the run is reported
+            self._saver.finish()
         with suppress(OSError):  # a line that could not be written was reported before
             self._stream.close()
         self._checkpoints.close()

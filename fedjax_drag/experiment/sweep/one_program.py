@@ -98,7 +98,7 @@ class _Chunk:
             for cell, member in enumerate(members):
                 if member.folder is not None:
                     self._locks.append(FolderLock(member.folder))
-                    self._recorders[cell] = Recorder(member.folder, member.point.config, batch, member.resume)
+                    self._recorders[cell] = Recorder(member.folder, member.point.config, batch, member.resume, 0)
             self._check_starts()
         except BaseException:
             self._close()

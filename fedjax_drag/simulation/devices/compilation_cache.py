@@ -24,6 +24,11 @@ from fedjax_drag.data.formats.cache import cache_folder, make_private
 
 MANIFEST = "manifest.json"
 
+SHORTEST = 0.1
+"""Seconds of compilation from which a program is kept, where the user has not said so for JAX."""
+
+_JAX_SHORTEST = 1.0  # JAX's own default: less than the programs of a small run take
+
 LARGEST = 2**28
 """Bytes kept, newest programs first; also bounds the time of verification."""
 
@@ -31,8 +36,14 @@ LARGEST = 2**28
 def keep_compiled() -> None:
     """Lets JAX keep compiled programs in the cache folder of :mod:`fedjax_drag.data.formats.cache`.
 
+    The command line calls it. In Python it must be called, before the first run, because it concerns all that the
+    process compiles with JAX, and because programs are executed as they are read: nobody should find out later.
+
     A folder that other users may write, or that belongs to another user, is refused with a line on standard error. A
     folder that the user has set for JAX (``JAX_COMPILATION_CACHE_DIR``) is left to JAX, unverified.
+
+    Examples:
+      >>> fd.simulation.keep_compiled()  # doctest: +SKIP
     """
     import jax  # not at the top: the import takes seconds
 
@@ -48,6 +59,8 @@ def keep_compiled() -> None:
         print(f"fedjax-drag: warning: compiled programs are not kept: {reason}", file=sys.stderr)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    if jax.config.values["jax_persistent_cache_min_compile_time_secs"] == _JAX_SHORTEST:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
     atexit.register(record, folder)
 
 

@@ -7,10 +7,12 @@ executable. A program that calls back into Python is not kept, because its text 
 JAX's persistent compilation cache is another matter: it is on disk, and spares other processes the compilation.
 """
 
+import contextlib
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,31 @@ def compiled(lowered: Any, mesh: Hashable) -> Any:
         program = lowered.compile()
         _programs.put(name, program)
     return program
+
+
+@contextlib.contextmanager
+def compiling(programs: Iterable[Any], mesh: Any) -> Iterator[None]:
+    """Compiles programs in threads of their own while the block runs; :func:`compiled` then finds them.
+
+    Those that cannot be kept are left to :func:`compiled`, and so are all where the caller has configured JAX for its
+    thread alone, or where several processes must compile in the same order.
+
+    Args:
+      programs: each from ``jax.jit(function).lower(...)``.
+      mesh: devices that share their work, or None.
+    """
+    here = context()
+
+    def compile_one(program: Any) -> None:
+        if context() == here:
+            with contextlib.suppress(Exception):  # raised again by who needs the program
+                compiled(program, mesh)
+
+    wanted = [] if mesh is not None and mesh.is_multi_process else list(filter(is_self_contained, programs))
+    with ThreadPoolExecutor(max(1, len(wanted)), "compilation") as threads:
+        for program in wanted:
+            threads.submit(compile_one, program)
+        yield
 
 
 def _make_room() -> None:

@@ -144,6 +144,8 @@ def _in_chunks(
       ``into`` if that is given.
     """
     size = jax.tree.leaves(inputs)[0].shape[0]
+    # Inlined, so that the program is the same; and traced once, for their shapes as well as in the loop.
+    one, accumulate = jax.jit(one, inline=True), jax.jit(accumulate, inline=True)
 
     def of_chunk(start: Any, length: int) -> tuple[Any, Any]:
         entries = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, length), inputs)

@@ -169,7 +169,9 @@ def make_advance(one_round: Round, diagnostics: bool) -> Callable[..., tuple[Run
     def advance(
         federation: Federation, key: PRNGKeyArray, state: RunState, totals: Totals, stop: Int[Array, ""]
     ) -> tuple[RunState, Metrics, Totals]:
-        return _loop_over_rounds(functools.partial(reported_round, federation, key), state, totals, stop)
+        # Inlined, so that the program is the same; and traced once, for its shapes as well as in the loop.
+        run_round = jax.jit(functools.partial(reported_round, federation, key), inline=True)
+        return _loop_over_rounds(run_round, state, totals, stop)
 
     return advance
 

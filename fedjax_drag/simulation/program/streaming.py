@@ -156,6 +156,7 @@ def _pass_once_or_twice(
         return shared.state, CohortPass(*over_entries(shared))
     twice = sums.needs_first_pass(shared.state)
     absorb = functools.partial(_absorb, sums, extras)
+    over_entries = jax.jit(over_entries, inline=True)  # traced once, for its shapes as well as in the loop
 
     def turn(index: jax.Array, carry: tuple[State, CohortPass]) -> tuple[State, CohortPass]:
         state, _ = carry

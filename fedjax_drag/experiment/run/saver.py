@@ -1,0 +1,153 @@
+"""Which states of a run become checkpoints, and when: held in memory first, then written by a thread of their own.
+
+What is held is what would be kept if the run ended now, the newest states and the best one. It is written when
+``every_seconds`` have passed since it was last written, and at the end of the run however it ends, unless the process
+is killed: then as much time is lost at most, and the time of one evaluation and of the writing.
+"""
+
+import contextlib
+import importlib
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, on_host
+from fedjax_drag.simulation.devices import row_file
+from fedjax_drag.simulation.devices.processes import is_first
+
+LARGEST = 2**28
+"""Bytes of the states that are held; beyond that they are written at once, and the run waits."""
+
+_thread = ThreadPoolExecutor(1, "checkpoints")  # of all runs; started when the first of them writes
+
+
+_imports: list[Future[Any]] = []
+
+
+def import_ahead(name: str) -> None:
+    """Imports a module in the thread, so that it is there after the compilation, when it is needed.
+
+    No callback of a run is called before the import is over, so that two threads never import at once what depends on
+    each other.
+    """
+    _imports.append(_thread.submit(importlib.import_module, name))
+
+
+def _await_imports() -> None:
+    while _imports:
+        with contextlib.suppress(Exception):  # raised again by who needs the module
+            _imports.pop().result()
+
+
+class Held(NamedTuple):
+    """A state that is to be written; the fields are those of :meth:`~.checkpoints.Checkpoints.save`."""
+
+    round: int
+    state: dict[str, Any]
+    accuracy: float
+    history: Callable[[], bytes]
+    metric: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the state."""
+        return sum(leaf.nbytes for leaf in self.state.values())
+
+
+class Saver:
+    """Writes a run's checkpoints.
+
+    Args:
+      checkpoints: of the results folder; this alone writes them.
+      keep: how many of the newest states are kept, >= 1.
+      keep_best: whether the one with the highest accuracy is kept as well.
+      every_seconds: time between two writings; with 0 each state is on disk when :meth:`hold` returns.
+      best: the highest accuracy so far; -inf for none.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, keep: int, keep_best: bool, every_seconds: float, best: float = -np.inf
+    ):
+        self._checkpoints, self._keep, self._keep_best, self._every = checkpoints, keep, keep_best, every_seconds
+        self._best, self._best_round = best, -1
+        self._held: list[Held] = []
+        self._writing: Future[None] | None = None
+        self._last = time.monotonic()
+        if is_first():
+            import_ahead("orbax.checkpoint")
+
+    def hold(self, round_number: int, state: Any, accuracy: Any, history: Callable[[], bytes], metric: str) -> None:
+        """Takes over a state after an evaluation; all processes that have parts of it must call.
+
+        Args:
+          round_number: rounds done.
+          state: after them; its buffers may be reused afterwards.
+          accuracy: by which the best is chosen.
+          history: gives the lines of ``metrics.jsonl`` up to the round; called in another thread.
+          metric: which accuracy that is.
+
+        Raises:
+          Exception: what went wrong while the states before were written.
+        """
+        _await_imports()
+        self._wait(only_if_done=True)
+        if row_file.found_in(state) is not None:  # the next round writes into the file
+            self.finish()
+            self._checkpoints.save(round_number, state, float(accuracy), history(), metric)
+            return
+        held = Held(round_number, on_host(state), float(accuracy), history, metric)
+        if not is_first():
+            return
+        if held.accuracy >= self._best:
+            self._best, self._best_round = held.accuracy, round_number
+        self._held = self._kept(held)
+        if self._every == 0 or sum(one.num_bytes for one in self._held) > LARGEST:
+            self.finish()
+            return
+        self._held[-1] = held._replace(state={name: np.array(leaf) for name, leaf in held.state.items()})
+        if self._writing is None and time.monotonic() - self._last >= self._every:
+            self._start()
+
+    def _kept(self, held: Held) -> list[Held]:
+        """What is held with one more, without what would not be kept."""
+        held_now = [*self._held, held]
+        newest = {one.round for one in held_now[-self._keep :]}
+        best = {self._best_round} if self._keep_best else set()
+        return [one for one in held_now if one.round in newest | best]
+
+    def _start(self) -> None:
+        """Lets the thread write what is held."""
+        held, self._held = self._held, []
+        self._last = time.monotonic()
+        self._writing = _thread.submit(_write, self._checkpoints, held)
+
+    def _wait(self, only_if_done: bool = False) -> None:
+        """Waits until the thread has written; raises what went wrong there, after which nothing is held."""
+        if self._writing is None or (only_if_done and not self._writing.done()):
+            return
+        try:
+            self._writing.result()
+        except Exception:
+            self._held = []
+            self._writing = None
+            raise
+        self._writing = None
+
+    def finish(self) -> None:
+        """Writes what is held; it is on disk when this returns.
+
+        Raises:
+          Exception: what went wrong; then nothing is held any more.
+        """
+        self._wait()
+        if self._held:
+            self._start()
+            self._wait()
+
+
+def _write(checkpoints: Checkpoints, held: list[Held]) -> None:
+    for one in held:
+        checkpoints.save(one.round, one.state, one.accuracy, one.history(), one.metric)
