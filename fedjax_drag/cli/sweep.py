@@ -87,8 +87,8 @@ def sweep(
     that diverges is noted in DIR/table.csv (and .parquet) and DIR/summary.md and does not stop the others. Without
     --out DIR is runs/NAME, named as by 'run'.
 
-    Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume goes on
-    from there).
+    Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume
+    goes on from there).
     """
     with reported(debug), watched(debug_nans):
         with misuse():
