@@ -30,3 +30,33 @@ def test_import_is_quiet_and_touches_neither_devices_nor_network(more):
 def test_without_a_use_of_it_jax_is_not_imported():
     command = [sys.executable, "-c", "import sys, fedjax_drag, fedjax_drag.cli.main; print('jax' in sys.modules)"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+SLOW = {"sklearn", "scipy", "matplotlib", "orbax", "tensorstore", "pyarrow", "pandas", "tensorflow_datasets", "IPython"}
+
+RUN = """
+config = {"data": "digits", "partition": {"name": "iid", "num_clients": 8}, "model": {"name": "mlp", "hidden": [4]}}
+fd.run(config, ["rounds=1", "cohort_size=2", "local_steps=1"], quiet=True)
+"""
+SIMULATE = """
+data = fd.data.partition.iid(fd.data.load("digits"), 8)
+model, work = fd.models.mlp(10, hidden=(4,)), dict(local_steps=1, batch_size=4, step_size=0.1)
+fd.simulate(fd.aggregators.drag(c=0.25, alpha=0.25), model=model, data=data, num_rounds=1, cohort_size=2, **work)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("uses", [SIMULATE, RUN])
+def test_a_run_without_results_imports_nothing_that_it_does_not_use(uses):
+    code = f"import sys\nimport fedjax_drag as fd\n{uses}\nprint(sorted({SLOW} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_help_imports_no_numbers():
+    slow = SLOW | {"jax", "numpy", "flax", "optax", "omegaconf"}
+    code = f"import atexit, sys\natexit.register(lambda: print(sorted({slow} & set(sys.modules))))\n"
+    code += "from fedjax_drag.cli.main import main\nmain()"
+    for arguments in (["--help"], ["run", "--help"], ["sweep", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"

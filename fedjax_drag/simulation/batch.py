@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from fedjax_drag import checks
 from fedjax_drag.simulation.cells import Cells, LoweredBatch, Numbers, examples_of, for_each, share_of, trace_batch
-from fedjax_drag.simulation.devices import nans
+from fedjax_drag.simulation.devices import nans, program_cache
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
@@ -128,7 +128,7 @@ class BatchSimulation:
           MemoryError: :attr:`width` cells do not fit the memory.
         """
         started = time.perf_counter()
-        init, advance, evaluate = (program.compile() for program in self.lowered)
+        init, advance, evaluate = program_cache.compiled_at_once(self.lowered)
         whole = [(memory.needed(advance), self.train), (memory.needed(evaluate), (self.held_out, self.examined))]
         memory.check(whole, 0, [f"width below {self.width}"])
         return CompiledBatch(init, advance, evaluate, time.perf_counter() - started)

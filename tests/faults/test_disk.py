@@ -28,7 +28,7 @@ def whole(tmp_path_factory):
 def command(tmp_path):
     """``command(out, ...)``: exit status and the last line on standard error of the tiny run into ``out``."""
     config = tmp_path / "tiny.yaml"
-    config.write_text(yaml.safe_dump(SMALL))
+    config.write_text(yaml.safe_dump(SMALL | {"checkpoint_every_seconds": 0}))
 
     def call(out, *options):
         done = CliRunner().invoke(app, ["run", str(config), "--quiet", "--out", str(out), *options])

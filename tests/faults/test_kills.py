@@ -38,6 +38,7 @@ def whole(tmp_path_factory):
 
 def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
     out, save, append = tmp_path / "out", Checkpoints.save, Recorder._append
+    at_once = SMALL | {"checkpoint_every_seconds": 0}
 
     def before_the_checkpoint(self, round_number, *given):
         if round_number == 4:
@@ -65,7 +66,7 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, stopping)
             with pytest.raises(Killed):
-                run(SMALL, out=out, resume=out.exists())
+                run(at_once, out=out, resume=out.exists())
         assert sorted(path.name for path in (out / "checkpoints").iterdir()) == left
     run(SMALL, out=out, resume=True)
     assert_same(out, whole)
@@ -116,6 +117,7 @@ def test_cells_stop_after_their_last_evaluation(tmp_path, monkeypatch, most):
 # Processes that are killed.
 
 LONG = SMALL | {"rounds": 40, "eval_every": 1, "byzantine_fraction": 0.25, "attack": "sign_flip"}
+LONG |= {"checkpoint_every_seconds": 0.05}  # so that many are written while the run goes on
 SWEEP = LONG | {"rounds": 60, "eval_every": 3, "axes": {"aggregator": ["fedavg", "median", "drag"], "seed": [0, 1]}}
 COMMAND = "from fedjax_drag.cli.main import main; main()"
 LINES = {"run": "metrics.jsonl", "sweep": "cells/*/metrics.jsonl"}
@@ -158,6 +160,19 @@ def killed(process, until, seconds):
     said = process.communicate()[1]
     assert process.returncode in (0, -9), said
     return process.returncode != 0
+
+
+@pytest.mark.thorough
+def test_a_terminated_run_saves_what_it_has_computed(tmp_path):
+    config, out = tmp_path / "config.yaml", tmp_path / "out"
+    config.write_text(yaml.safe_dump(LONG | {"rounds": 100_000, "checkpoint_every_seconds": 3600}))
+    process = start("run", config, out, tmp_path / "cache")
+    wait(process, lambda: written("run", out) >= 5)
+    process.terminate()
+    assert "stopped; to go on: " in process.communicate()[1]
+    assert process.returncode == 130
+    newest = max(int(path.name) for path in (out / "checkpoints").iterdir())
+    assert newest == len((out / "metrics.jsonl").read_bytes().splitlines())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from fedjax_drag.experiment.run import metrics_file, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
+from fedjax_drag.experiment.run.saver import import_ahead
 from fedjax_drag.experiment.sweep import choice, grouping, outcome_table
 from fedjax_drag.experiment.sweep.choice import Best
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
@@ -186,6 +187,8 @@ def execute(
     """
     begin(planned)
     grid = planned.grid
+    if planned.folder is not None:
+        import_ahead("pyarrow.parquet")  # for the table, while XLA compiles
     cells: dict[int, Cell] = {}
     with tqdm(total=len(grid.points), desc="sweep", unit=" cells", disable=quiet, dynamic_ncols=True) as bar:
         try:

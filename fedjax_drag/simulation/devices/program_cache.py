@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,22 @@ def compiled(lowered: Any, mesh: Hashable) -> Any:
         program = lowered.compile()
         _programs.put(name, program)
     return program
+
+
+def compiled_at_once(programs: Sequence[Any]) -> list[Any]:
+    """Lowered programs compiled, each in a thread of its own; they are not kept.
+
+    Args:
+      programs: each from ``jax.jit(function).lower(...)``.
+    """
+    here = context()
+
+    def compile_one(program: Any) -> Any:
+        return program.compile() if context() == here else None  # configured for the caller's thread alone
+
+    with ThreadPoolExecutor(len(programs), "compilation") as threads:
+        done = list(threads.map(compile_one, programs))
+    return [program.compile() if made is None else made for program, made in zip(programs, done, strict=True)]
 
 
 @contextlib.contextmanager

@@ -288,14 +288,15 @@ def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
     assert (len(loads), len(splits)) == (1, 2)
 
 
-def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("seconds", "recorded"), [(0, 1), (10.0, 3)])
+def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch, seconds, recorded):
     def fail(self, *given):
         raise OSError("disk full")
 
     monkeypatch.setattr(Checkpoints, "save", fail)
     with pytest.raises(OSError, match="disk full"):
-        execute(plan(tiny, out=tmp_path / "out"))
-    assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 1
+        execute(plan(tiny | {"checkpoint_every_seconds": seconds}, out=tmp_path / "out"))
+    assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == recorded
 
 
 @pytest.mark.parametrize(
