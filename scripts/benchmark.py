@@ -11,6 +11,7 @@
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
     python scripts/benchmark.py start --against ../before  # from the command to the curve, and what an evaluation costs
+    python scripts/benchmark.py accelerator         # everything that matters on a GPU or TPU, in forty minutes
 
 ``rounds`` is the subcommand that runs if none is named. A subcommand may also be spelled as an option, as in
 ``--growth 10 1000``. All contestants of a comparison are timed in turn in one process; ratios are medians over the
@@ -29,10 +30,21 @@ import jax
 import typer
 
 from benchmarks import against, aggregators, clients, federation, growth, profiling, rounds, start, sweeps
+from benchmarks.accelerator import command
 from benchmarks.timing import Row, peak_memory, table
 from benchmarks.workloads import WORKLOADS
 
-COMMANDS = ("rounds", "aggregators", "clients", "sweep", "profile", "growth", "federation", "start")
+COMMANDS = (
+    "rounds",
+    "aggregators",
+    "clients",
+    "sweep",
+    "profile",
+    "growth",
+    "federation",
+    "start",
+    "accelerator",
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -182,6 +194,46 @@ def time_start(
     with _misuse():
         rows = start.run(chosen or [], repeats, before)
     _report(rows, f"median of {repeats}", json_file, markdown)
+
+
+@app.command("accelerator")
+def measure_accelerator(
+    chosen: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="Parts; default all.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the measurements; the same one continues them.")] = Path(
+        "runs/accelerator"
+    ),
+    minutes: Annotated[float, typer.Option(help="Time of this call; 0 measures nothing.", min=0)] = 40.0,
+    small: Annotated[
+        bool | None, typer.Option("--small/--full", help="Sizes; default small on a CPU, else full.")
+    ] = None,
+    again: Annotated[bool, typer.Option(help="Measure again what failed.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the parts and what is measured of them.")] = False,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the results to this page, between its marks.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the rules beside their floor; .svg or .png.")] = None,
+) -> None:
+    """Measures a GPU or TPU in forty minutes, in one call or in several.
+
+    From a checkout, with JAX for the device (on Colab: Runtime, Change runtime type, T4 GPU; JAX is there already):
+
+        pip install -e . && python scripts/benchmark.py accelerator --markdown accelerator.md
+
+    No network is needed while it measures, and no data set. Every measurement is kept at once in
+    OUT/accelerator.json: a call that is stopped, by --minutes, Ctrl-C or the end of a session, is continued by the same
+    command. What fails, for lack of memory say, is recorded with its reason, and the others go on. Progress is on
+    standard error. On a CPU the same command measures small sizes, in some minutes.
+    """
+    with _misuse():
+        if listed:
+            print(command.listing(chosen or [], out))
+            return
+        left = command.measure(chosen or [], out, minutes, small, again)
+        text = command.results(chosen or [], out, markdown, figure)
+    if markdown is None:
+        print(text)
+    if left:
+        print(left, file=sys.stderr)
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:

@@ -4,7 +4,6 @@ The baseline is ``mean``, one product of weights and deltas, which is one pass o
 can be faster. Each rule is timed in turn with the mean, and with NumPy on the same matrix where NumPy has the rule.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from tqdm import tqdm
 
 from benchmarks.timing import Row, median_ratio
 from fedjax_drag import aggregators, tree
+from fedjax_drag.simulation.planning.memory import available
 from fedjax_drag.types import Aggregator, Deltas, Params
 
 COHORTS = (10, 100, 1000)
@@ -31,7 +31,7 @@ def run(chosen: Sequence[str], repeats: int, memory_gib: float | None) -> list[R
     Args:
       chosen: names of rules; none: all of them.
       repeats: timed calls of each.
-      memory_gib: memory that may be used; None: that of the machine.
+      memory_gib: memory that may be used; None: what the device has free.
 
     Raises:
       ValueError: an unknown rule.
@@ -45,7 +45,7 @@ def run(chosen: Sequence[str], repeats: int, memory_gib: float | None) -> list[R
 
 def sizes(memory_gib: float | None) -> Iterator[tuple[int, int]]:
     """Pairs (S, d) for which four copies of the deltas fit into memory."""
-    memory = memory_gib * 2**30 if memory_gib else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = memory_gib * 2**30 if memory_gib else available()
     return ((s, d) for s in COHORTS for d in SIZES if 4 * 4 * s * d < memory)
 
 
@@ -85,11 +85,13 @@ class Compiled(NamedTuple):
 
     Attributes:
       call: aggregates the deltas once.
+      program: the compiled program; None of the mean.
       extra_bytes: memory that it needs beyond its inputs.
       compile_seconds: time that its compilation took.
     """
 
     call: Callable[[], Any]
+    program: Any
     extra_bytes: int
     compile_seconds: float
 
@@ -112,7 +114,7 @@ def prepare(rule: Aggregator, params: Params, deltas: Deltas, cohort: int) -> Co
     compile_seconds = time.perf_counter() - started
     memory = compiled.memory_analysis()
     extra_bytes = memory.temp_size_in_bytes + memory.output_size_in_bytes if memory else 0
-    return Compiled(lambda: compiled(params, deltas, state, **extras), extra_bytes, compile_seconds)
+    return Compiled(lambda: compiled(params, deltas, state, **extras), compiled, extra_bytes, compile_seconds)
 
 
 def measure(cohort: int, size: int, chosen: Sequence[str], repeats: int) -> Iterator[Row]:
@@ -126,7 +128,7 @@ def measure(cohort: int, size: int, chosen: Sequence[str], repeats: int) -> Iter
     for name in progress:
         progress.set_postfix_str(name)
         if name == "mean":
-            rule = Compiled(lambda: mean(deltas), 0, 0.0)
+            rule = Compiled(lambda: mean(deltas), None, 0, 0.0)
         else:
             rule = prepare(rules(cohort)[name], params, deltas, cohort)
         seconds(rule.call)

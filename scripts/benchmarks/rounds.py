@@ -6,13 +6,14 @@ Contestants, all in one process and in turn:
   the losses alone; forward + backward: losses and gradients, without the step;
 - fedavg, drag: a whole round, from the draw of the cohort to the new global parameters, without evaluation, on one
   device and with the clients sharded over one device for each core;
-- torch (if installed): the plain loop over clients with the same arithmetic on the same number of threads.
+- torch (if installed): the plain loop over clients with the same arithmetic, on the same device or number of threads.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,9 +77,10 @@ def measure(work: Workload, repeats: int, options: Mapping[str, Any], chosen: Co
     warm_up(contestants)
     memory = peak_memory()  # before torch is imported
     if "torch" in chosen:
-        from benchmarks.torch_baseline import torch_round
+        from benchmarks.torch_baseline import torch_device, torch_round
 
-        one_round = torch_round(work.model(), data, work.cohort_size, work.local_steps, work.batch_size)
+        sizes = work.cohort_size, work.local_steps, work.batch_size
+        one_round = torch_round(work.model(), data, *sizes, torch_device())
         contestants["torch"] = lambda: [one_round() for _ in range(work.rounds)]
         contestants["torch"]()
     peak = peak_flops()
@@ -103,13 +105,40 @@ def _row(work: Workload, name: str, times: Times, limit: float, memory: float) -
     }
 
 
+class CompiledRounds(NamedTuple):
+    """Rounds of the engine that are ready to be timed.
+
+    Attributes:
+      call: advances one run by the rounds of a call.
+      program: the compiled program, whose text and memory can be analysed.
+      trace_seconds: time until the program was lowered.
+      compile_seconds: time that its compilation took.
+    """
+
+    call: Callable[[], None]
+    program: Any
+    trace_seconds: float
+    compile_seconds: float
+
+
 def engine_rounds(
     work: Workload, data: FederatedDataset, rule: Aggregator, options: Mapping[str, Any], rounds: int
 ) -> Callable[[], None]:
     """A function that advances one run by ``rounds`` rounds each time it is called."""
+    return compiled_rounds(work, data, rule, options, rounds).call
+
+
+def compiled_rounds(
+    work: Workload, data: FederatedDataset, rule: Aggregator, options: Mapping[str, Any], rounds: int
+) -> CompiledRounds:
+    """Compiles ``rounds`` rounds of one run."""
+    started = time.perf_counter()
     algorithm = fd.algorithms.from_aggregator(rule)
     simulation = fd.simulation.prepare(algorithm, data=data, **work.settings(), **options)
-    advance = simulation.lowered.advance.compile()
+    lowered = simulation.lowered.advance
+    traced = time.perf_counter()
+    advance = lowered.compile()
+    compiled = time.perf_counter()
     state = simulation.initial_state()
 
     def more_rounds() -> None:
@@ -118,7 +147,7 @@ def engine_rounds(
         state, *_ = advance(simulation.federation, simulation.key, state, no_totals(), stop)
         jax.block_until_ready(state)
 
-    return more_rounds
+    return CompiledRounds(more_rounds, advance, traced - started, compiled - traced)
 
 
 def bare_steps(work: Workload, data: FederatedDataset) -> Contestants:

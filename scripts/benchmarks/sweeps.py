@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import fedjax_drag as fd
 from benchmarks.timing import Row
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, Workload
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Algorithm
@@ -69,10 +69,11 @@ def measure(width: int) -> Row:
     }
 
 
-def cells(width: int) -> tuple[list[Settings], list[dict[str, float]]]:
+def cells(
+    width: int, work: Workload = WORKLOADS["mlp"], rounds: int = ROUNDS
+) -> tuple[list[Settings], list[dict[str, float]]]:
     """The settings of each cell, and the value of c that differs from cell to cell."""
-    work = WORKLOADS["mlp"]
-    data, settings = work.data(), work.settings() | {"num_rounds": ROUNDS, "eval_every": ROUNDS, "time_clients": False}
+    data, settings = work.data(), work.settings() | {"num_rounds": rounds, "eval_every": rounds, "time_clients": False}
     seeds = min(width, 8)
     splits = [fd.data.partition.iid(data, num_clients=work.num_clients, seed=seed) for seed in range(seeds)]
     values = np.linspace(0.05, 0.5, math.ceil(width / seeds)).tolist()

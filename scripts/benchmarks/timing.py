@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from tqdm import tqdm
 
 Contestants = dict[str, Callable[[], Any]]
@@ -44,6 +45,27 @@ def warm_up(contestants: Contestants) -> None:
         run()
 
 
+def seconds_each(call: Callable[[], Any], least: float = 0.02, most: int = 1000) -> float:
+    """Seconds of one call, among calls that are started without waiting for the one before.
+
+    A device then computes without a pause, and what the host needs to start a call does not count where it is the
+    shorter of the two. Call it once before.
+
+    Args:
+      call: returns arrays, which need not be computed yet.
+      least: seconds that the calls take together, unless they are ``most``.
+      most: calls.
+    """
+    number = 1
+    while True:
+        started = time.perf_counter()
+        jax.block_until_ready([call() for _ in range(number)][-1])
+        seconds = time.perf_counter() - started
+        if seconds >= least or number >= most:
+            return seconds / number
+        number = min(most, 2 * number if seconds <= 0 else max(number + 1, int(1.2 * number * least / seconds)))
+
+
 def median_ratio(times: Sequence[float], base: Sequence[float]) -> float:
     """Median over the turns of the ratio of two times taken in the same turn."""
     return statistics.median(own / other for own, other in zip(times, base, strict=True))
@@ -71,4 +93,6 @@ def _cell(value: Any) -> str:
         return value or ""
     if isinstance(value, int):
         return f"{value:,}"
+    if value < 0.1:
+        return f"{value:.2g}"
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as flax_nn
+import jax
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
@@ -15,11 +16,16 @@ from fedjax_drag.models.mlp import MLP
 
 
 def torch_round(
-    model: flax_nn.Module, data: FederatedDataset, cohort_size: int, local_steps: int, batch_size: int
+    model: flax_nn.Module,
+    data: FederatedDataset,
+    cohort_size: int,
+    local_steps: int,
+    batch_size: int,
+    device: str = "cpu",
 ) -> Callable[[], None]:
     """A function that runs one FedAvg round as it is commonly written in PyTorch.
 
-    Images are preprocessed once, before the loop, and a batch is a random index into them.
+    Images are preprocessed once, before the loop, and a batch is a random index into them. All of it is on one device.
 
     Args:
       model: the Flax module whose PyTorch counterpart runs.
@@ -27,14 +33,18 @@ def torch_round(
       cohort_size: S.
       local_steps: U.
       batch_size: B.
+      device: PyTorch's name of it. On ``"cuda"`` products of matrices and convolutions are TF32, as JAX's are by
+        default.
     """
     assert data.rows is not None
     assert data.counts is not None
-    images = torch.from_numpy(np.array(data.preprocess(data.train.x))).permute(0, 3, 1, 2).contiguous()
-    labels = torch.from_numpy(data.train.y.astype(np.int64))
-    rows = [torch.from_numpy(row[:count].astype(np.int64)) for row, count in zip(data.rows, data.counts, strict=True)]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    images = torch.from_numpy(np.array(data.preprocess(data.train.x))).permute(0, 3, 1, 2).contiguous().to(device)
+    labels = torch.from_numpy(data.train.y.astype(np.int64)).to(device)
+    lists = [row[:count].astype(np.int64) for row, count in zip(data.rows, data.counts, strict=True)]
+    rows = [torch.from_numpy(own).to(device) for own in lists]
     rng = np.random.default_rng(0)
-    net = _counterpart(model)
+    net = _counterpart(model).to(device)
     theta = [p.detach().clone() for p in net.parameters()]
     loss_fn = nn.CrossEntropyLoss()
 
@@ -46,7 +56,7 @@ def torch_round(
                     p.copy_(start)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
             for _ in range(local_steps):
-                index = rows[client][torch.randint(len(rows[client]), (batch_size,))]
+                index = rows[client][torch.randint(len(rows[client]), (batch_size,), device=device)]
                 optimizer.zero_grad()
                 loss_fn(net(images[index]), labels[index]).backward()
                 optimizer.step()
@@ -54,8 +64,15 @@ def torch_round(
                 acc += p.detach() - start
         for start, acc in zip(theta, total, strict=True):
             start += acc / cohort_size
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     return one_round
+
+
+def torch_device() -> str:
+    """PyTorch's name of the kind of device that JAX computes on; ``"cpu"`` where PyTorch cannot use it."""
+    return "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
 
 
 def _counterpart(model: flax_nn.Module) -> Any:

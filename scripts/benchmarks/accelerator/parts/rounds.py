@@ -1,0 +1,166 @@
+"""Whole rounds: against bare local steps and PyTorch, by the way over the clients, by precision, by cohort."""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+import fedjax_drag as fd
+from benchmarks import rounds
+from benchmarks.accelerator.part import Cases, Part, attempts
+from benchmarks.accelerator.sizes import Sizes
+from benchmarks.rounds import CompiledRounds, compiled_rounds
+from benchmarks.timing import Row, in_turn, ratio
+from benchmarks.workloads import Workload, growing
+from fedjax_drag.types import Aggregator
+
+ALL_AT_ONCE = {"clients_axis": "vmap"}
+PRECISIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "float32": ("float32", {}),
+    "TF32": ("tensorfloat32", {}),
+    "as JAX chooses": ("default", {}),
+    "bfloat16 model": ("default", {"compute_dtype": "bfloat16"}),
+}
+"""By name, JAX's precision of products and further options of a run."""
+
+_CHUNKS = (1, 5, 10)
+_CONTESTANTS = ("bare", "fedavg", "drag", "torch")
+_OF_HOST = ("peak_memory_mib",)
+
+
+def workload_cases(sizes: Sizes) -> Cases:
+    """A case for each workload."""
+    return {name: functools.partial(against_bare_steps, work, sizes) for name, work in sizes.workloads.items()}
+
+
+def against_bare_steps(work: Workload, sizes: Sizes) -> list[Row]:
+    """The rounds of ``scripts/benchmark.py rounds``, all clients at once."""
+    measured = rounds.measure(work, sizes.repeats, ALL_AT_ONCE, _CONTESTANTS)
+    return [{key: value for key, value in row.items() if key not in _OF_HOST} for row in measured]
+
+
+def axis_cases(sizes: Sizes) -> Cases:
+    """A case for each workload, and one for the large cohort."""
+    works = {**sizes.workloads, "crowd": sizes.crowd}
+    return {name: functools.partial(by_axis, work, sizes) for name, work in works.items()}
+
+
+def by_axis(work: Workload, sizes: Sizes) -> list[Row]:
+    """FedAvg's round with clients all at once, in chunks, one after another, and as the engine chooses."""
+    ways: dict[str, dict[str, Any]] = {"vmap": ALL_AT_ONCE}
+    for chunk in _CHUNKS:
+        if chunk < work.cohort_size:
+            name = f"map, {chunk} at once" if chunk > 1 else "map"
+            ways[name] = {"clients_axis": "map", "clients_per_chunk": chunk}
+    ways["auto"] = {"clients_axis": "auto"}
+    makers = {
+        name: functools.partial(_rounds, work, fd.aggregators.fedavg(), options) for name, options in ways.items()
+    }
+    return [{"workload": work.title, "clients axis": row.pop("way"), **row} for row in compared(work, makers, sizes)]
+
+
+def precision_cases(sizes: Sizes) -> Cases:
+    """A case for each workload."""
+    return {name: functools.partial(by_precision, work, sizes) for name, work in sizes.workloads.items()}
+
+
+def by_precision(work: Workload, sizes: Sizes) -> list[Row]:
+    """FedAvg's round with products of each precision."""
+
+    def make(precision: str, options: Mapping[str, Any]) -> CompiledRounds:
+        with jax.default_matmul_precision(precision):
+            return _rounds(work, fd.aggregators.fedavg(), {**ALL_AT_ONCE, **options})
+
+    makers = {name: functools.partial(make, *way) for name, way in PRECISIONS.items()}
+    return [{"workload": work.title, "precision": row.pop("way"), **row} for row in compared(work, makers, sizes)]
+
+
+def cohort_cases(sizes: Sizes) -> Cases:
+    """A case for each size of a cohort."""
+    return {f"S={size}": functools.partial(by_cohort, size, sizes) for size in sizes.cohorts}
+
+
+def by_cohort(cohort_size: int, sizes: Sizes) -> list[Row]:
+    """A round of a rule that adds up messages, and of one that needs the stack of them."""
+    work = dataclasses.replace(growing(cohort_size), num_clients=max(sizes.cohorts))
+    rules = {"fedavg": fd.aggregators.fedavg(), "median": fd.aggregators.median()}
+    makers = {name: functools.partial(_rounds, work, rule, {"clients_axis": "auto"}) for name, rule in rules.items()}
+    return [
+        {"workload": work.title, "rule": row.pop("way"), "us_per_client": _per(row["ms_per_round"], cohort_size), **row}
+        for row in compared(work, makers, sizes)
+    ]
+
+
+def compared(work: Workload, makers: Mapping[str, Callable[[], CompiledRounds]], sizes: Sizes) -> list[Row]:
+    """A row for each way of computing a round, timed in turn; the ratio is to the first that there is."""
+    made, failed = attempts(dict(makers))
+    warm, failed_later = attempts({name: one.call for name, one in made.items()})
+    times = in_turn({name: made[name].call for name in warm}, sizes.repeats, work.rounds)
+    rows: list[Row] = []
+    for name in makers:
+        row: Row = dict.fromkeys(("ms_per_round", "ratio", "temporary_mib", "trace_s", "compile_s", "failed"))
+        if name in times:
+            row |= {
+                "ms_per_round": statistics.median(times[name]),
+                "ratio": ratio(times, name, next(iter(times))),
+                "temporary_mib": temporary_mib(made[name].program),
+                "trace_s": made[name].trace_seconds,
+                "compile_s": made[name].compile_seconds,
+            }
+        rows.append({"way": name, **row, "failed": (failed | failed_later).get(name)})
+    return rows
+
+
+def temporary_mib(program: Any) -> float | None:
+    """Memory that a compiled program needs beside its arguments and results; None where the compiler does not say."""
+    sizes = program.memory_analysis()
+    return sizes.temp_size_in_bytes / 2**20 if sizes else None
+
+
+def _rounds(work: Workload, rule: Aggregator, options: Mapping[str, Any]) -> CompiledRounds:
+    return compiled_rounds(work, work.data(), rule, options, work.rounds)
+
+
+def _per(milliseconds: float | None, number: int) -> float | None:
+    return None if milliseconds is None else 1e3 * milliseconds / number
+
+
+WORKLOADS = Part(
+    name="workloads",
+    title="Rounds against bare local steps and PyTorch",
+    text="*bare* is the same local steps on one model, one after another, in one compiled loop; *fedavg* and *drag* "
+    "are whole rounds with all clients at once (`clients_axis=vmap`); *torch* is a plain PyTorch loop over the "
+    "clients on the same device. *of peak*: floating point operations of the local steps against the device's "
+    "matrix product.",
+    minutes=4.0,
+    cases=workload_cases,
+    seconds=300,
+)
+
+AXIS = Part(
+    name="clients_axis",
+    title="Clients at once, in chunks, one after another",
+    text="A FedAvg round; ratios are to `vmap`, within one process. *auto* is what the engine chooses by itself.",
+    minutes=3.5,
+    cases=axis_cases,
+)
+
+PRECISION = Part(
+    name="precision",
+    title="float32, TF32, bfloat16",
+    text="A FedAvg round with all clients at once. `float32` and `TF32` are values of `jax_default_matmul_precision` "
+    "(`float32`, `tensorfloat32`), the third its default; *bfloat16 model* is `compute_dtype=bfloat16`.",
+    minutes=3.0,
+    cases=precision_cases,
+)
+
+COHORTS = Part(
+    name="cohorts",
+    title="Growth of the cohort",
+    text="A round of a small perceptron: `fedavg` adds up the messages as they come, `median` needs the stack of them.",
+    minutes=1.5,
+    cases=cohort_cases,
+)

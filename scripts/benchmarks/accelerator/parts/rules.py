@@ -1,0 +1,96 @@
+"""Every rule alone, in multiples of the mean and beside the shortest time in which its bytes can be moved."""
+
+import functools
+import statistics
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import aggregators
+from benchmarks.accelerator.part import Cases, Part
+from benchmarks.accelerator.parts.device import bandwidth
+from benchmarks.accelerator.sizes import Sizes
+from benchmarks.timing import Row, median_ratio, seconds_each
+from fedjax_drag import tree
+from fedjax_drag.accelerators.counts import work_of
+from fedjax_drag.accelerators.targets import GPUS, Chip
+
+
+def cases(sizes: Sizes, which: int) -> Cases:
+    """A case for each rule at one of the sizes of deltas."""
+    chosen = sizes.rules or tuple(aggregators.rules(sizes.cohort))
+    return {name: functools.partial(measure, name, sizes, sizes.dimensions[which]) for name in chosen}
+
+
+def measure(name: str, sizes: Sizes, dimension: int) -> list[Row]:
+    """Times a rule in turn with the mean."""
+    cohort = sizes.cohort
+    params, deltas, mean = inputs(cohort, dimension)
+    rule = aggregators.prepare(aggregators.rules(cohort)[name], params, deltas, cohort)
+    jax.block_until_ready(rule.call())
+    times, mean_times = [], []
+    for _ in range(sizes.repeats):
+        mean_times.append(seconds_each(lambda: mean(deltas)))
+        times.append(seconds_each(rule.call))
+    ms, work = 1e3 * statistics.median(times), work_of(rule.program.as_text())
+    floor = 1e3 * work.floor(chip(sizes.copied_bytes))
+    return [
+        {
+            "rule": name,
+            "S": str(cohort),
+            "d": f"{dimension:.0e}",
+            "ms": ms,
+            "to_mean": median_ratio(times, mean_times),
+            "passes": work.bytes / deltas["w"].nbytes,
+            "kernels": work.num_kernels,
+            "floor_ms": floor,
+            "to_floor": ms / floor if floor else None,
+            "extra_memory": rule.extra_bytes / deltas["w"].nbytes,
+            "compile_s": rule.compile_seconds,
+            "_open_loops": work.open_loops,
+        }
+    ]
+
+
+@functools.lru_cache(maxsize=1)
+def inputs(cohort: int, dimension: int) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Parameters, deltas drawn on the device, and the compiled mean."""
+    deltas = {"w": jax.random.normal(jax.random.key(0), (cohort, dimension))}
+    mean = jax.jit(tree.mean).lower(deltas).compile()
+    jax.block_until_ready(mean(deltas))
+    return {"w": jnp.zeros(dimension)}, deltas, mean
+
+
+def chip(num_bytes: int) -> Chip:
+    """The present device: by its maker's figures where the plan has them, else with the bandwidth of a copy."""
+    device = jax.devices()[0]
+    for known in GPUS.values():
+        if known.title.startswith(device.device_kind):
+            return known
+    return Chip(device.device_kind, device.platform, 0, bandwidth(num_bytes))
+
+
+_TEXT = (
+    "*to mean*: multiples of the time of the mean, which is one pass over the deltas, timed in turn. *passes*: bytes "
+    "that the compiled program moves, in multiples of those of the deltas. *floor*: the longer of the time in which "
+    "the device moves them (at its data sheet's bandwidth, or at that of the copy where the plan has no such device) "
+    "and of the time in which it starts the kernels; loops whose length depends on the deltas count once. *extra "
+    "memory*: in multiples of the deltas."
+)
+
+PART = Part(
+    name="rules",
+    title="Rules",
+    text=_TEXT,
+    minutes=3.0,
+    cases=functools.partial(cases, which=0),
+)
+
+LARGE = Part(
+    name="large_rules",
+    title="Rules, ten times the parameters",
+    text=_TEXT,
+    minutes=3.0,
+    cases=functools.partial(cases, which=1),
+)
