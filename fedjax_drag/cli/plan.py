@@ -1,6 +1,7 @@
 """The ``fedjax-drag plan`` command."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,11 +83,10 @@ def _loaded(
     """The target, whose compiler is started, and the experiment or the sweep."""
     from fedjax_drag.accelerators.silence import silent
 
-    with silent():  # JAX looks for devices that its plugins lack here
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing is computed, and no device is taken
+    with silent():  # what compilers say of devices that are not here
         import jax
 
-        if not jax.config.read("jax_platforms"):
-            jax.config.update("jax_platforms", "cpu")
         jax.devices()
     from fedjax_drag.accelerators import targets
     from fedjax_drag.experiment.build.experiment import load_experiment
