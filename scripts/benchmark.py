@@ -7,6 +7,7 @@
     python scripts/benchmark.py profile lenet       # the operations that take the time of a round
     python scripts/benchmark.py growth 10 1000      # time a client and peak memory as the cohort grows to 10,000
     python scripts/benchmark.py federation 1000000  # set-up, memory and rounds of a federation of a million clients
+    python scripts/benchmark.py collectives         # what devices that share a round send to each other, by rule
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
@@ -27,11 +28,11 @@ from typing import Annotated
 import jax
 import typer
 
-from benchmarks import against, aggregators, clients, federation, growth, profiling, rounds, sweeps
+from benchmarks import against, aggregators, clients, collectives, federation, growth, profiling, rounds, sweeps
 from benchmarks.timing import Row, peak_memory, table
 from benchmarks.workloads import WORKLOADS
 
-COMMANDS = ("rounds", "aggregators", "clients", "sweep", "profile", "growth", "federation")
+COMMANDS = ("rounds", "aggregators", "clients", "sweep", "profile", "growth", "federation", "collectives")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -165,6 +166,21 @@ def measure_federations(
     with _misuse():
         rows = federation.run(sizes or [], only or [], repeats)
     _report(rows, f"median of {repeats} pairs of rounds", json_file, markdown)
+
+
+@app.command("collectives")
+def count_collectives(
+    chosen: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Rules; default all.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="A slice of TPUs, repeatable; default v5e:2x2 and v5e:4x4.")
+    ] = None,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Counts what devices that share the clients of a round send to each other, by rule; nothing runs."""
+    with _misuse():
+        rows = collectives.run(chosen or [], target or [])
+    _report(rows, "compiled", json_file, markdown)
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
