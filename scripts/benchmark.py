@@ -7,6 +7,7 @@
     python scripts/benchmark.py profile lenet       # the operations that take the time of a round
     python scripts/benchmark.py growth 10 1000      # time a client and peak memory as the cohort grows to 10,000
     python scripts/benchmark.py federation 1000000  # set-up, memory and rounds of a federation of a million clients
+    python scripts/benchmark.py collectives         # what devices that share a round send to each other, by rule
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
@@ -29,22 +30,21 @@ from typing import Annotated
 import jax
 import typer
 
-from benchmarks import against, aggregators, clients, federation, growth, profiling, rounds, start, sweeps
-from benchmarks.accelerator import command
+from benchmarks import (
+    against,
+    aggregators,
+    clients,
+    collectives,
+    federation,
+    growth,
+    profiling,
+    rounds,
+    start,
+    sweeps,
+)
+from benchmarks.accelerator import command as accelerator
 from benchmarks.timing import Row, peak_memory, table
 from benchmarks.workloads import WORKLOADS
-
-COMMANDS = (
-    "rounds",
-    "aggregators",
-    "clients",
-    "sweep",
-    "profile",
-    "growth",
-    "federation",
-    "start",
-    "accelerator",
-)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -226,21 +226,37 @@ def measure_accelerator(
     """
     with _misuse():
         if listed:
-            print(command.listing(chosen or [], out))
+            print(accelerator.listing(chosen or [], out))
             return
-        left = command.measure(chosen or [], out, minutes, small, again)
-        text = command.results(chosen or [], out, markdown, figure)
+        left = accelerator.measure(chosen or [], out, minutes, small, again)
+        text = accelerator.results(chosen or [], out, markdown, figure)
     if markdown is None:
         print(text)
     if left:
         print(left, file=sys.stderr)
 
 
+@app.command("collectives")
+def count_collectives(
+    chosen: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Rules; default all.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="A slice of TPUs, repeatable; default v5e:2x2 and v5e:4x4.")
+    ] = None,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Counts what devices that share the clients of a round send to each other, by rule; nothing runs."""
+    with _misuse():
+        rows = collectives.run(chosen or [], target or [])
+    _report(rows, "compiled", json_file, markdown)
+
+
 def with_command(arguments: Sequence[str]) -> list[str]:
     """The arguments with a subcommand in front: ``--sweep 64`` becomes ``sweep 64``, ``cnn`` becomes ``rounds cnn``."""
-    if arguments and (arguments[0] in COMMANDS or arguments[0] == "--help"):
+    names = [command.name for command in app.registered_commands]
+    if arguments and arguments[0] in (*names, "--help"):
         return list(arguments)
-    for name in COMMANDS:
+    for name in names:
         if f"--{name}" in arguments:
             return [name, *(argument for argument in arguments if argument != f"--{name}")]
     return ["rounds", *arguments]

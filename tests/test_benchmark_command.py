@@ -35,6 +35,8 @@ def test_a_subcommand_may_be_spelled_as_an_option_or_left_out(arguments, expecte
         (["--aggregators", "mode"], "'mode': must be one of mean, fedavg"),
         (["--growth", "20000"], "size"),
         (["federation", "10"], "sizes"),
+        (["collectives", "mode"], "'mode': must be one of fedavg"),
+        (["collectives", "--target", "v0"], "target=v0: must be one of"),
         (["federation", "--only", "krum"], "'krum': must be one of fedavg, availability"),
         (["--sweep", "0"], "cells"),
         (["cnn", "--against", "nowhere"], "--against='nowhere': must be the root of a tree"),

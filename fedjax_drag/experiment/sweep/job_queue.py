@@ -152,11 +152,10 @@ class _Running:
 
     def is_over(self) -> bool:
         """Whether the job has ended, or has waited too long after it was preempted."""
-        if self.job.done():
-            return True
-        if str(self.job.state).upper() != "PREEMPTED":
+        is_done = self.job.done()
+        if is_done or str(self.job.state).upper() != "PREEMPTED":
             self.preempted_at = None
-            return False
+            return is_done
         self.preempted_at = self.preempted_at or time.monotonic()
         return time.monotonic() - self.preempted_at >= PATIENCE_SECONDS
 
@@ -169,7 +168,11 @@ class _Running:
 
     def reason(self, error: Exception) -> str:
         """Why the job has no result, in one line."""
+        from submitit.core.utils import UncompletedJobError
+
         last = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        if type(error) is UncompletedJobError:  # whose last line is that of a log
+            last = ["ended without a result"]
         state = str(self.job.state)
         told = "" if _is_raised(error) or state == "FINISHED" else f" ({state.lower()})"  # as a killed local one is
         return f"job {self.job.job_id}{told}: {last[-1].strip()}"

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import chex
 import psutil
 import pytest
 import submitit  # noqa: F401 - here: its first import sets up logging, which capsys does not survive
@@ -157,10 +158,11 @@ def test_jobs_need_a_launcher(command, tmp_path, options):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR2], ids=["kill", "term", "time limit"])
 def test_a_local_job_that_is_killed_is_submitted_again(tmp_path, capsys, kind):
     """What submitit sends before the time limit, or when a job is preempted, is USR2; it lets TERM pass."""
-    changes = {"rounds": 600, "eval_every": 30, "attack": None, "byzantine_fraction": None}
+    changes = {"rounds": 300, "eval_every": 30, "attack": None, "byzantine_fraction": None}
     longer = SMALL | changes | {"axes": {"aggregator": ["fedavg", "median"], "seed": [0, 1]}}
     killed = []
 
@@ -180,7 +182,7 @@ def test_a_local_job_that_is_killed_is_submitted_again(tmp_path, capsys, kind):
     thread.join()
     assert [cell.status for cell in found.cells] == ["done"] * 4
     alone = sweep.sweep(longer, out=tmp_path / "alone", quiet=True)
-    for name in ("table.csv", "summary.md"):
-        assert (tmp_path / "jobs" / name).read_text() == (tmp_path / "alone" / name).read_text()
-    assert [cell.status for cell in alone.cells] == ["done"] * 4
-    assert ("submitted again" in capsys.readouterr().err) == (kind == signal.SIGKILL)
+    for cell, other in zip(found.cells, alone.cells, strict=True):  # the jobs have a device for each core
+        chex.assert_trees_all_close(cell.history, other.history, rtol=1e-4)
+    told = capsys.readouterr().err
+    assert ("ended without a result; submitted again with" in told) == (kind == signal.SIGKILL), told

@@ -58,7 +58,7 @@ class Job:
         self.state: Any = "PREEMPTED" if number in cluster.preempted else "OUT_OF_MEMORY"
 
     def done(self):
-        return self.state != "PREEMPTED"
+        return self.state not in ("PREEMPTED", "PENDING")
 
     def cancel(self):
         self.settled = self.cancelled = True
