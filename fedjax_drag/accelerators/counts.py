@@ -2,11 +2,13 @@
 
 The figures come from the program's text and are the same in every compilation. Bytes are those between a device and its
 main memory: what each kernel reads and writes, of slices and gathers the part that they take. A loop counts as often as
-it is run where the program says how often, and once where that depends on its input, as the loop over rounds does.
+it is run where the program says how often, and once where that depends on its input, as the loop over rounds does,
+unless the caller knows its length.
 """
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedjax_drag.accelerators.hlo import Computation, Instruction, Module, is_scalar, num_bytes, parse
@@ -77,6 +79,20 @@ class Work(NamedTuple):
         """Bytes that each device sends or receives."""
         return sum(collective.bytes for collective in self.collectives.values())
 
+    def beside(self, other: "Work") -> "Work":
+        """What is done beside the work of another program, a part of this one."""
+        collectives = {
+            kind: Collective(times - other.exchanges(kind).times, size - other.exchanges(kind).bytes)
+            for kind, (times, size) in self.collectives.items()
+            if times > other.exchanges(kind).times
+        }
+        loops = self.open_loops - other.open_loops
+        return Work(self.bytes - other.bytes, self.kernels - other.kernels, collectives, loops)
+
+    def exchanges(self, kind: str) -> Collective:
+        """The collectives of one kind; there may be none."""
+        return self.collectives.get(kind, Collective(0, 0))
+
     def seconds_of_memory(self, chip: Chip) -> float:
         """Least time that the moved bytes take."""
         return self.bytes / chip.bandwidth
@@ -90,10 +106,18 @@ class Work(NamedTuple):
         return max(self.seconds_of_memory(chip), self.seconds_of_kernels(chip))
 
 
-def work_of(text: str) -> Work:
-    """What the program with this text (``compiled.as_text()``) does."""
+def work_of(text: str, lengths: Mapping[str, int] | None = None) -> Work:
+    """What a compiled program does.
+
+    Args:
+      text: of the program, ``compiled.as_text()``.
+      lengths: trips of loops whose length depends on the input, by the ``jax.named_scope`` that they are in.
+
+    Raises:
+      ValueError: the text is not a compiled program's.
+    """
     module = parse(text)
-    counter = _Counter(module)
+    counter = _Counter(module, lengths or {})
     counter.add(module.entry, 1, {})
     collectives = {kind: Collective(times, counter.sent[kind]) for kind, times in sorted(counter.exchanges.items())}
     return Work(counter.bytes, counter.kernels, collectives, counter.open_loops)
@@ -113,8 +137,8 @@ def memory_of(compiled: Any) -> Memory:
 class _Counter:
     """Adds up the instructions of a module."""
 
-    def __init__(self, module: Module) -> None:
-        self.module, self.of_tpu = module, module.of_tpu
+    def __init__(self, module: Module, lengths: Mapping[str, int]) -> None:
+        self.module, self.of_tpu, self.lengths = module, module.of_tpu, lengths
         self.bytes, self.open_loops = 0, 0
         self.kernels, self.exchanges, self.sent = Counter[str](), Counter[str](), Counter[str]()
 
@@ -127,6 +151,7 @@ class _Counter:
     def _add_one(self, one: Instruction, within: Computation, times: int, environment: Environment) -> None:
         if one.opcode == "while":
             number, inner = trips(self.module, one, within, environment)
+            number = self._told(one) if number is None else number
             self.open_loops += number is None
             body = one.attribute("body")
             assert body is not None
@@ -141,6 +166,12 @@ class _Counter:
             self.bytes += times * self._moved(one, within)
             self._add_exchange(one, within, times)
 
+    def _told(self, loop: Instruction) -> int | None:
+        """Trips of a loop that the caller knows."""
+        scopes = re.search(r'op_name="([^"]*)/while"', loop.rest)
+        innermost = scopes[1].rpartition("/")[2] if scopes else ""
+        return next((length for name, length in self.lengths.items() if name in innermost), None)
+
     def _is_free(self, one: Instruction) -> bool:
         """Whether no kernel does it: on a TPU the scalar unit computes single numbers, beside the kernels."""
         if one.opcode in _FREE or one.opcode.endswith("-done") or 'custom_call_target="AllocateBuffer"' in one.rest:
@@ -152,7 +183,7 @@ class _Counter:
         """Of alternatives the one that moves most."""
         counters = []
         for name in branches:
-            counters.append(_Counter(self.module))
+            counters.append(_Counter(self.module, self.lengths))
             counters[-1].add(name, times, {})
         longest = max(counters, key=lambda counter: counter.bytes)
         self.bytes += longest.bytes

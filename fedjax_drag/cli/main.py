@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli import data, listing, plot, report, run, sweep
+from fedjax_drag.cli import data, listing, plan, plot, report, run, sweep
 from fedjax_drag.cli.common import abandon, laid_out
 from fedjax_drag.version import __version__
 
@@ -44,6 +44,7 @@ def _app(
       fedjax-drag run configs/quickstart.yaml aggregator=krum attack=sign_flip byzantine_fraction=0.3
       fedjax-drag run configs/fashion_mnist_drag.yaml --resume
       fedjax-drag sweep configs/sweeps/robustness_matrix.yaml
+      fedjax-drag plan configs/quickstart.yaml --target h100
       fedjax-drag plot runs/quickstart runs/c05 -o accuracy.png
       fedjax-drag report runs/quickstart
       fedjax-drag list aggregators
@@ -53,6 +54,7 @@ def _app(
 
 app.command()(run.run)
 app.command()(sweep.sweep)
+app.command()(plan.plan)
 app.command()(plot.plot)
 app.command()(report.report)
 app.command("list")(listing.list_)

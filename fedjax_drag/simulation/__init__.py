@@ -2,7 +2,19 @@
 
 from fedjax_drag.simulation.devices.program_cache import clear_cache
 from fedjax_drag.simulation.engine import Evaluation, Simulation, prepare, simulate, trace
+from fedjax_drag.simulation.lowering import LoweredRun, lower
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result
 
-__all__ = ["Evaluation", "Result", "RunState", "Simulation", "clear_cache", "prepare", "simulate", "trace"]
+__all__ = [
+    "Evaluation",
+    "LoweredRun",
+    "Result",
+    "RunState",
+    "Simulation",
+    "clear_cache",
+    "lower",
+    "prepare",
+    "simulate",
+    "trace",
+]

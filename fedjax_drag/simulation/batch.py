@@ -7,56 +7,32 @@ key, its clients' index lists and its malicious clients. All cells share one cop
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from fedjax_drag import checks
+from fedjax_drag.simulation.cells import Cells, LoweredBatch, Numbers, examples_of, for_each, share_of, trace_batch
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.engine import Evaluation, history_row
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
-from fedjax_drag.simulation.planning import initial_params, memory
-from fedjax_drag.simulation.planning.arguments import check_benign
-from fedjax_drag.simulation.planning.setup import federate, programs_of
+from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
-from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
-from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.programs import (
     TIMED_STEPS,
-    Metrics,
     Programs,
-    Totals,
-    cost_of,
-    own_examples,
 )
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result, client_seconds, stack_history
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
-
-Numbers = Mapping[str, Any]
-"""Scalars by name in which one cell differs from others."""
-
-
-class Cells(NamedTuple):
-    """The inputs in which cells differ; every leaf has a leading axis ``[C]``.
-
-    Attributes:
-      numbers: by name.
-      federation: without its training examples.
-      key: from which all randomness is derived.
-    """
-
-    numbers: dict[str, Any]
-    federation: Federation
-    key: Any
 
 
 class BatchEvaluation(NamedTuple):
@@ -82,20 +58,6 @@ class BatchEvaluation(NamedTuple):
         return Evaluation(self.round, self.num_rounds, self.rows[cell], state, self.diverged_at.get(cell))
 
 
-class LoweredBatch(NamedTuple):
-    """The programs of a batch of cells, traced; every ``state`` and ``cell`` has a leading axis of cells.
-
-    Attributes:
-      init: ``(cells, given) -> states``, from the same start ``given``, or from what each cell draws.
-      advance: ``(train, cells, states, totals, stop) -> (states, metrics, totals)``, see :class:`Programs`.
-      evaluate: ``(cells, states, held_out, train) -> metrics``; ``train`` is None unless clients are evaluated.
-    """
-
-    init: Any
-    advance: Any
-    evaluate: Any
-
-
 class CompiledBatch(NamedTuple):
     """The programs of :class:`LoweredBatch`, compiled, and the seconds that this took."""
 
@@ -111,59 +73,6 @@ class Spent(NamedTuple):
     running: float
     compiling: float
     per_step: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class CellPrograms:
-    """One cell's run as pure functions of the cell, repeated over cells.
-
-    Attributes:
-      rebuild: the settings of a cell with the numbers that it has.
-      walk: the way over the clients of a round.
-      over_cells: maps a function of one cell over a leading axis.
-      num_byzantine: of every cohort, which rules are told; None where it differs between the cells.
-    """
-
-    rebuild: Callable[[Numbers], Settings]
-    walk: Walk
-    over_cells: Mapper
-    num_byzantine: int | None
-
-    def of(self, cell: Cells) -> Programs:
-        """The run of one cell, without a leading axis."""
-        settings = dataclasses.replace(self.rebuild(cell.numbers), **self.walk._asdict())
-        return programs_of(settings, None, self.num_byzantine)[0]
-
-    def init(self, cells: Cells, given: Start | None) -> RunState:
-        """The states before the first round."""
-        return self.over_cells(lambda given, cell: self.of(cell).init(cell.key, given), given, cells)
-
-    def advance(
-        self, train: Batch, cells: Cells, states: RunState, totals: Totals, stop: Any
-    ) -> tuple[RunState, Metrics, Totals]:
-        """Rounds up to ``stop``."""
-        # All cells are in the same round. Given once for all, it keeps the loop over rounds free of selections.
-        return self.over_cells(self._advance_one, (train, states.round[0], stop), (cells, states, totals))
-
-    def _advance_one(
-        self, shared: tuple[Batch, Any, Any], entry: tuple[Cells, RunState, Totals]
-    ) -> tuple[RunState, Metrics, Totals]:
-        (train, start, stop), (cell, state, totals) = shared, entry
-        federation = cell.federation._replace(train=train)
-        return self.of(cell).advance(federation, cell.key, state._replace(round=start), totals, stop)
-
-    def evaluate(
-        self, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None], train: Batch | None
-    ) -> dict[str, jax.Array]:
-        """Metrics on the test examples, on the validation examples where there are any, and on the clients' own."""
-        return self.over_cells(self._evaluate_one, (held_out, train), (cells, states))
-
-    def _evaluate_one(
-        self, shared: tuple[tuple[Batch, Batch | None], Batch | None], entry: tuple[Cells, RunState]
-    ) -> dict[str, jax.Array]:
-        (held_out, train), (cell, state) = shared, entry
-        own = own_examples(cell.federation._replace(train=train), state)
-        return self.of(cell).evaluate(state, *held_out, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,7 +209,7 @@ class BatchSimulation:
 
     def _advance(self, cells: Cells, states: RunState, done: int, target: int) -> tuple[RunState, Any]:
         """Rounds ``done`` to ``target``: the states; and on the host the last round's metrics, totals, evaluation."""
-        metrics, totals = {}, _for_each(self.width, self.programs.totals)
+        metrics, totals = {}, for_each(self.width, self.programs.totals)
         with nans.located(done + 1, target):
             while done < target:
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
@@ -325,7 +234,7 @@ class BatchSimulation:
 
     def _cells_at(self, places: Sequence[int]) -> Cells:
         chosen = jax.tree.map(lambda x: x[np.asarray(places)], self.cells)
-        return jax.device_put(chosen, _share_of(self.mesh) if len(places) == self.width else None)
+        return jax.device_put(chosen, share_of(self.mesh) if len(places) == self.width else None)
 
     def _stacked(self, initial: Sequence[RunState]) -> RunState:
         rounds = sorted({int(state.round) for state in initial})
@@ -333,7 +242,7 @@ class BatchSimulation:
             raise ValueError(f"initial: states after rounds {rounds}: must all be after the same round")
         padded = [*initial, *[initial[-1]] * (self.width - len(initial))]
         stacked = jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *padded)
-        return jax.device_put(stacked, _share_of(self.mesh))
+        return jax.device_put(stacked, share_of(self.mesh))
 
 
 def prepare_batch(
@@ -362,106 +271,13 @@ def prepare_batch(
     Raises:
       ValueError: if the settings cannot be run.
     """
-    checks.one_of("cells_axis", cells_axis, ("auto", "vmap", "map"))
-    if cells_axis == "auto":
-        cells_axis = "map" if jax.default_backend() == "cpu" else "vmap"
-    first, devices = settings[0], mesh.size if mesh else 1
-    width = -(-min(width or len(settings), len(settings)) // devices) * devices
-    examples = first.data.train, (first.data.test, first.data.validation)
-    train, held_out = jax.device_put(examples, everywhere(mesh))
-    cells = _stack(settings, numbers)
-    numbers_told = {one.num_byzantine_in_cohort for one in settings}
-    told = numbers_told.pop() if len(numbers_told) == 1 else None
-    alone, work = programs_of(first, None, told)
-    walk = work.execution.walk
-    programs = CellPrograms(rebuild, walk, make_mapper(Walk(cells_axis), mesh), told)
-    own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (cells.federation, cells.key))
-    federation = own[0]._replace(train=train)
-    state = jax.eval_shape(alone.init, own[1])
-    given = jax.device_put(initial_params.given(first.initial_params, state), everywhere(mesh))
-    lowered = _lower(programs, cells, _for_each(width, alone.totals), (train, held_out, given), mesh)
-    check_benign(first, alone, federation, own[1], state)
-    cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
+    put = functools.partial(jax.device_put, device=everywhere(mesh))
+    examples = put(examples_of(settings[0]))
     return BatchSimulation(
-        first=first,
-        cells=cells,
-        train=train,
-        held_out=held_out,
-        width=width,
+        first=settings[0],
         mesh=mesh,
-        programs=alone,
-        walk=walk,
-        given=given,
-        lowered=lowered,
-        cost=cost,
+        **trace_batch(settings, numbers, rebuild, examples, width, cells_axis, mesh, put, share_of(mesh))._asdict(),
     )
-
-
-def _lower(
-    programs: CellPrograms,
-    cells: Cells,
-    totals: Totals,
-    shared: tuple[Batch, tuple[Batch, Batch | None], Start | None],
-    mesh: Mesh | None,
-) -> LoweredBatch:
-    """The programs for cells such as these, traced.
-
-    Args:
-      programs: of one cell.
-      cells: of which only shapes count.
-      totals: of no rounds, for as many cells as the programs are for.
-      shared: training examples, examples of evaluations and a start.
-      mesh: devices that share the cells, or None.
-    """
-    train, held_out, given = shared
-    split, width = _share_of(mesh), len(totals.diverged_at)
-
-    def shapes(tree: Any) -> Any:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape[1:]), x.dtype, sharding=split), tree)
-
-    example = shapes(cells)
-    examined = None if cells.federation.held_out is None else train
-    states = shapes(jax.eval_shape(programs.init, example, given))
-    advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
-    return LoweredBatch(
-        jax.jit(programs.init, out_shardings=split).lower(example, given),
-        advance.lower(train, example, states, totals, np.int32(1)),
-        jax.jit(programs.evaluate, out_shardings=split).lower(example, states, held_out, examined),
-    )
-
-
-def _stack(settings: Sequence[Settings], numbers: Sequence[Numbers]) -> Cells:
-    """Cells on the host, index lists padded to a common length."""
-    federations = [federate(one)._replace(train=()) for one in settings]
-    _check_absence(federations)
-    for name in ("rows", "root_row"):
-        longest = max(getattr(one, name).shape[-1] for one in federations)
-        federations = [one._replace(**{name: _padded(getattr(one, name), longest)}) for one in federations]
-    held_out = [one.held_out for one in federations if one.held_out is not None]
-    if held_out:
-        longest = max(len(one.examples) for one in held_out)
-        padded = [one._replace(examples=_padded(one.examples, longest)) for one in held_out]
-        federations = [one._replace(held_out=own) for one, own in zip(federations, padded, strict=True)]
-    stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *federations)
-    columns = {name: np.asarray([own[name] for own in numbers], np.float32) for name in numbers[0]}
-    return Cells(columns, stacked, jnp.stack([jax.random.key(one.seed) for one in settings]))
-
-
-def _check_absence(federations: Sequence[Federation]) -> None:
-    """Refuses cells of which only some have clients that may be absent, or traces of different lengths."""
-    for name in ("availability", "dropout_rate"):
-        shapes = {getattr(getattr(one, name), "shape", None) for one in federations}
-        if len(shapes) > 1:
-            raise ValueError(f"{name}: must be given for every cell or for none, with as many rounds in each")
-
-
-def _for_each(width: int, totals: Totals) -> Totals:
-    return jax.tree.map(lambda total: np.zeros(width, total.dtype), totals)
-
-
-def _padded(rows: Any, length: int) -> np.ndarray:
-    missing = length - rows.shape[-1]
-    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
 
 
 def _row(cell: int, tree: Any) -> Any:
@@ -472,8 +288,3 @@ def _row(cell: int, tree: Any) -> Any:
 def _of(cell: int, states: RunState) -> Any:
     """The state of one cell, on the host."""
     return jax.tree.map(np.asarray, _row(cell, states))
-
-
-def _share_of(mesh: Mesh | None) -> Any:
-    """The sharding of what has a leading axis of cells; None without a mesh."""
-    return None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))

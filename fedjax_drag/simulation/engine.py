@@ -312,18 +312,15 @@ def trace(asked: Settings) -> Simulation:
       ValueError: if the settings do not fit together.
     """
     on_host = federate(asked)
-    mesh = _mesh_of(asked, on_host)
+    mesh = mesh_of(asked, on_host)
     name = _name(asked, mesh, on_host)
     shared = None if name is None else program_cache.runs.get(name)
     build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
     built = build() if shared is None else None
     everyone, held_out = everywhere(mesh), (asked.data.test, asked.data.validation)
-    if asked.shard_data and on_host.held_out is not None:  # then no device has all training examples
-        on_host = on_host._replace(held_out=on_host.held_out.taken_from(on_host.train))
+    on_host = sharable(asked, mesh, on_host)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, *held_out, asked.seed))
-    if asked.shard_data and mesh is None:
-        raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
     train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, everyone)
     placed = place((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
     federation, held_out, key = placed
@@ -354,7 +351,21 @@ def trace(asked: Settings) -> Simulation:
     )
 
 
-def _mesh_of(asked: Settings, federation: Federation) -> Mesh | None:
+def sharable(asked: Settings, mesh: Mesh | None, federation: Federation) -> Federation:
+    """A federation on the host with what each device needs of it, where the devices share the training examples.
+
+    Raises:
+      ValueError: if they are to be shared and there is one device.
+    """
+    if asked.shard_data and mesh is None:
+        raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
+    if not asked.shard_data or federation.held_out is None:
+        return federation
+    # No device has all training examples.
+    return federation._replace(held_out=federation.held_out.taken_from(federation.train))
+
+
+def mesh_of(asked: Settings, federation: Federation) -> Mesh | None:
     """The devices that share the clients; None for one device."""
     mesh = asked.mesh
     if mesh == "auto" and not asked.shard_data and can_share(asked.cohort_size):

@@ -46,6 +46,13 @@ def test_a_loop_whose_counter_is_unknown_counts_once():
     assert counts.work_of(text).kernels["fusion"] == 1
 
 
+def test_a_caller_may_know_the_length_of_a_loop():
+    named = TPU.replace("body=%outer_body", 'body=%outer_body, metadata={op_name="jit(f)/vmap(rounds)/while" id=3}')
+    assert counts.work_of(named, {"rounds": 3}).kernels["fusion"] == 3 * 7
+    assert counts.work_of(named, {"rounds": 3}).open_loops == 0
+    assert counts.work_of(named, {"steps": 3}).open_loops == 1
+
+
 def test_floor_is_the_longer_of_memory_and_kernels():
     work, chip = counts.work_of(GPU), targets.GPUS["h100"]
     assert work.seconds_of_kernels(chip) == 20 * targets.GPU_SECONDS_PER_KERNEL

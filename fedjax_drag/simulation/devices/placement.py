@@ -7,6 +7,7 @@ columns; a leaf with no axis that the devices divide is copied to all. The new p
 round.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,11 +19,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_drag import checks, per_client
 from fedjax_drag.cores import ENVIRONMENT_VARIABLE
 
+Devices = Sequence[Any]
+"""Devices of one kind, of this process or to compile for alone."""
+
 MESHES = ("auto", "cores", "all")
 """Meshes by name."""
 
 
-def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
+def platform_of(devices: Devices | None) -> str:
+    """``"cpu"``, ``"gpu"`` or ``"tpu"``, of this process by default."""
+    return jax.default_backend() if devices is None else devices[0].platform
+
+
+def resolve_mesh(mesh: Mesh | str | None, cohort_size: int, only: Devices | None = None) -> Mesh | None:
     """Checks the argument ``mesh`` of a run.
 
     Args:
@@ -30,18 +39,19 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int) -> Mesh | None:
         all processes, the same number of each), ``"auto"`` (``"cores"`` where :func:`can_share`; else one device) or a
         mesh of one axis.
       cohort_size: S, which must be a multiple of the number of devices.
+      only: devices that stand for those of all processes; ``"auto"`` is then one device.
 
     Raises:
       ValueError: if the mesh does not fit the cohort or the machine.
     """
     if mesh == "auto":
-        mesh = "cores" if can_share(cohort_size) else None
+        mesh = "cores" if only is None and can_share(cohort_size) else None
     if mesh is None:
         return None
     if isinstance(mesh, str):
         checks.one_of("mesh", mesh, MESHES)
         processes = range(jax.process_count()) if mesh == "all" else [jax.process_index()]
-        devices = [jax.local_devices(process) for process in processes]
+        devices = [jax.local_devices(process) for process in processes] if only is None else [list(only)]
         if mesh == "cores" and len(devices[0]) == 1:
             raise ValueError(
                 "mesh='cores': must have several devices, and there is one; call fd.use_cores(), or set "
@@ -123,7 +133,12 @@ def divided(examples: Any, mesh: Mesh) -> Any:
     def leaf(x: np.ndarray) -> np.ndarray:
         return np.pad(x, [(0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)])
 
-    return place(jax.tree.map(leaf, examples), NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])))
+    return place(jax.tree.map(leaf, examples), along(mesh))
+
+
+def along(mesh: Mesh) -> NamedSharding:
+    """The sharding of arrays whose leading axis the devices divide."""
+    return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
 
 
 def everywhere(mesh: Mesh | None) -> NamedSharding | None:
@@ -151,6 +166,25 @@ def placement(state: Any, mesh: Mesh | None) -> Any:
 def placed(state: Any, mesh: Mesh | None) -> Any:
     """``state`` with the shardings of :func:`placement`; also inside a compiled program."""
     return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh))
+
+
+def outlined(values: Any, sharding: Any, mesh: Mesh | None = None) -> Any:
+    """Shapes of ``values`` as :func:`place` would put them on the devices of a sharding; nothing is placed.
+
+    Args:
+      values: a pytree of arrays or shapes.
+      sharding: one for all, or None for the default device.
+      mesh: if given, the leading axis is as :func:`divided` pads it.
+    """
+
+    def leaf(x: Any) -> jax.ShapeDtypeStruct:
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.extended)
+        shape = (x.shape[0] + -x.shape[0] % mesh.size, *x.shape[1:]) if mesh else x.shape
+        return jax.ShapeDtypeStruct(
+            shape, x.dtype if is_key else jax.dtypes.canonicalize_dtype(x.dtype), sharding=sharding
+        )
+
+    return jax.tree.map(leaf, values)
 
 
 def place(values: Any, shardings: Any) -> Any:

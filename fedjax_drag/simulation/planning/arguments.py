@@ -65,13 +65,13 @@ def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> No
         )
 
 
-def resolve_axis(clients_axis: str, clients_per_chunk: int | None) -> str:
-    """``"vmap"`` or ``"map"``: what the setting says, or the backend's better one for ``"auto"``."""
+def resolve_axis(clients_axis: str, clients_per_chunk: int | None, platform: str) -> str:
+    """``"vmap"`` or ``"map"``: what the setting says, or the platform's better one for ``"auto"``."""
     if clients_axis == "vmap" and clients_per_chunk is not None:
         raise ValueError(f"clients_per_chunk={clients_per_chunk}: goes with clients_axis='map', not 'vmap'")
     if clients_axis != "auto":
         return clients_axis
-    return "map" if clients_per_chunk is not None or jax.default_backend() == "cpu" else "vmap"
+    return "map" if clients_per_chunk is not None or platform == "cpu" else "vmap"
 
 
 def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack | None) -> bool:

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from fedjax_drag.clients import sgd
 from fedjax_drag.losses import cross_entropy
+from fedjax_drag.simulation.devices.placement import Devices, platform_of
 from fedjax_drag.simulation.devices.processes import from_first
 from fedjax_drag.simulation.model.forms import functions_of, make_model
 from fedjax_drag.simulation.model.model import Model, ModelState
@@ -57,13 +58,16 @@ def federate(settings: Settings) -> Federation:
     return Federation(*on_host)
 
 
-def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None) -> tuple[Programs, Work]:
+def programs_of(
+    settings: Settings, mesh: Mesh | None, num_byzantine: int | None, devices: Devices | None = None
+) -> tuple[Programs, Work]:
     """The run as pure functions, and what its clients do.
 
     Args:
       settings: of the run; numbers in its parts may be traced.
       mesh: devices that share the clients, or None.
       num_byzantine: of a cohort, which rules are told; None to tell none.
+      devices: for which the run is lowered only, so that nothing is measured; None for those of this process.
 
     Raises:
       ValueError: if the parts do not fit together.
@@ -72,14 +76,15 @@ def programs_of(settings: Settings, mesh: Mesh | None, num_byzantine: int | None
     attack = settings.attack if settings.num_malicious else None
     check_attack(attack, settings.uses_root)
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
-    usual = Walk(resolve_axis(settings.clients_axis, settings.clients_per_chunk), settings.clients_per_chunk)
+    axis = resolve_axis(settings.clients_axis, settings.clients_per_chunk, platform_of(devices))
+    usual = Walk(axis, settings.clients_per_chunk)
     statistics = resolved(settings.model_state, attack)
     model = _model_of(settings, statistics == "frozen")
     params, model_state = check_model(settings.model, model, _example(settings))
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
-    undecided = settings.clients_axis == "auto" and settings.clients_per_chunk is None
+    undecided = settings.clients_axis == "auto" and settings.clients_per_chunk is None and devices is None
     walk = _fastest_walk(usual, _passes(settings, mesh, model, params, model_state), mesh) if undecided else usual
     training = _training_of(settings)
     execution = CohortExecution(

@@ -34,6 +34,10 @@ LossFn = Callable[[Params, Statistics, Batch, Streams], tuple[jax.Array, Statist
 and the statistics of the model after it."""
 
 
+LOCAL_STEPS = "local_steps"
+"""In a compiled program, the name of the loop over local steps where clients take different numbers of them."""
+
+
 class Drawn(NamedTuple):
     """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.
 
@@ -249,7 +253,8 @@ def local_pass(
         num_steps, loss = jax.tree.leaves(drawn)[0].shape[0], losses.mean()
     else:
         num_steps = real.any(1).sum()
-        end, total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
+        with jax.named_scope(LOCAL_STEPS):
+            end, total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
         loss = total / num_steps
     aux = client.report(downlink, end.params, end.carry, num_steps * jnp.asarray(step_size))
     uplink = Uplink(tree.subtract(end.params, downlink.start), aux)

@@ -82,6 +82,9 @@ VALIDATION_NAMES = {"accuracy": "validation_accuracy", "loss": "validation_loss"
 OUTPUT_VALIDATION_NAMES = {"accuracy": "output_validation_accuracy", "loss": "output_validation_loss"}
 """And of the algorithm's output."""
 
+ROUNDS = "rounds"
+"""In a compiled program, the name of the loop over rounds."""
+
 TIMED_STEPS = 10
 """Local steps of :attr:`Programs.client`."""
 
@@ -182,7 +185,8 @@ def _loop_over_rounds(
         return state, metrics, _accumulated(totals, metrics, state), scratch
 
     metrics, scratch = jax.tree.map(_blank, jax.eval_shape(run_round, state)[1:])
-    return jax.lax.fori_loop(state.round, stop, turn, (state, metrics, totals, scratch))[:3]
+    with jax.named_scope(ROUNDS):
+        return jax.lax.fori_loop(state.round, stop, turn, (state, metrics, totals, scratch))[:3]
 
 
 def no_totals(may_be_absent: bool = False) -> Totals:

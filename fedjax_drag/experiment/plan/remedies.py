@@ -1,0 +1,100 @@
+"""What makes a run fit that does not: changes to its configuration, compiled one after the other."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fedjax_drag.accelerators import targets
+from fedjax_drag.accelerators.targets import Target
+from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.plan.programs import Say
+from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run
+from fedjax_drag.experiment.run.planning import Federations
+
+MOST_TRIED = 6
+"""Changes that are compiled until one fits."""
+
+
+class Remedy(NamedTuple):
+    """A change, and the run with it.
+
+    Attributes:
+      words: what to add to the command.
+      plan: of the run with it.
+    """
+
+    words: str
+    plan: RunPlan
+
+
+def find(plan: RunPlan, config: Config, federations: Federations, say: Say) -> Remedy | None:
+    """The first change with which a run fits, of those that change its results least; None if none of them does.
+
+    Args:
+      plan: of the run as it is.
+      config: of the run, resolved.
+      federations: data that plans have read.
+      say: told what is compiled.
+    """
+    for number, (words, changes, target) in enumerate(_changes(plan, config), start=1):
+        if number > MOST_TRIED:
+            break
+        say(f"{plan.label} does not fit; with {words}")
+        try:
+            changed = plan_run(plan.label, dataclasses.replace(config, **changes), target, federations, lambda _: None)
+        except ValueError:  # the change does not go with the rest of the configuration
+            continue
+        if changed.fits:
+            return Remedy(words, changed)
+    return None
+
+
+def _changes(plan: RunPlan, config: Config) -> Iterator[tuple[str, Mapping[str, Any], Target]]:
+    """Changes that need less memory: words, keys and the target."""
+    at_once = plan.cohort_size if plan.walk.clients_axis == "vmap" else plan.walk.clients_per_chunk or 1
+    chunks = _chunks(plan, at_once)
+    for chunk in chunks:
+        keys = {"clients_axis": "map", "clients_per_chunk": chunk if chunk > 1 else None}
+        words = f"clients_per_chunk={chunk}" if chunk > 1 else "clients_axis=map"
+        yield words, keys, plan.target
+    if plan.client_state and config.client_state == "device":
+        yield "client_state=host", {"client_state": "host"}, plan.target
+    larger = _larger(plan)
+    if larger is not None:
+        for words, keys in (("mesh=all", {}), ("mesh=all shard_data=true", {"shard_data": True})):
+            yield f"{words} --target {larger.name}", {"mesh": "all", **keys}, larger
+    if config.compute_dtype == "float32":
+        yield "compute_dtype=bfloat16", {"compute_dtype": "bfloat16"}, plan.target
+    if config.cohort_size > 1:
+        smaller = max(1, config.cohort_size // 4)
+        yield f"cohort_size={smaller}", {"cohort_size": smaller}, plan.target
+
+
+def _chunks(plan: RunPlan, at_once: int) -> list[int]:
+    """How many clients at once instead: what the memory should hold, half of that, and one."""
+    if at_once == 1:
+        return []
+    fixed = (plan.data or 0) + (plan.state or 0)
+    share = max(0.0, plan.usable - fixed) / max(1, plan.needed - fixed)
+    first = min(at_once - 1, max(1, int(0.8 * share * at_once)))
+    whole = 2 ** int(math.log2(first))
+    return sorted({whole, max(1, whole // 2), 1}, reverse=True)
+
+
+def _larger(plan: RunPlan) -> Target | None:
+    """The same kind of device, twice to four times as many, if the cohort divides among them."""
+    kind = plan.target.name.lower().partition(":")[0]
+    present = plan.devices
+    names = [f"{kind}:{n}" for n in (2, 4, 8)] if kind in targets.GPUS else _SLICES[kind]
+    for target in map(targets.find, names):
+        if target.num_devices > max(1, present) and plan.cohort_size % target.num_devices == 0:
+            return target
+    return None
+
+
+_SLICES = {
+    "v5e": ["v5e:2x2", "v5e:2x4", "v5e:4x4"],
+    "v6e": ["v6e:2x2", "v6e:2x4", "v6e:4x4"],
+    "v5p": ["v5p:2x2x1", "v5p:2x2x2"],
+}

@@ -1,0 +1,179 @@
+"""Runs lowered for devices from shapes alone: no data is placed, and nothing is computed.
+
+The devices may be those of an accelerator that is not there (:mod:`fedjax_drag.accelerators.targets`). What depends on
+the platform, such as the way over the clients of a round, is chosen as it would be on these devices.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, SingleDeviceSharding
+
+from fedjax_drag import checks
+from fedjax_drag.simulation.calls import takes
+from fedjax_drag.simulation.cells import LoweredBatch, Numbers, examples_of, share_of, trace_batch
+from fedjax_drag.simulation.devices.placement import Devices, along, everywhere, outlined, resolve_mesh
+from fedjax_drag.simulation.engine import mesh_of, sharable
+from fedjax_drag.simulation.options import check_options, documented, option, optional, options
+from fedjax_drag.simulation.parts import as_algorithm
+from fedjax_drag.simulation.planning.setup import federate, programs_of
+from fedjax_drag.simulation.planning.tracing import Lowered, Outline, trace_programs
+from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.settings import Arguments, Settings, check_adversary
+from fedjax_drag.types import Aggregator, Algorithm
+
+
+def _check_devices(name: str, value: Any) -> None:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    if not is_list or not all(hasattr(device, "platform") for device in value):
+        raise ValueError(
+            f"{name}={checks.shown(value)}: must be a list of JAX devices, or None for those of this process"
+        )
+
+
+@options
+class For:
+    """For which devices a run is lowered.
+
+    Attributes:
+      devices: JAX devices of one kind, of this process or to compile for alone, such as
+        ``fedjax_drag.accelerators.targets.find("h100").devices``; default those of this process. ``mesh="all"`` shares
+        the clients among all of them, ``mesh="auto"`` takes the first.
+    """
+
+    devices: Sequence[Any] | None = option(optional(_check_devices), default=None)
+
+
+@documented
+@options
+class LowerArguments(For, Arguments):
+    """The arguments of :func:`lower`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredRun:
+    """A run's programs, lowered.
+
+    Attributes:
+      programs: ``advance`` for rounds, ``evaluate`` and perhaps ``draw``; each has JAX's ``compile`` and ``as_text``.
+      outline: shapes of the state, and what else is known of the run.
+      mesh: devices that share the clients; None for one device.
+    """
+
+    programs: Lowered
+    outline: Outline
+    mesh: Mesh | None
+
+    @property
+    def walk(self) -> Walk:
+        """How a device goes through its clients of a round."""
+        return self.outline.walk
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredCells:
+    """The programs of some cells, lowered.
+
+    Attributes:
+      programs: ``init``, ``advance`` and ``evaluate``, for :attr:`width` cells.
+      width: cells in one call; a multiple of the number of devices.
+      walk: how a device goes through the clients of a cell's round.
+      mesh: devices that share the cells; None for one device.
+    """
+
+    programs: LoweredBatch
+    width: int
+    walk: Walk
+    mesh: Mesh | None
+
+
+@takes(LowerArguments)
+def lower(algorithm: Algorithm | Aggregator, *, devices: Devices | None = None, **settings: Any) -> LoweredRun:
+    """Lowers the programs of a run from shapes, without placing data and without computing.
+
+    With ``clients_axis="auto"`` it takes the way that is usually best on the platform, since nothing is timed; an
+    attack of your own is called once with made-up messages, as by :func:`~fedjax_drag.simulation.prepare`. Data that
+    are not on this machine may be given as arrays that take no memory, ``np.broadcast_to(np.float32(0), shape)``: only
+    shapes, labels of the split and numbers of examples count.
+
+    Args:
+      algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
+      devices: for which to lower; see below.
+      **settings: the others of :class:`LowerArguments`.
+
+    Raises:
+      ValueError: one line naming the argument, its value and what is allowed.
+
+    Examples:
+      >>> target = fedjax_drag.accelerators.targets.find("h100")
+      >>> lowered = fd.simulation.lower(rule, devices=target.devices, model=model, data=data, num_rounds=200,
+      ...                               cohort_size=10, local_steps=5, batch_size=10, step_size=0.01)
+      >>> lowered.programs.advance.compile().memory_analysis()
+    """
+    check_options(For(devices=devices))
+    asked = Settings(algorithm=as_algorithm("algorithm", algorithm), **settings)
+    check_adversary(asked.attack, asked.byzantine_fraction, asked.num_byzantine)
+    return lower_settings(asked, devices)
+
+
+def lower_settings(asked: Settings, devices: Devices | None = None) -> LoweredRun:
+    """:func:`lower` of settings that are already checked one by one.
+
+    Raises:
+      ValueError: if the settings do not fit together.
+    """
+    on_host = federate(asked)
+    mesh = mesh_of(asked, on_host) if devices is None else resolve_mesh(asked.mesh, asked.cohort_size, devices)
+    on_host = sharable(asked, mesh, on_host)
+    everyone = _sharding(mesh, devices)
+    train = outlined(on_host.train, everyone)
+    if mesh is not None and asked.shard_data:
+        train = outlined(on_host.train, along(mesh), mesh)
+    rest = on_host._replace(train=()), (asked.data.test, asked.data.validation), _key()
+    federation, held_out, key = outlined(rest, everyone)
+    built = programs_of(asked, mesh, asked.num_byzantine_in_cohort, devices or jax.local_devices())
+    traced = trace_programs(asked, *built, federation._replace(train=train), held_out, key)
+    return LoweredRun(traced.lowered, traced.outline, mesh)
+
+
+def lower_batch(
+    settings: Sequence[Settings],
+    numbers: Sequence[Numbers],
+    rebuild: Callable[[Numbers], Settings],
+    *,
+    width: int | None = None,
+    cells_axis: str = "auto",
+    devices: Devices | None = None,
+) -> LoweredCells:
+    """Lowers the runs of some cells as one program, as :func:`lower` does one.
+
+    Args:
+      settings: as for :func:`~fedjax_drag.simulation.batch.prepare_batch`, as are ``numbers`` and ``rebuild``.
+      numbers: as there.
+      rebuild: as there.
+      width: cells in one call of the program; default all.
+      cells_axis: as there, by the platform of ``devices``.
+      devices: which share the cells; default the first of this process.
+
+    Raises:
+      ValueError: if the settings cannot be run.
+    """
+    sharing = () if devices is None else devices[: len(settings)]
+    mesh = Mesh(sharing, ("cells",)) if len(sharing) > 1 else None
+    put = functools.partial(outlined, sharding=_sharding(mesh, devices))
+    split = share_of(mesh) or _sharding(None, devices)
+    placed = put(examples_of(settings[0])), width, cells_axis, mesh, put, split, devices or jax.local_devices()
+    traced = trace_batch(settings, numbers, rebuild, *placed)
+    return LoweredCells(traced.lowered, traced.width, traced.walk, mesh)
+
+
+def _sharding(mesh: Mesh | None, devices: Devices | None) -> Any:
+    """Of what every device has; None for the default device."""
+    return everywhere(mesh) or (None if devices is None else SingleDeviceSharding(devices[0]))
+
+
+def _key() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0))

@@ -1,0 +1,130 @@
+"""Programs lowered from shapes: those that a run compiles, for the platform that is asked for."""
+
+import dataclasses
+import gc
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from tiny import SYNTHETIC, TINY
+
+import fedjax_drag as fd
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.experiment import load_experiment
+from fedjax_drag.experiment.run.planning import Federations
+from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation.engine import prepare
+from fedjax_drag.simulation.lowering import lower_batch, lower_settings
+
+
+def settings(**changes):
+    config = load_experiment(TINY | SYNTHETIC | changes).runs["tiny"]
+    return build.settings(config, Federations().split(config))
+
+
+def arguments(**changes):
+    own = settings(**changes)
+    return {name: getattr(own, name) for name in own.__dataclass_fields__}
+
+
+class Elsewhere:
+    """A device of a platform that is not here; what is asked of it is its platform."""
+
+    platform = "gpu"
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mesh": None},
+        {"mesh": "all"},
+        {"mesh": "all", "shard_data": True, "evaluate_clients": True},
+        {"mesh": None, "algorithm": {"name": "scaffold"}, "client_state": "host"},
+        {"mesh": None, "aggregator": "median", "byzantine_fraction": 0.3, "attack": "sign_flip"},
+    ],
+    ids=["one device", "mesh", "shared data", "rows on the host", "attack"],
+)
+def test_the_programs_are_those_of_a_run(changes):
+    given = arguments(**changes)
+    ours, theirs = fd.simulation.lower(**given), prepare(**given)
+    for one, other in zip(ours.programs, theirs.lowered, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or one.as_text() == other.as_text()
+    assert ours.outline.shapes == theirs.shapes
+    assert (ours.walk, ours.mesh) == (theirs.walk, theirs.mesh)
+
+
+def sweep():
+    """Four cells, their numbers and how one is rebuilt from its own."""
+    cells, numbers = [settings(seed=seed) for seed in range(4)], [{"step_size": 0.1 * (1 + n)} for n in range(4)]
+    configuration = load_experiment(TINY | SYNTHETIC).runs["tiny"]
+    return cells, numbers, lambda values: build.settings(configuration, cells[0].data, numbers=values)
+
+
+@pytest.mark.thorough
+def test_programs_of_cells_are_those_of_a_sweep():
+    cells, numbers, rebuild = sweep()
+    ours = lower_batch(cells, numbers, rebuild)
+    theirs = prepare_batch(cells, numbers, rebuild)
+    assert (ours.width, ours.walk, ours.mesh) == (4, theirs.walk, None)
+    for one, other in zip(ours.programs, theirs.lowered, strict=True):
+        assert one.as_text() == other.as_text()
+
+
+@pytest.mark.thorough
+def test_programs_of_cells_on_several_devices_are_those_of_a_sweep():
+    cells, numbers, rebuild = sweep()
+    shared = lower_batch(cells, numbers, rebuild, width=3, devices=jax.local_devices())
+    theirs = prepare_batch(cells, numbers, rebuild, width=3, mesh=Mesh(jax.local_devices(), ("cells",)))
+    assert shared.width == theirs.width == 4
+    assert shared.programs.advance.as_text() == theirs.lowered.advance.as_text()
+
+
+def test_nothing_is_placed():
+    own = settings()
+    largest = min(leaf.nbytes for leaf in jax.tree.leaves(own.data.train))
+    gc.collect()
+    before = {id(array) for array in jax.live_arrays()}
+    lowered = lower_settings(own)
+    new = [array for array in jax.live_arrays() if id(array) not in before]
+    assert sum(array.nbytes for array in new) < largest
+    assert lowered.programs.advance.compile().memory_analysis() is not None
+
+
+def test_data_may_be_shapes_that_take_no_memory():
+    own = settings()
+    huge = own.data.train.x.shape[0], 3000, 3000  # gigabytes
+    train = own.data.train._replace(x=np.broadcast_to(np.float32(0), huge))
+    data = dataclasses.replace(own.data, train=train, test=train, input_shape=huge[1:])
+    program = fd.simulation.lower(**arguments() | {"data": data}).programs.advance
+    assert f"tensor<{huge[0]}x3000x3000xf32>" in program.as_text()
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_choices_follow_the_platform(platform, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "fedjax_drag.simulation.lowering.trace_programs",
+        lambda *args: asked.append(args) or type("Traced", (), {"lowered": None, "outline": None}),
+    )
+    monkeypatch.setattr("fedjax_drag.simulation.lowering._sharding", lambda mesh, devices: None)
+    device = Elsewhere()
+    device.platform = platform
+    lowered = lower_settings(settings(), [device] * 4)
+    assert lowered.mesh is None  # mesh="auto": sharing is for the cores of a CPU, whose worth is estimated here
+    work = asked[0][2]
+    assert work.execution.walk.clients_axis == ("map" if platform == "cpu" else "vmap")
+
+
+def test_nothing_is_timed(monkeypatch):
+    monkeypatch.setenv("FEDJAX_DRAG_CALIBRATE", "1")
+    monkeypatch.setattr("fedjax_drag.simulation.planning.setup.choose", lambda *_: pytest.fail("measured"))
+    lower_settings(settings(rounds=100_000))
+
+
+@pytest.mark.parametrize("devices", [[], "h100", [1]])
+def test_other_devices_are_refused(devices):
+    with pytest.raises(ValueError, match=r"^devices=.*: must be a list of JAX devices"):
+        fd.simulation.lower(devices=devices, **arguments())
