@@ -27,7 +27,7 @@ PRECISIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """By name, JAX's precision of products and further options of a run."""
 
-_CHUNKS = (1, 5, 10)
+_CHUNKS = (1, 10)
 _ENGINE = ("fedavg", "drag")
 _OF_HOST = ("peak_memory_mib",)
 
