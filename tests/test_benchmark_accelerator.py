@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import filelock
 import pytest
 from typer.testing import CliRunner
 
@@ -130,12 +131,19 @@ def test_a_record_is_of_one_device_and_says_what_is_wrong_with_it(tmp_path):
         read(tmp_path / "nowhere")
 
 
+def test_a_folder_has_one_writer(tmp_path):
+    with filelock.FileLock(tmp_path / ".lock"), pytest.raises(ValueError, match="another process measures into it"):
+        command.measure(["device"], tmp_path, 1.0, True, False)
+
+
 def test_the_page_has_tables_and_failures_and_is_written_between_its_marks(tmp_path):
     record = Record(tmp_path, MACHINE)
     record.keep("one", "a", {"rows": [{"rule": "krum|median", "ms_": 0.0123, "none": None, "_open": 3}], "seconds": 60})
     record.keep("one", "b", {"failed": "MemoryError: no", "seconds": 1.0})
     text = page.section([part("one", "a", "b"), part("two", "c")], record)
-    assert "Measured on NVIDIA H200 with JAX 0.10.2 (the *tiny* version)." in text
+    assert text.startswith(
+        "Measured on NVIDIA H200 with JAX 0.10.2. **An example of the form alone:** sizes are *tiny*"
+    )
     assert "| rule | ms  |\n| --- | --- |\n| krum\\|median | 0.012 |" in text
     assert "- `b` failed: MemoryError: no" in text
     assert "Two" not in text

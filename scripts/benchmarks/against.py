@@ -68,6 +68,8 @@ def run(
     """
     if not (before / "fedjax_drag" / "__init__.py").is_file():
         raise ValueError(f"--against={str(before)!r}: must be the root of a tree with the folder fedjax_drag")
+    # On an accelerator several processes share the device, so none may reserve its memory.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     engine = [name for name in names() if name.removesuffix(CORES) in RULES]
     for name in only:
         if name not in engine:

@@ -26,6 +26,7 @@ class Workload:
       local_steps: U.
       batch_size: B.
       epochs: whether the local steps are one epoch over the client's examples, drawn without replacement.
+      test_examples: images of an evaluation.
     """
 
     title: str
@@ -37,6 +38,7 @@ class Workload:
     local_steps: int
     batch_size: int
     epochs: bool = False
+    test_examples: int = 100
 
     @property
     def steps(self) -> int:
@@ -55,7 +57,8 @@ class Workload:
         x = rng.integers(0, 256, (number, *self.image_shape), dtype=np.uint8)
         y = rng.integers(0, NUM_CLASSES, number).astype(np.int32)
         scale = ((0.5,), (0.25,))  # given, because measuring them would set the peak memory
-        data = fd.data.from_arrays(x, y, x[:100], y[:100], NUM_CLASSES, "random", *scale)
+        test = slice(self.test_examples)
+        data = fd.data.from_arrays(x, y, x[test], y[test], NUM_CLASSES, "random", *scale)
         return fd.data.partition.iid(data, num_clients=self.num_clients)
 
     def settings(self) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """What the command ``accelerator`` does, without its arguments' parsing."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import filelock
 
 from benchmarks.accelerator import page
 from benchmarks.accelerator.parts import select
@@ -37,7 +40,7 @@ def measure(names: Sequence[str], out: Path, minutes: float, small: bool | None,
       What is left, in a sentence; empty if nothing is.
 
     Raises:
-      ValueError: a part is unknown, or the folder has the measurements of another device.
+      ValueError: a part is unknown, or the folder has the measurements of another device or is in use.
     """
     parts = select(names)
     if not minutes:
@@ -45,15 +48,29 @@ def measure(names: Sequence[str], out: Path, minutes: float, small: bool | None,
     clock = Clock(minutes)
     worker = Worker()
     try:
-        machine = worker.machine()
-        sizes = SMALL if small or (small is None and machine["platform"] == "cpu") else FULL
-        worker.sizes = sizes.name
-        record = Record(out, {**machine, "size": sizes.name})
-        left = run(parts, sizes, record, worker, clock, again)
+        with _alone(out):
+            machine = worker.machine()
+            sizes = SMALL if small or (small is None and machine["platform"] == "cpu") else FULL
+            worker.sizes = sizes.name
+            record = Record(out, {**machine, "size": sizes.name})
+            left = run(parts, sizes, record, worker, clock, again)
     finally:
         worker.close()
     counts = ", ".join(f"{name} {number}" for name, number in left.items())
     return f"Not measured yet: {counts}. The same command continues." if left else ""
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Refuses a second process that measures into the same folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with filelock.FileLock(out / ".lock", timeout=0):
+            yield
+    except filelock.Timeout:
+        raise ValueError(
+            f"{str(out)!r}: another process measures into it; wait for it, or name another --out"
+        ) from None
 
 
 def results(names: Sequence[str], out: Path, markdown: Path | None, figure: Path | None) -> str:

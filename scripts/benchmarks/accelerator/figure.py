@@ -13,7 +13,7 @@ def draw(record: Record, path: Path) -> None:
     Raises:
       ValueError: none has been measured.
     """
-    rows = [row for part in ("rules", "large_rules") for row in record.rows(part)]
+    rows = [row for part in ("rules", "large_rules") for row in record.rows(part) if row["floor_ms"]]
     if not rows:
         raise ValueError(f"{str(path)!r}: there are no rules to draw; measure the part rules first")
     picture = Figure(figsize=(8, 6), layout="constrained")

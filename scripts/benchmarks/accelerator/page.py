@@ -20,8 +20,9 @@ def section(parts: Sequence[Part], record: Record, level: int = 3) -> str:
       level: of the headings.
     """
     machine = record.machine
-    size = "" if machine["size"] == "full" else f" (the *{machine['size']}* version)"
-    lines = [f"Measured on {machine['device']} with JAX {machine['jax']}{size}."]
+    lines = [f"Measured on {machine['device']} with JAX {machine['jax']}."]
+    if machine["size"] != "full":
+        lines[0] += f" **An example of the form alone:** sizes are *{machine['size']}*, and the figures say nothing."
     for part in parts:
         rows, failures = record.rows(part.name), record.failures(part.name)
         if not rows and not failures:

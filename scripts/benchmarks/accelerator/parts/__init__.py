@@ -15,9 +15,9 @@ PARTS: tuple[Part, ...] = (
     runs.BENCHMARK,
     rounds.AXIS,
     runs.SWEEP,
-    fast_tests.PART,
     programs.MEMORY,
     rounds.COHORTS,
+    fast_tests.PART,
     rules.LARGE,
     programs.COMPILATION,
 )

@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.accelerator.part import Cases, Part, attempts
-from benchmarks.accelerator.parts.rounds import temporary_mib
+from benchmarks.accelerator.parts.counts import temporary_mib, work
 from benchmarks.accelerator.sizes import Sizes
 from benchmarks.timing import Contestants, Row, in_turn, ratio, warm_up
 from benchmarks.workloads import NUM_CLASSES, Workload
-from fedjax_drag.accelerators.counts import work_of
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.models import conv
 from fedjax_drag.models.conv import Conv
@@ -33,7 +32,8 @@ def forms() -> dict[str, Callable[[], AbstractContextManager[Any]]]:
 
     They are what the platform takes by itself, Flax's own layer, and all that :mod:`~fedjax_drag.models.conv` offers.
     """
-    named = {name: functools.partial(conv.conv2d, form=name) for name in getattr(conv, "FORMS", {})}
+    convolve: Callable[..., Any] = conv.conv2d
+    named = {name: functools.partial(convolve, form=name) for name in getattr(conv, "FORMS", {})}
     convolutions = {"flax.linen.Conv": _flax, **named}
 
     def context(convolve: Callable[..., Any]) -> Callable[[], AbstractContextManager[Any]]:
@@ -45,16 +45,16 @@ def forms() -> dict[str, Callable[[], AbstractContextManager[Any]]]:
 
 def cases(sizes: Sizes) -> Cases:
     """A case for each workload, and one for the large cohort."""
-    works = {name: sizes.workloads[name] for name in sizes.forms} | {_CROWD: sizes.crowd}
-    return {name: functools.partial(compare, work, sizes) for name, work in works.items()}
+    settings = {name: sizes.workloads[name] for name in sizes.forms} | {_CROWD: sizes.crowd}
+    return {name: functools.partial(compare, setting, sizes) for name, setting in settings.items()}
 
 
-def compare(work: Workload, sizes: Sizes) -> list[Row]:
+def compare(setting: Workload, sizes: Sizes) -> list[Row]:
     """A row for each form, timed in turn; the ratio is to the first."""
-    model, shape = work.model(), work.image_shape
+    model, shape = setting.model(), setting.image_shape
     keys = jax.random.split(jax.random.key(0), 3)
     params = model.init(keys[0], jnp.zeros((1, *shape)))["params"]
-    x = jax.random.normal(keys[1], (work.cohort_size, STEPS, work.batch_size, *shape))
+    x = jax.random.normal(keys[1], (setting.cohort_size, STEPS, setting.batch_size, *shape))
     y = jax.random.randint(keys[2], x.shape[:3], 0, NUM_CLASSES)
     programs, failed = attempts(
         {name: functools.partial(_compiled, model, form, params, x, y) for name, form in forms().items()}
@@ -68,14 +68,14 @@ def compare(work: Workload, sizes: Sizes) -> list[Row]:
     times = in_turn(contestants, sizes.repeats, STEPS)
     rows: list[Row] = []
     for name in forms():
-        row: Row = {"workload": work.title, "form": name, "failed": failed.get(name)}
+        row: Row = {"workload": setting.title, "form": name, "failed": failed.get(name)}
         if name in programs:
-            done = work_of(programs[name].as_text())
+            done = work(programs[name])
             row |= {
                 "ms_per_step": statistics.median(times[name]),
                 "ratio": ratio(times, name, next(iter(times))),
-                "GB_moved": done.bytes / STEPS / 1e9,
-                "kernels": done.num_kernels // STEPS,
+                "GB_moved": done and done.bytes / STEPS / 1e9,
+                "kernels": done and done.num_kernels // STEPS,
                 "temporary_mib": temporary_mib(programs[name]),
             }
         rows.append(row)

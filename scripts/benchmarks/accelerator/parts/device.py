@@ -21,6 +21,15 @@ from benchmarks.timing import Row, seconds_each
 from fedjax_drag.cores import num_cores
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu", "flax", "optax", "numpy", "torch")
+VARIABLES = (
+    "JAX_PLATFORMS",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "XLA_FLAGS",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+)
 _SMI = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit"
 _PRODUCTS = {"float32": "float32", "TF32": "tensorfloat32", "as JAX chooses": "default"}
 _OFTEN = 0.1  # seconds of a timing
@@ -46,9 +55,7 @@ def versions() -> list[Row]:
     }
     for name in PACKAGES:
         rows[name] = _version(name) or ("not installed" if name == "torch" else "")
-    for name in sorted(os.environ):
-        if name.startswith(("XLA_", "JAX_", "FEDJAX_DRAG_")):
-            rows[name] = os.environ[name]
+    rows |= {name: os.environ.get(name, "") for name in VARIABLES}
     return [{"what": name, "value": value} for name, value in rows.items() if value]
 
 

@@ -11,6 +11,7 @@ import jax
 import fedjax_drag as fd
 from benchmarks import rounds
 from benchmarks.accelerator.part import Cases, Part, attempts
+from benchmarks.accelerator.parts.counts import temporary_mib
 from benchmarks.accelerator.sizes import Sizes
 from benchmarks.rounds import CompiledRounds, compiled_rounds
 from benchmarks.timing import Row, in_turn, ratio
@@ -26,8 +27,8 @@ PRECISIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """By name, JAX's precision of products and further options of a run."""
 
-_CHUNKS = (1, 5, 10)
-_CONTESTANTS = ("bare", "fedavg", "drag", "torch")
+_CHUNKS = (1, 10)
+_ENGINE = ("fedavg", "drag")
 _OF_HOST = ("peak_memory_mib",)
 
 
@@ -38,7 +39,8 @@ def workload_cases(sizes: Sizes) -> Cases:
 
 def against_bare_steps(work: Workload, sizes: Sizes) -> list[Row]:
     """The rounds of ``scripts/benchmark.py rounds``, all clients at once."""
-    measured = rounds.measure(work, sizes.repeats, ALL_AT_ONCE, _CONTESTANTS)
+    contestants = {"bare", *_ENGINE, *set(rounds.names()) & {"torch"}}
+    measured = rounds.measure(work, sizes.repeats, ALL_AT_ONCE, contestants)
     return [{key: value for key, value in row.items() if key not in _OF_HOST} for row in measured]
 
 
@@ -56,9 +58,7 @@ def by_axis(work: Workload, sizes: Sizes) -> list[Row]:
             name = f"map, {chunk} at once" if chunk > 1 else "map"
             ways[name] = {"clients_axis": "map", "clients_per_chunk": chunk}
     ways["auto"] = {"clients_axis": "auto"}
-    makers = {
-        name: functools.partial(_rounds, work, fd.aggregators.fedavg(), options) for name, options in ways.items()
-    }
+    makers = _makers(work, {name: (fd.aggregators.fedavg(), options) for name, options in ways.items()})
     return [{"workload": work.title, "clients axis": row.pop("way"), **row} for row in compared(work, makers, sizes)]
 
 
@@ -70,11 +70,13 @@ def precision_cases(sizes: Sizes) -> Cases:
 def by_precision(work: Workload, sizes: Sizes) -> list[Row]:
     """FedAvg's round with products of each precision."""
 
-    def make(precision: str, options: Mapping[str, Any]) -> CompiledRounds:
+    def compiled(maker: Callable[[], CompiledRounds], precision: str) -> CompiledRounds:
         with jax.default_matmul_precision(precision):
-            return _rounds(work, fd.aggregators.fedavg(), {**ALL_AT_ONCE, **options})
+            return maker()
 
-    makers = {name: functools.partial(make, *way) for name, way in PRECISIONS.items()}
+    options = {name: {**ALL_AT_ONCE, **further} for name, (_, further) in PRECISIONS.items()}
+    plain = _makers(work, {name: (fd.aggregators.fedavg(), own) for name, own in options.items()})
+    makers = {name: functools.partial(compiled, plain[name], precision) for name, (precision, _) in PRECISIONS.items()}
     return [{"workload": work.title, "precision": row.pop("way"), **row} for row in compared(work, makers, sizes)]
 
 
@@ -87,7 +89,7 @@ def by_cohort(cohort_size: int, sizes: Sizes) -> list[Row]:
     """A round of a rule that adds up messages, and of one that needs the stack of them."""
     work = dataclasses.replace(growing(cohort_size), num_clients=max(sizes.cohorts))
     rules = {"fedavg": fd.aggregators.fedavg(), "median": fd.aggregators.median()}
-    makers = {name: functools.partial(_rounds, work, rule, {"clients_axis": "auto"}) for name, rule in rules.items()}
+    makers = _makers(work, {name: (rule, {"clients_axis": "auto"}) for name, rule in rules.items()})
     return [
         {"workload": work.title, "rule": row.pop("way"), "us_per_client": _per(row["ms_per_round"], cohort_size), **row}
         for row in compared(work, makers, sizes)
@@ -114,14 +116,15 @@ def compared(work: Workload, makers: Mapping[str, Callable[[], CompiledRounds]],
     return rows
 
 
-def temporary_mib(program: Any) -> float | None:
-    """Memory that a compiled program needs beside its arguments and results; None where the compiler does not say."""
-    sizes = program.memory_analysis()
-    return sizes.temp_size_in_bytes / 2**20 if sizes else None
-
-
-def _rounds(work: Workload, rule: Aggregator, options: Mapping[str, Any]) -> CompiledRounds:
-    return compiled_rounds(work, work.data(), rule, options, work.rounds)
+def _makers(
+    work: Workload, contestants: Mapping[str, tuple[Aggregator, Mapping[str, Any]]]
+) -> dict[str, Callable[[], CompiledRounds]]:
+    """By name, a function that compiles the rounds of a rule with some options."""
+    data = work.data()
+    return {
+        name: functools.partial(compiled_rounds, work, data, rule, options, work.rounds)
+        for name, (rule, options) in contestants.items()
+    }
 
 
 def _per(milliseconds: float | None, number: int) -> float | None:
@@ -133,8 +136,8 @@ WORKLOADS = Part(
     title="Rounds against bare local steps and PyTorch",
     text="*bare* is the same local steps on one model, one after another, in one compiled loop; *fedavg* and *drag* "
     "are whole rounds with all clients at once (`clients_axis=vmap`); *torch* is a plain PyTorch loop over the "
-    "clients on the same device. *of peak*: floating point operations of the local steps against the device's "
-    "matrix product.",
+    "clients on the same device, where PyTorch is installed. *of peak*: floating point operations of the local "
+    "steps against the device's matrix product.",
     minutes=4.0,
     cases=workload_cases,
     seconds=300,

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from benchmarks import aggregators
 from benchmarks.accelerator.part import Cases, Part
+from benchmarks.accelerator.parts.counts import work
 from benchmarks.accelerator.parts.device import bandwidth
 from benchmarks.accelerator.sizes import Sizes
 from benchmarks.timing import Row, median_ratio, seconds_each
 from fedjax_drag import tree
-from fedjax_drag.accelerators.counts import work_of
 from fedjax_drag.accelerators.targets import GPUS, Chip
 
 
@@ -33,8 +33,8 @@ def measure(name: str, sizes: Sizes, dimension: int) -> list[Row]:
     for _ in range(sizes.repeats):
         mean_times.append(seconds_each(lambda: mean(deltas)))
         times.append(seconds_each(rule.call))
-    ms, work = 1e3 * statistics.median(times), work_of(rule.program.as_text())
-    floor = 1e3 * work.floor(chip(sizes.copied_bytes))
+    ms, done = 1e3 * statistics.median(times), work(rule.program)
+    floor = 1e3 * done.floor(chip(sizes.copied_bytes)) if done else None
     return [
         {
             "rule": name,
@@ -42,13 +42,13 @@ def measure(name: str, sizes: Sizes, dimension: int) -> list[Row]:
             "d": f"{dimension:.0e}",
             "ms": ms,
             "to_mean": median_ratio(times, mean_times),
-            "passes": work.bytes / deltas["w"].nbytes,
-            "kernels": work.num_kernels,
+            "passes": done and done.bytes / deltas["w"].nbytes,
+            "kernels": done and done.num_kernels,
             "floor_ms": floor,
             "to_floor": ms / floor if floor else None,
             "extra_memory": rule.extra_bytes / deltas["w"].nbytes,
             "compile_s": rule.compile_seconds,
-            "_open_loops": work.open_loops,
+            "_open_loops": done and done.open_loops,
         }
     ]
 

@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fedjax_drag as fd
-from benchmarks.accelerator.part import Cases, Part
-from benchmarks.accelerator.parts.rounds import temporary_mib
+from benchmarks.accelerator.part import Cases, Part, attempts
+from benchmarks.accelerator.parts.counts import temporary_mib
 from benchmarks.accelerator.sizes import Sizes
 from benchmarks.sweeps import cells, drag
 from benchmarks.timing import Row
@@ -58,27 +58,44 @@ def sweep_cases(sizes: Sizes) -> Cases:
 
 
 def sweep(work: Workload, width: int, sizes: Sizes) -> list[Row]:
-    """A sweep of DRAG as one program, run twice: the second time it is compiled."""
+    """A sweep of DRAG as one program, with the clients of a cell all at once and one after another."""
     settings, numbers = cells(width, work, sizes.sweep_rounds)
-
-    def rebuild(own: Mapping[str, Any]) -> Settings:
-        return dataclasses.replace(settings[0], algorithm=drag(own["c"]))
-
-    batch = prepare_batch(settings, numbers, rebuild).compile()
-    batch.run(range(width))
-    started = time.perf_counter()
-    batch.run(range(width))
-    seconds = time.perf_counter() - started
+    makers = {axis: functools.partial(_swept, settings, numbers, axis) for axis in ("vmap", "map")}
+    measured, failed = attempts(makers)
     return [
         {
             "workload": work.title,
             "cells": width,
-            "seconds": seconds,
-            "ms_per_cell_and_round": 1e3 * seconds / width / sizes.sweep_rounds,
-            "compile_s": batch.compiled.seconds,
-            "temporary_mib": temporary_mib(batch.compiled.advance),
+            "clients_axis": axis,
+            "seconds": None,
+            "ms_per_cell_and_round": None,
+            "compile_s": None,
+            "temporary_mib": None,
+            **measured.get(axis, {}),
+            "failed": failed.get(axis),
         }
+        for axis in makers
     ]
+
+
+def _swept(settings: Sequence[Settings], numbers: Sequence[Mapping[str, float]], clients_axis: str) -> Row:
+    """Compiles a sweep and runs it twice; the second run is timed."""
+    own = [dataclasses.replace(one, clients_axis=clients_axis) for one in settings]
+
+    def rebuild(numbers: Mapping[str, Any]) -> Settings:
+        return dataclasses.replace(own[0], algorithm=drag(numbers["c"]))
+
+    batch = prepare_batch(own, numbers, rebuild).compile()
+    batch.run(range(len(own)))
+    started = time.perf_counter()
+    batch.run(range(len(own)))
+    seconds = time.perf_counter() - started
+    return {
+        "seconds": seconds,
+        "ms_per_cell_and_round": 1e3 * seconds / len(own) / own[0].num_rounds,
+        "compile_s": batch.compiled.seconds,
+        "temporary_mib": temporary_mib(batch.compiled.advance),
+    }
 
 
 BENCHMARK = Part(
