@@ -10,6 +10,7 @@ from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import median_metrics
 from fedjax_drag.ops.geometric_median import (
     Median,
+    before,
     closest_to_zero,
     converge,
     converge_in,
@@ -89,7 +90,7 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
       1/2 with large lam; with small lam, it settles on a cluster near the median
 
     Cost:
-      that of geometric_median for each turn
+      that of geometric_median, in hard cases for each turn
 
     References:
       Li, Ngai and Voigt, Byzantine-robust aggregation in federated learning empowered industrial IoT, 2021.
@@ -116,11 +117,12 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
             return _Alternation(median, mass, count * jnp.abs(mass - now.mass).max(), now.iterations + 1, sure)
 
         def turn_in_span(now: _Alternation) -> _Alternation:
-            median, sure = converge_in(span, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, now.median.point)
-            return weighed(now, median, span.distances(median.point), now.sure & sure)
+            near, _ = converge_in(span, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, now.median.point)
+            return weighed(now, near.median, span.distances(near.median.point), now.sure & near.settled)
 
         def turn(now: _Alternation) -> _Alternation:
-            median = converge(known, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, now.median.point)
+            start = before(now.median.point, now.mass)
+            median = converge(known, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, start)
             return weighed(now, median, distances_to(median.point, known, present), now.sure)
 
         def unfinished(now: _Alternation) -> jax.Array:
@@ -141,4 +143,4 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
         median = Median(point, last.median.weight, last.iterations, last.changed)
         return tree.move(params, point), MetricsOnly({**median_metrics(median, deltas), "alpha": last.mass})
 
-    return Aggregator(stateless("alpha", iterations=0, residual=0.0), apply, split="clients")
+    return Aggregator(stateless("alpha", iterations=0, residual=0.0), apply)

@@ -82,7 +82,7 @@ def geomed(
         metrics = median_metrics(median._replace(weight=median.weight @ share), deltas)
         return tree.move(params, median.point), MetricsOnly(metrics)
 
-    return Aggregator(stateless(iterations=0, residual=0.0), apply, split="clients")
+    return Aggregator(stateless(iterations=0, residual=0.0), apply)
 
 
 def _shares(

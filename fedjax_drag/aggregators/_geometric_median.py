@@ -1,7 +1,7 @@
 """The geometric median of the deltas."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def geometric_median(smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iteration
     """Moves by the point with the smallest summed distance to the deltas.
 
     ``theta += argmin_z sum_m h(||z - g_m||)``, where ``h(d) = d`` down to ``nu`` and a parabola below: by Weiszfeld's
-    iteration from the mean while it is fast, and otherwise by Newton's method in the span of the deltas, which
+    iteration from the mean while it is fast, and otherwise by Newton's method, both in the span of the deltas. It
     also converges where many deltas coincide, or one is nearly the median.
 
     Args:
@@ -38,7 +38,7 @@ def geometric_median(smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iteration
       1/2
 
     Cost:
-      2 passes over the deltas an iteration, in hard cases a Gram product more, and 4
+      a Gram product (S^2 d operations) and 4 passes over the deltas, in hard cases 2 passes an iteration more
 
     References:
       Weiszfeld and Plastria, On the point for which the sum of the distances to n given points is minimum,
@@ -81,9 +81,14 @@ def check_solver(smoothing: Any, tolerance: Any, max_iterations: int) -> None:
 
 
 def median_rule(
-    weighting: str, smoothing: Any, tolerance: Any, max_iterations: int, solver: Callable[..., Median]
+    weighting: str,
+    smoothing: Any,
+    tolerance: Any,
+    max_iterations: int,
+    solver: Callable[..., Median],
+    split: Literal["clients", "coordinates"] = "coordinates",
 ) -> Aggregator:
-    """The rule ``theta += z`` for the geometric median z that ``solver`` computes."""
+    """The rule ``theta += z`` for the geometric median z that ``solver`` computes; inner products need columns."""
     check_solver(smoothing, tolerance, max_iterations)
     weigh, needs = masses(weighting)
 
@@ -95,4 +100,4 @@ def median_rule(
         median = solver(deltas, weigh(valid, **extras), smoothing, tolerance, max_iterations)
         return tree.move(params, median.point), MetricsOnly(median_metrics(median, deltas))
 
-    return Aggregator(stateless(iterations=0, residual=0.0), apply, needs, split="clients")
+    return Aggregator(stateless(iterations=0, residual=0.0), apply, needs, split)

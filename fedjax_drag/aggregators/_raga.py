@@ -33,7 +33,7 @@ def raga(
       1/2 of the weight
 
     Cost:
-      2 passes over the deltas an iteration, in hard cases a Gram product more, and 4
+      a Gram product (S^2 d operations) and 4 passes over the deltas, in hard cases 2 passes an iteration more
 
     References:
       Zuo et al., Byzantine-resilient federated learning with adaptivity to data heterogeneity, 2024.

@@ -40,4 +40,4 @@ def rfa(smoothing: Any = 1e-6, tolerance: Any = 0.0, max_iterations: int = 3, we
       Pillutla et al., Robust aggregation for federated learning, 2022, Algorithm 2, with its nu = 1e-6 and
       three steps.
     """
-    return named("rfa", median_rule(weighting, smoothing, tolerance, max_iterations, weiszfeld))
+    return named("rfa", median_rule(weighting, smoothing, tolerance, max_iterations, weiszfeld, "clients"))

@@ -31,6 +31,7 @@ from fedjax_drag.types import Deltas, Params
 
 _SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
 _SLOW = 0.5  # a step longer than this share of the one before
+_USABLE = 1e-3  # relative uncertainty of squared distances, from which differences of the deltas start anew
 _MARGIN = 0.1  # Weiszfeld goes below the tolerance by this factor: slow parts of the error shorten its steps little
 _MANY = 256  # rows from which XLA:CPU reduces them 8 x faster in blocks of coordinates that stay in cache
 _BLOCK = 2048
@@ -216,15 +217,14 @@ def geometric_median_of(
     known, nu, limit = jax.lax.stop_gradient((deltas, smoothing, tolerance))
     weights = jax.lax.stop_gradient(mass)
     span = span_around(known, closest_to_zero(known, weights, nu))
-    near, sure = converge_in(span, weights, nu, limit, max_iterations, weights)
+    near, usable = converge_in(span, weights, nu, limit, max_iterations, weights)
+    near = tree.where(usable, near, before(weights, weights))
+    reached = near._replace(median=near.median._replace(point=tree.weighted_sum(near.median.point, known)))
 
-    def there() -> Median:
-        return near._replace(point=tree.weighted_sum(near.point, known))
+    def onward() -> Median:
+        return converge(known, weights, nu, limit, max_iterations, reached)
 
-    def again() -> Median:
-        return converge(known, weights, nu, limit, max_iterations, tree.weighted_sum(weights, known), sure)
-
-    median = jax.lax.cond(sure, there, again)
+    median = jax.lax.cond(reached.settled, lambda: reached.median, onward)
     return median._replace(point=root(pull, median.point, deltas, mass, smoothing))
 
 
@@ -235,7 +235,7 @@ def closest_to_zero(
     return closeness(tree.norms(deltas).astype(mass.dtype), mass, smoothing)
 
 
-class _Progress(NamedTuple):
+class Progress(NamedTuple):
     """How far an iteration has come; a point of the span is given by its coefficients."""
 
     median: Median
@@ -250,12 +250,11 @@ def converge(
     smoothing: chex.Numeric,
     tolerance: chex.Numeric,
     max_iterations: int,
-    start: Params,
-    settled: chex.Numeric = False,
+    start: Progress,
 ) -> Median:
     """Weiszfeld's iteration from ``start`` while it is fast, then rounds of Newton's method; without derivatives.
 
-    Arguments as for :func:`weiszfeld`; ``mass`` sums to 1. Nothing is done where ``settled`` holds.
+    Arguments as for :func:`weiszfeld`; ``mass`` sums to 1.
     """
     deltas, mass, smoothing, tolerance, start = jax.lax.stop_gradient((deltas, mass, smoothing, tolerance, start))
     dtype = mass.dtype
@@ -264,15 +263,15 @@ def converge(
         following, weight, distance = _step(deltas, mass, smoothing, point)
         return following, weight, distance, tree.norm(tree.subtract(following, point))
 
-    def newton(now: _Progress) -> _Progress:
+    def newton(now: Progress) -> Progress:
         point, moved, reach = _newton(deltas, mass, smoothing, now.median.point)
         residual = jnp.sqrt(jnp.finfo(dtype).eps) * moved / reach
         median = now.median._replace(point=point, iterations=now.median.iterations + 1, residual=residual)
-        return _Progress(median, moved, now.moved, residual <= tolerance)
+        return Progress(median, moved, now.moved, residual <= tolerance)
 
-    first = _before(start, mass)._replace(settled=jnp.asarray(settled))
-    walked = _walk(step, mass, smoothing, tolerance, max_iterations, first)
-    again = walked._replace(moved=first.moved, previous=first.previous)
+    walked = _walk(step, mass, smoothing, tolerance, max_iterations, start)
+    infinite = jnp.full((), jnp.inf, dtype)
+    again = walked._replace(moved=infinite, previous=infinite)
     median = jax.lax.while_loop(functools.partial(_unfinished, max_iterations), newton, again).median
     distance = distances_to(median.point, deltas, mass)
     return median._replace(weight=closeness(distance, mass, smoothing))
@@ -285,12 +284,12 @@ def converge_in(
     tolerance: chex.Numeric,
     max_iterations: int,
     start: Float[Array, " clients"],
-) -> tuple[Median, Bool[Array, ""]]:
+) -> tuple[Progress, Bool[Array, ""]]:
     """Weiszfeld's iteration while it is fast, in the span of the deltas; points are their coefficients ``[S]``.
 
     Returns:
-      The median, whose ``point`` and ``weight`` are ``[S]``, and whether it is within the tolerance: the iteration has
-      settled, and what inner products leave uncertain of the distances moves the point by less.
+      How far it has come, settled only if what inner products leave uncertain of the distances moves the point by less
+      than the tolerance, and whether it is worth going on from there with differences of the deltas.
     """
 
     def step(point: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -298,24 +297,26 @@ def converge_in(
         weight = closeness(distance, mass, smoothing)
         return weight, weight, distance, span.length(weight - point)
 
-    walked = _walk(step, mass, smoothing, tolerance, max_iterations, _before(start, mass))
+    walked = _walk(step, mass, smoothing, tolerance, max_iterations, before(start, mass))
     point = walked.median.point
     distance = span.distances(point)
     doubt = mass @ span.doubt(point, jnp.maximum(distance, smoothing))
+    arrived = (walked.moved <= 0.1 * _nearest(distance, mass, smoothing)) & (doubt <= tolerance)
     median = walked.median._replace(weight=closeness(distance, mass, smoothing))
-    return median, walked.settled & (walked.moved <= 0.1 * _nearest(distance, mass, smoothing)) & (doubt <= tolerance)
+    return walked._replace(median=median, settled=walked.settled & arrived), doubt <= _USABLE
 
 
-def _before(start: Any, mass: jax.Array) -> _Progress:
+def before(start: Any, mass: jax.Array) -> Progress:
+    """Nothing done so far."""
     infinite, none = jnp.full((), jnp.inf, mass.dtype), jnp.zeros((), int)
-    return _Progress(Median(start, mass, none, infinite), infinite, infinite, jnp.zeros((), bool))
+    return Progress(Median(start, mass, none, infinite), infinite, infinite, jnp.zeros((), bool))
 
 
 def _nearest(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
     return jnp.where(mass > 0, jnp.maximum(distance, smoothing), jnp.inf).min()
 
 
-def _unfinished(max_iterations: int, now: _Progress) -> jax.Array:
+def _unfinished(max_iterations: int, now: Progress) -> jax.Array:
     fast = ~(now.moved > _SLOW * now.previous)
     return fast & ~now.settled & (now.median.iterations < max_iterations)
 
@@ -326,19 +327,19 @@ def _walk(
     smoothing: Any,
     tolerance: Any,
     max_iterations: int,
-    first: _Progress,
-) -> _Progress:
+    first: Progress,
+) -> Progress:
     """Weiszfeld's iteration while it is fast.
 
     ``step`` returns where a step leads from a point, with what weights, the distances before it, and how far it is.
     """
 
-    def advance(now: _Progress) -> _Progress:
+    def advance(now: Progress) -> Progress:
         point, weight, distance, moved = step(now.median.point)
         residual = moved / spread(distance, mass, smoothing)
         # Close to a delta the steps are short because it weighs so much, not because they have arrived.
         settled = (residual <= _MARGIN * tolerance) & (moved <= 0.1 * _nearest(distance, mass, smoothing))
-        return _Progress(Median(point, weight, now.median.iterations + 1, residual), moved, now.moved, settled)
+        return Progress(Median(point, weight, now.median.iterations + 1, residual), moved, now.moved, settled)
 
     return jax.lax.while_loop(functools.partial(_unfinished, max_iterations), advance, first)
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag.ops.distances import distances, gram
+from fedjax_drag.ops import distances as module
+from fedjax_drag.ops.distances import distances, gram, gram_around, pairs
 
 COHORT, SIZE = 9, 50
 
@@ -97,6 +98,66 @@ def test_long_rows_are_multiplied_in_blocks(monkeypatch):
     np.testing.assert_allclose(products, G.astype(np.float64) @ G.T, rtol=1e-5, atol=1e-5)
     G += COMMON.astype(np.float32)
     np.testing.assert_allclose(jax.jit(lambda deltas: distances(deltas))(as_tree(G)), exact(G), rtol=3e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", [module._gram_in_tiles, module._gram_of], ids=["cpu", "accelerators"])
+def test_both_forms_of_the_product(monkeypatch, form):
+    """Several tiles, the last one smaller; whole blocks and what is left; around a center far from zero."""
+    monkeypatch.setattr(module, "_TILE", 4)
+    monkeypatch.setattr(module, "_TILED_BLOCK", 7)
+    G, scale = (COMMON + draw()).astype(np.float32), np.linspace(0, 2, COHORT).astype(np.float32)
+    center = COMMON.astype(np.float32)
+    away = scale[:, None] * (G.astype(np.float64) - center)
+    G[0] = np.inf  # of scale 0
+    products = np.asarray(jax.jit(form)(G, scale, center[None]))
+    np.testing.assert_allclose(products, away @ away.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(form)(G - center, scale), away @ away.T, rtol=1e-5, atol=1e-5)
+
+
+def test_inner_products_around_a_center_keep_their_digits():
+    G, center = (COMMON + draw()).astype(np.float32), COMMON.astype(np.float32)
+    middle = jax.tree.map(lambda leaf: leaf[0], as_tree(center[None]))
+    away = G.astype(np.float64) - center
+    np.testing.assert_allclose(
+        jax.jit(gram_around)(middle, as_tree(G), jnp.ones(COHORT)), away @ away.T, rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("kind", ["similar", "one of 1e30", "six orders of length"])
+def test_pairs_of_scaled_rows(kind):
+    """Distances and cosines as of the rows that are multiplied before, here all to length 1."""
+    G = INPUTS[kind].astype(np.float32)
+    scale = np.float32(1 / np.linalg.norm(G.astype(np.float64), axis=1))
+    unit = G.astype(np.float64) * scale[:, None]
+    measured = jax.jit(pairs)(as_tree(G), scale)  # products round before they differ
+    np.testing.assert_allclose(
+        measured.distance, exact(unit), rtol=3e-6, atol=2e-7
+    )
+    np.testing.assert_allclose(measured.cosine, unit @ unit.T, atol=1e-6)
+
+
+def test_pairs_without_a_direction_have_cosine_zero():
+    G = draw().astype(np.float32)
+    G[1], G[4, 3], G[7] = np.nan, np.inf, 0
+    cosine = np.asarray(jax.jit(pairs)(as_tree(G)).cosine)
+    assert not cosine[[1, 4, 7]].any()
+    assert not cosine[:, [1, 4, 7]].any()
+
+
+def test_gradient_of_distances_of_scaled_rows():
+    G, rng = draw().astype(np.float32), np.random.default_rng(3)
+    scale, weights = (np.float32(rng.uniform(0.5, 2, COHORT)), np.float32(rng.normal(size=(COHORT, COHORT))))
+
+    def ours(rows, scale):
+        return (weights * pairs({"g": rows}, scale).distance).sum()
+
+    def multiplied(rows, scale):
+        return (weights * distances({"g": scale[:, None] * rows})).sum()
+
+    for found, expected in zip(jax.grad(ours, (0, 1))(G, scale), jax.grad(multiplied, (0, 1))(G, scale), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_vmap_equals_a_loop():
