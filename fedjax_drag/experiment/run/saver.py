@@ -128,13 +128,13 @@ class Saver:
         """Waits until the thread has written; raises what went wrong there, after which nothing is held."""
         if self._writing is None or (only_if_done and not self._writing.done()):
             return
+        writing = self._writing
         try:
-            self._writing.result()
-        except Exception:
-            self._held = []
-            self._writing = None
-            raise
-        self._writing = None
+            writing.result()
+        finally:
+            if writing.done():  # else Ctrl-C has ended the waiting, and not the writing
+                self._writing = None
+                self._held = [] if writing.exception() else self._held
 
     def finish(self) -> None:
         """Writes what is held; it is on disk when this returns.
