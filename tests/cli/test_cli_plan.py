@@ -18,7 +18,9 @@ from fedjax_drag.simulation.program.clients_axis import Walk
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch):
+    """What the command sets for its own process."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 @pytest.fixture
