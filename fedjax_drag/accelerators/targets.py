@@ -166,7 +166,7 @@ class Target:
 
     def mesh(self, axis: str) -> Mesh:
         """All devices along one axis of this name."""
-        return jax.make_mesh((self.num_devices,), (axis,), devices=self.devices)
+        return Mesh(self.devices, (axis,))
 
     def place(self, tree: Any) -> Any:
         """The arrays of a pytree as shapes on the first device."""

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from fedjax_drag.accelerators import targets
@@ -43,6 +44,12 @@ def test_jax_leaves_a_part_of_a_gpu_alone(monkeypatch):
     assert gpu.usable == int(0.8 * gpu.memory)
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.9")
     assert gpu.usable == int(0.9 * gpu.memory)
+
+
+def test_all_devices_are_a_mesh(monkeypatch):
+    monkeypatch.setattr(targets, "_gpu_devices", lambda target: jax.devices()[: target.num_devices])
+    mesh = targets.find("h100:2").mesh("clients")
+    assert (mesh.size, mesh.axis_names) == (2, ("clients",))
 
 
 def test_what_the_compiler_is_told():

@@ -1,6 +1,9 @@
 """The command that plans: its errors, and what it prints."""
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import jax
@@ -15,7 +18,9 @@ from fedjax_drag.simulation.program.clients_axis import Walk
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch):
+    """What the command sets for its own process."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 @pytest.fixture
@@ -73,6 +78,23 @@ def test_plan_compiles_and_says_so(command, tiny_file, stand_in):
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines()[0].startswith("compiling tiny: ")
     assert command("plan", tiny_file, "--quiet").stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["h100", "h100:2", "v5e:1x1", "v5e:2x2"])
+def test_the_compilers_themselves(tiny_file, target):
+    """In a process of its own, in which JAX has not started."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("TPU_", "JAX_PLATFORMS"))}
+    words = [sys.executable, "-m", "fedjax_drag", "plan", str(tiny_file), "mesh=all", "--target", target, "--json"]
+    ran = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    if "pip install" in ran.stderr:
+        pytest.skip(ran.stderr.strip())
+    assert ran.returncode == 0, ran.stderr
+    assert all(line.startswith("compiling tiny: ") for line in ran.stderr.splitlines()), ran.stderr
+    (plan,) = json.loads(ran.stdout)
+    assert plan["fits"]
+    assert plan["round"]["bytes"] > 10_000
+    assert bool(plan["round"]["collectives"]) == (plan["devices"] > 1)
 
 
 @pytest.mark.thorough
