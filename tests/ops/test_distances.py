@@ -132,9 +132,7 @@ def test_pairs_of_scaled_rows(kind):
     scale = np.float32(1 / np.linalg.norm(G.astype(np.float64), axis=1))
     unit = G.astype(np.float64) * scale[:, None]
     measured = jax.jit(pairs)(as_tree(G), scale)  # products round before they differ
-    np.testing.assert_allclose(
-        measured.distance, exact(unit), rtol=3e-6, atol=2e-7
-    )
+    np.testing.assert_allclose(measured.distance, exact(unit), rtol=3e-6, atol=2e-7)
     np.testing.assert_allclose(measured.cosine, unit @ unit.T, atol=1e-6)
 
 
