@@ -54,7 +54,7 @@ def gram_around(
         # An accelerator's compiler divides the product among its cores, a CPU's does not keep its pieces in cache.
         return jax.lax.platform_dependent(rows, scale, *shift, cpu=_gram_in_tiles, default=_gram_of)
 
-    products = jax.tree.leaves(jax.tree.map(leaf_gram, deltas, *([] if center is None else [center])))
+    products: list[jax.Array] = jax.tree.leaves(jax.tree.map(leaf_gram, deltas, *([] if center is None else [center])))
     return sum(products[1:], products[0])
 
 
