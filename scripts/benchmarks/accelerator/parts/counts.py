@@ -2,7 +2,12 @@
 
 from typing import Any
 
+import jax
+
+from benchmarks.accelerator.parts.device import bandwidth
+from benchmarks.accelerator.sizes import Sizes
 from fedjax_drag.accelerators.counts import Work, work_of
+from fedjax_drag.accelerators.targets import GPUS, Chip
 
 
 def temporary_mib(program: Any) -> float | None:
@@ -20,3 +25,21 @@ def work(program: Any) -> Work | None:
         return work_of(program.as_text())
     except Exception:
         return None
+
+
+def floor_ms(done: Work | None, sizes: Sizes) -> float | None:
+    """The plan's floor for a program, in milliseconds; a loop whose length depends on the input counts once."""
+    return 1e3 * done.floor(chip(sizes.copied_bytes)) if done else None
+
+
+def chip(num_bytes: int) -> Chip:
+    """The present device: by its maker's figures where the plan has them, else with the bandwidth of a copy.
+
+    Args:
+      num_bytes: of the array that is copied.
+    """
+    device = jax.devices()[0]
+    for known in GPUS.values():
+        if known.title.startswith(device.device_kind):
+            return known
+    return Chip(device.device_kind, device.platform, 0, bandwidth(num_bytes))

@@ -9,12 +9,10 @@ import jax.numpy as jnp
 
 from benchmarks import aggregators
 from benchmarks.accelerator.part import Cases, Part
-from benchmarks.accelerator.parts.counts import work
-from benchmarks.accelerator.parts.device import bandwidth
+from benchmarks.accelerator.parts.counts import floor_ms, work
 from benchmarks.accelerator.sizes import Sizes
 from benchmarks.timing import Row, median_ratio, seconds_each
 from fedjax_drag import tree
-from fedjax_drag.accelerators.targets import GPUS, Chip
 
 
 def cases(sizes: Sizes, which: int) -> Cases:
@@ -34,7 +32,7 @@ def measure(name: str, sizes: Sizes, dimension: int) -> list[Row]:
         mean_times.append(seconds_each(lambda: mean(deltas)))
         times.append(seconds_each(rule.call))
     ms, done = 1e3 * statistics.median(times), work(rule.program)
-    floor = 1e3 * done.floor(chip(sizes.copied_bytes)) if done else None
+    floor = floor_ms(done, sizes)
     return [
         {
             "rule": name,
@@ -60,15 +58,6 @@ def inputs(cohort: int, dimension: int) -> tuple[dict[str, Any], dict[str, Any],
     mean = jax.jit(tree.mean).lower(deltas).compile()
     jax.block_until_ready(mean(deltas))
     return {"w": jnp.zeros(dimension)}, deltas, mean
-
-
-def chip(num_bytes: int) -> Chip:
-    """The present device: by its maker's figures where the plan has them, else with the bandwidth of a copy."""
-    device = jax.devices()[0]
-    for known in GPUS.values():
-        if known.title.startswith(device.device_kind):
-            return known
-    return Chip(device.device_kind, device.platform, 0, bandwidth(num_bytes))
 
 
 _TEXT = (
