@@ -63,7 +63,8 @@ class CNN(nn.Module):
             raise ValueError(f"x.shape={x.shape}: this CNN needs [B, H, W, C] with H, W >= {smallest}")
         for index, features in enumerate(self.channels):
             start = layer(self.initialisation, self.kernel_size**2 * x.shape[-1])
-            x = nn.relu(Conv(features, self.kernel_size, self.padding, index >= self.first_pooled, **start)(x))
+            pool = index >= self.first_pooled
+            x = Conv(features, self.kernel_size, self.padding, pool, relu=True, **start)(x)
         x = nn.Dropout(self.dropout[0], deterministic=not train)(x)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(self.dense, **layer(self.initialisation, x.shape[-1]))(x))

@@ -60,7 +60,7 @@ def conv2d(
 
 
 class Conv(nn.Module):
-    """Convolution with a bias, optionally max-pooled; parameters as in ``flax.linen.Conv``.
+    """Convolution with a bias, optionally max-pooled and with ReLU; parameters as in ``flax.linen.Conv``.
 
     Pooling comes before the bias: the values are the same, since a constant commutes with the maximum, and
     adding the bias (and any monotone activation after the layer) touches a quarter of the entries.
@@ -70,6 +70,7 @@ class Conv(nn.Module):
       kernel_size: height and width of the kernel.
       padding: ``"SAME"`` or ``"VALID"``.
       pool: whether to max-pool 2x2.
+      relu: whether to apply ReLU at the end.
       kernel_init: initialiser of the kernel.
       bias_init: initialiser of the bias.
       form: as of :func:`conv2d`; with ``"auto"`` the form of a CPU may be that of
@@ -83,25 +84,26 @@ class Conv(nn.Module):
     kernel_init: Initializer = nn.initializers.lecun_normal()
     bias_init: Initializer = nn.initializers.zeros_init()
     form: str = "auto"
+    relu: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "n height width cin"]) -> Float[Array, "n out_h out_w features"]:
-        """Applies convolution, pooling and bias."""
+        """Applies convolution, pooling, bias and ReLU."""
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", self.bias_init, (self.features,))
         setting = _setting(x, kernel, self.padding, self.form)
-        if not self.pool:
-            return _output(setting, x, kernel) + bias
 
-        def pooled(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-            return max_pool(_output(setting, x, kernel)) + bias
+        def in_steps(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+            y = _output(setting, x, kernel)
+            y = (max_pool(y) if self.pool else y) + bias
+            return nn.relu(y) if self.relu else y
 
         smallest = min(x.shape[1:3]) + sum(setting.pads) - self.kernel_size + 1
-        if self.form != "auto" or setting.on_cpu != "banded" or smallest < 2:
-            return pooled(x, kernel, bias)
-        at_once = functools.partial(pooled_window_product, pads=setting.pads)
-        return lax.platform_dependent(x, kernel, bias, cpu=at_once, default=pooled)
+        if not self.pool or self.form != "auto" or setting.on_cpu != "banded" or smallest < 2:
+            return in_steps(x, kernel, bias)
+        at_once = functools.partial(pooled_window_product, pads=setting.pads, relu=self.relu)
+        return lax.platform_dependent(x, kernel, bias, cpu=at_once, default=in_steps)
 
 
 class _Setting(NamedTuple):

@@ -29,7 +29,7 @@ class LeNet(nn.Module):
             raise ValueError(f"x.shape={x.shape}: LeNet needs [B, H, W, C] with H, W >= {_SMALLEST}")
         for features in (6, 16):
             start = layer(self.initialisation, 25 * x.shape[-1])
-            x = nn.relu(Conv(features, 5, padding="VALID", pool=True, **start)(x))
+            x = Conv(features, 5, padding="VALID", pool=True, relu=True, **start)(x)
         x = x.reshape(x.shape[0], -1)
         for width in (120, 84):
             x = nn.relu(nn.Dense(width, **layer(self.initialisation, x.shape[-1]))(x))

@@ -10,8 +10,10 @@ from jax import lax
 from fedjax_drag.models.pooling import first_place
 
 
-def pooled_window_product(x: jax.Array, kernel: jax.Array, bias: jax.Array, pads: tuple[int, int]) -> jax.Array:
-    """Convolution, 2x2 max pooling and bias, with the batch as the last axis inside.
+def pooled_window_product(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array, pads: tuple[int, int], relu: bool = False
+) -> jax.Array:
+    """Convolution, 2x2 max pooling, bias and perhaps ReLU, with the batch as the last axis inside.
 
     The four outputs of a pooling window see ``2 m`` rows and columns of the image, where ``m = k // 2 + 1``. The
     kernel stands at four places in such a patch, hence one product ``[4 F, 4 m m C] @ [4 m m C, Hp * Wp * N]``.
@@ -30,9 +32,25 @@ def pooled_window_product(x: jax.Array, kernel: jax.Array, bias: jax.Array, pads
     places = [((i, extra - i), (j, extra - j), (0, 0), (0, 0)) for i in (0, 1) for j in (0, 1)]
     four = jnp.stack([jnp.pad(kernel, place) for place in places])
     four = four.reshape(4, m, 2, m, 2, c, features).transpose(0, 6, 1, 3, 2, 4, 5)
-    y = four.reshape(4 * features, -1) @ patches.reshape(-1, hp * wp * n)
+    y = _product(four.reshape(4 * features, -1), patches.reshape(-1, hp * wp * n))
     best = _largest_of_four(y.reshape(4, features, -1)) + bias[:, None]
-    return best.reshape(features, hp, wp, n).transpose(3, 1, 2, 0)
+    best = best.reshape(features, hp, wp, n)
+    # ReLU before the transpose, which then cancels out against that of the next layer.
+    return (jax.nn.relu(best) if relu else best).transpose(3, 1, 2, 0)
+
+
+@jax.custom_vjp
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a @ b
+
+
+def _product_backward(saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    a, b = saved
+    # The small matrix is transposed by itself: a product that XLA:CPU transposes on its way takes 1.5 times as long.
+    return g @ b.T, lax.optimization_barrier(a.T) @ g
+
+
+_product.defvjp(lambda a, b: (a @ b, (a, b)), _product_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -257,12 +257,12 @@ def test_layer_is_interchangeable_with_flax(padding, pool):
 def test_pooled_layer(size, k, padding, form):
     # A black image ties in every window: the gradient goes to the first place, as in max_pool.
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, *size, 2)), jnp.float32).at[0, 0].set(0.0)
-    layer = Conv(4, k, padding, pool=True, form=form)
+    layer = Conv(4, k, padding, pool=True, form=form, relu=True)
     params = layer.init(jax.random.key(0), x[0])
     params = jax.tree.map(lambda a: jnp.stack([a, 0.5 - a]), params)
 
     def theirs(p, a):
-        return max_pool(reference(a, p["params"]["kernel"], padding)) + p["params"]["bias"]
+        return nn.relu(max_pool(reference(a, p["params"]["kernel"], padding)) + p["params"]["bias"])
 
     def both_of(apply):
         of_one = lambda p, a: (apply(p, a), jax.grad(lambda *i: jnp.sum(jnp.sin(apply(*i))), argnums=(0, 1))(p, a))
