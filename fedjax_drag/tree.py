@@ -7,15 +7,20 @@ so that neither a norm of 1e30 nor one of 1e-30 over- or underflows.
 Reductions over clients are matrix products with the weights: one pass over the deltas, where a ``mean`` over the
 leading axis costs up to 80 passes on CPU. For a single client, ``[1, *p]``, they are written without a product: XLA
 then fuses them with the computation of the delta and with the sum that it is added to, and never stores the delta.
+
+Accelerators are bound by memory, so there every pass does what the CPU does in a second one for rare inputs. Their
+forms reshape nothing: a TPU copies an array whose last axes change, and devices that share it exchange it.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from fedjax_drag.types import STATIC_EXTRAS, Deltas, Params, State
 
@@ -191,11 +196,16 @@ def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
 def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     """Each row's norm ``[S]``, 0 if that is not finite, and a bound on its entries ``[S]``: one pass as a rule.
 
-    The bound is the largest absolute entry, NaN or infinite if any entry is; where squares are safe, it is the norm.
+    The bound is the largest absolute entry, NaN or infinite if any entry is, or, where squares are safe, the norm.
     """
     if cohort_size(deltas) == 1:
         alone = _alone(deltas)
         return norm(alone)[None], _largest_of(alone)[None]
+    return jax.lax.platform_dependent(deltas, cpu=_measure_twice, default=_measure_once)
+
+
+def _measure_twice(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
+    """:func:`_measure` with more passes where squares are not safe."""
     squares, safe = _squares(deltas)
 
     def plain() -> tuple[jax.Array, jax.Array]:
@@ -211,6 +221,37 @@ def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
 
     # One function for both answers, so that XLA sees one conditional where a rule asks for both.
     return jax.lax.cond(safe, plain, scaled)
+
+
+def _measure_once(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
+    """:func:`_measure` in one pass, always: squares in three units, one of which is safe for the row (Blue, 1978)."""
+    dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(deltas)), jnp.float32)
+    long = 2.0 ** (jnp.finfo(dtype).maxexp // 2 + 6)
+    short = 1 / long
+
+    def squares_in(unit: float, entry: Callable[[jax.Array], jax.Array] = lambda x: x) -> jax.Array:
+        return row_sums(lambda leaf: jnp.square(entry(leaf.astype(dtype)) * (1 / unit)), deltas)
+
+    plain = squares_in(1.0)
+    too_long, too_short = ~(plain < _SAFE_SQUARES[1]), plain < _SAFE_SQUARES[0]  # the former also if they are NaN
+    # Entries of other rows are left out of the short unit, in which the gradient of their squares overflows.
+    in_short = squares_in(short, lambda x: jnp.where(jnp.abs(x) < 1, x, 0))
+    squares = jnp.where(too_long, squares_in(long), jnp.where(too_short, in_short, plain))
+    unit = jnp.where(too_long, long, jnp.where(too_short, short, 1.0)).astype(dtype)
+    largest = [accurate(jnp.abs(leaf).max(_of_params(leaf), initial=0.0)) for leaf in jax.tree.leaves(deltas)]
+    bound = jax.lax.stop_gradient(functools.reduce(jnp.maximum, largest))
+    return _length(jnp.isfinite(bound) & (bound > 0), unit, squares), bound
+
+
+def _of_params(leaf: jax.Array) -> tuple[int, ...]:
+    """The axes of ``[S, *p]`` but the first."""
+    return tuple(range(1, leaf.ndim))
+
+
+def row_sums(term: Callable[..., jax.Array], deltas: Deltas, *others: Any) -> Shaped[Array, " clients"]:
+    """Sum over the coordinates of ``term(delta, *others)``, elementwise, for each client."""
+    per_leaf = jax.tree.map(lambda leaf, *rest: term(leaf, *rest).sum(_of_params(leaf)), deltas, *others)
+    return functools.reduce(jnp.add, jax.tree.leaves(per_leaf))
 
 
 def finite_rows(deltas: Deltas) -> Bool[Array, " clients"]:
@@ -265,13 +306,23 @@ def cosines(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
     row_norms, reference_norm = norms(deltas), norm(reference)
     # Against a unit vector no product exceeds the row's norm, so the rows need no scaling: one matmul each.
     unit = jax.tree.map(lambda r: accurate(r) * inverse(reference_norm), reference)
-    pairs = zip(jax.tree.leaves(deltas), jax.tree.leaves(unit), strict=True)
-    if cohort_size(deltas) == 1:
-        products = sum((accurate(d[0]) * u).sum() for d, u in pairs)
-    else:
-        products = sum(jnp.dot(_rows(d), u.reshape(-1), precision=_EXACT) for d, u in pairs)
+    products = _products(deltas, unit)
     usable = (row_norms > 0) & (reference_norm > 0)
     return jnp.where(usable, jnp.clip(products * inverse(row_norms), -1.0, 1.0), 0.0)
+
+
+def _products(deltas: Deltas, other: Params) -> Float[Array, " clients"]:
+    """Inner product of each client's delta with ``other`` ``[S]``, in which no sum may overflow."""
+    if cohort_size(deltas) == 1:
+        pairs = jax.tree.map(lambda d, u: (d * u).sum()[None], _alone(deltas), other)
+        return functools.reduce(jnp.add, jax.tree.leaves(pairs))
+
+    def as_product(deltas: Deltas, other: Params) -> jax.Array:
+        leaves = jax.tree.map(lambda d, u: jnp.dot(_rows(d), u.reshape(-1), precision=_EXACT), deltas, other)
+        return functools.reduce(jnp.add, jax.tree.leaves(leaves))
+
+    in_one_pass_with_norms = functools.partial(row_sums, lambda d, u: accurate(d) * u)
+    return jax.lax.platform_dependent(deltas, other, cpu=as_product, default=in_one_pass_with_norms)
 
 
 def angles(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
@@ -299,7 +350,18 @@ def weighted_sum(weights: Float[Array, " clients"], deltas: Deltas) -> Params:
     if cohort_size(deltas) == 1:
         present = weights[0] != 0
         return jax.tree.map(lambda d: jnp.where(present, weights[0] * jnp.where(present, d, 0), 0), _alone(deltas))
-    return jax.tree.map(lambda leaf: leaf[0], mix(weights[None], deltas))
+
+    def as_product(weights: jax.Array, deltas: Deltas) -> Params:
+        return jax.tree.map(lambda leaf: leaf[0], mix(weights[None], deltas))
+
+    def masked(weights: jax.Array, deltas: Deltas) -> Params:
+        def leaf_sum(leaf: jax.Array) -> jax.Array:
+            weight = expand(weights, leaf)
+            return (weight * accurate(jnp.where(weight != 0, leaf, 0))).sum(0)
+
+        return jax.tree.map(leaf_sum, deltas)
+
+    return jax.lax.platform_dependent(weights, deltas, cpu=as_product, default=masked)
 
 
 def mix(weights: Float[Array, "rows clients"], deltas: Deltas) -> Deltas:
