@@ -118,7 +118,8 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
 
         def turn_in_span(now: _Alternation) -> _Alternation:
             near, _ = converge_in(span, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, now.median.point)
-            return weighed(now, near.median, span.distances(near.median.point), now.sure & near.settled)
+            after = weighed(now, near.median, span.distances(near.median.point), now.sure)
+            return tree.where(near.settled, after, now._replace(sure=jnp.zeros((), bool)))
 
         def turn(now: _Alternation) -> _Alternation:
             start = before(now.median.point, now.mass)
@@ -130,15 +131,12 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
 
         near = jax.lax.while_loop(unfinished, turn_in_span, _first(equal, equal))
 
-        def there() -> _Alternation:
-            return near._replace(median=near.median._replace(point=tree.weighted_sum(near.median.point, known)))
+        reached = near._replace(median=near.median._replace(point=tree.weighted_sum(near.median.point, known)))
 
-        def again() -> _Alternation:  # with differences of the deltas, where inner products lose digits
-            first = _first(tree.weighted_sum(equal, known), equal)
-            last = jax.lax.while_loop(unfinished, turn, first._replace(sure=~near.sure))
-            return last._replace(sure=near.sure)
+        def onward() -> _Alternation:  # with differences of the deltas, where inner products lose digits
+            return jax.lax.while_loop(unfinished, turn, reached._replace(sure=~near.sure))
 
-        last = jax.lax.cond(near.sure, there, again)
+        last = jax.lax.cond(near.sure, lambda: reached, onward)
         point = root(_equation, last.median.point, deltas, present, strength, nu)
         median = Median(point, last.median.weight, last.iterations, last.changed)
         return tree.move(params, point), MetricsOnly({**median_metrics(median, deltas), "alpha": last.mass})
