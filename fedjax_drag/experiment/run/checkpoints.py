@@ -174,10 +174,9 @@ class Checkpoints:
           history: the lines of ``metrics.jsonl`` so far.
           metric: which accuracy that is.
         """
-        rows = row_file.found_in(state)
-        if rows is not None:
-            state = per_client.without_rows(state)
         leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
+        rows = row_file.found_in(leaves)
+        leaves = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, row_file.FileRows)}
         leaves = fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
         if not is_first():
             return
