@@ -177,8 +177,7 @@ class Checkpoints:
           history: the lines of ``metrics.jsonl`` so far.
           metric: which accuracy that is.
         """
-        rows = row_file.found_in(state)
-        leaves = on_host(state if rows is None else per_client.without_rows(state))
+        rows, leaves = row_file.found_in(state), on_host(state)
         if not is_first():
             return
         if history:
@@ -337,11 +336,12 @@ class Checkpoints:
 
 
 def on_host(state: Any) -> dict[str, Any]:
-    """The leaves of a state by name, in host memory; of a CPU's state its own buffers.
+    """The leaves of a state by name, in host memory; of a CPU's state its own buffers. Rows in a file are left out.
 
     Of several processes all that have parts of the state must call.
     """
-    leaves = {name: leaf for name, leaf in _flatten(state).items() if leaf.size}
+    in_memory = {name: leaf for name, leaf in _flatten(state).items() if not isinstance(leaf, row_file.FileRows)}
+    leaves = {name: leaf for name, leaf in in_memory.items() if leaf.size}
     return fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
 
 

@@ -30,13 +30,7 @@ def repeat(state: Any, num_clients: int, rows_on: str = HOST) -> Any:
         file = RowFile([row[0] for row in rows], num_clients)
         file.start(file.packed(rows)[0])
         return with_rows(state, file.leaves)
-
-    def repeated(row: np.ndarray) -> np.ndarray:
-        if not any(row.tobytes()):  # memory of zeros is taken when it is written
-            return np.zeros((num_clients, *row.shape[1:]), row.dtype)
-        return np.repeat(row, num_clients, axis=0)
-
-    return with_rows(state, [repeated(row) for row in rows])
+    return with_rows(state, [np.repeat(row, num_clients, axis=0) for row in rows])
 
 
 def with_rows_of(state: Any, on_device: Any, rows_on: str = HOST) -> Any:

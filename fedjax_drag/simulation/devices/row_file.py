@@ -19,8 +19,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_drag import per_client
-
 _ALIGNMENT = 8
 """Bytes of which the beginnings of records, and of the leaves in them, are multiples."""
 
@@ -152,13 +150,12 @@ class RowFile:
 
 
 def found_in(state: Any) -> RowFile | None:
-    """The file of the rows in ``state``; None where they are in no file."""
-    leaves = jax.tree.leaves(per_client.found_in(state))
-    return next((leaf.file for leaf in leaves if isinstance(leaf, FileRows)), None)
+    """The file of the rows among the leaves of ``state``; None where they are in no file."""
+    return next((leaf.file for leaf in jax.tree.leaves(state) if isinstance(leaf, FileRows)), None)
 
 
 def _check_space(needed: int) -> None:
-    """Refuses a file that would not fit: writing a mapped page to a full disk ends the process without a word."""
+    """Refuses a file that cannot grow to its full size, before the first round rather than after hours."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -131,10 +131,3 @@ def test_too_little_space_is_one_line(monkeypatch):
     ) as error:
         RowFile([np.zeros(250_000_000, np.float32)], 10**9)
     assert "\n" not in str(error.value)
-
-
-def test_a_row_of_zeros_takes_no_memory():
-    """Only the bits count: a negative zero is a row like any other."""
-    zero, negative = (host_state.repeat(PerClient(jnp.full((1, 3), x)), M).rows for x in (0.0, -0.0))
-    assert zero.tobytes() == np.zeros((M, 3), np.float32).tobytes()
-    assert negative.tobytes() == np.full((M, 3), -0.0, np.float32).tobytes()
