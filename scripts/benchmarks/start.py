@@ -86,11 +86,12 @@ def run(chosen: Sequence[str], repeats: int, before: Path) -> list[Row]:
             raise ValueError(f"{name!r}: must be one of {', '.join(PROGRAMS)}")
     if not (before / "fedjax_drag" / "__init__.py").is_file():
         raise ValueError(f"--against={str(before)!r}: must be the root of a tree")
-    return [
-        _compared(name, cache, repeats, before)
-        for name in chosen or PROGRAMS
-        for cache in CACHES.get(name, ("filled",))
-    ]
+    rows: list[Row] = []
+    for name in chosen or PROGRAMS:
+        for cache in CACHES.get(name, ("filled",)):
+            rows.append(_compared(name, cache, repeats, before))
+            print(", ".join(f"{column} {value}" for column, value in rows[-1].items()), file=sys.stderr, flush=True)
+    return rows
 
 
 def _compared(name: str, cache: str, repeats: int, before: Path) -> Row:

@@ -176,7 +176,7 @@ def test_failure_is_one_line_with_status_1(command, tiny_file, monkeypatch):
         raise RuntimeError("disk full\nand more")
 
     monkeypatch.setattr(Checkpoints, "save", fail)
-    line = one_line(command("run", tiny_file, "--out", "x"), 1)
+    line = one_line(command("run", tiny_file, "checkpoint_every_seconds=3600", "--out", "x"), 1)
     reason = "disk full at round 6 in 'x'; put that right and run again with --resume"
     assert line == f"the run failed: OSError: {reason} (--debug shows where)"
     assert "Traceback" in command("run", tiny_file, "--out", "y", "--debug").stderr
