@@ -31,7 +31,9 @@ TPU_SECONDS_PER_KERNEL = 5e-7
 """The same for a TPU, whose instructions are not launched from the host but wait for its memory."""
 
 JAX_SHARE = 0.75
-"""Of a GPU's memory, what JAX takes unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` says otherwise."""
+"""Of a GPU's memory, what JAX takes unless ``XLA_CLIENT_MEM_FRACTION`` says otherwise."""
+
+_SHARE_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # the second is its older name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,8 @@ class Chip:
         """Bytes of memory that JAX gives to programs and their arguments."""
         if self.platform == "tpu":
             return self.memory
-        return int(self.memory * float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", JAX_SHARE)))
+        named = (os.environ.get(name) for name in _SHARE_VARIABLES)
+        return int(self.memory * float(next(filter(None, named), JAX_SHARE)))
 
     @property
     def seconds_per_kernel(self) -> float:
@@ -163,7 +166,7 @@ class Target:
 
     def mesh(self, axis: str) -> Mesh:
         """All devices along one axis of this name."""
-        return jax.make_mesh((self.num_devices,), (axis,), devices=self.devices)
+        return Mesh(self.devices, (axis,))
 
     def place(self, tree: Any) -> Any:
         """The arrays of a pytree as shapes on the first device."""

@@ -84,6 +84,7 @@ def _loaded(
     from fedjax_drag.accelerators.silence import silent
 
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing is computed, and no device is taken
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors of compilers, and no warnings
     with silent():  # what compilers say of devices that are not here
         import jax
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from fedjax_drag.accelerators import targets
@@ -34,12 +35,21 @@ def test_other_names_are_refused(name):
 
 
 def test_jax_leaves_a_part_of_a_gpu_alone(monkeypatch):
-    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
     gpu, tpu = targets.GPUS["h100"], targets.TPUS["v5e"]
     assert gpu.usable == int(0.75 * gpu.memory)
     assert tpu.usable == tpu.memory
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.8")
+    assert gpu.usable == int(0.8 * gpu.memory)
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.9")
     assert gpu.usable == int(0.9 * gpu.memory)
+
+
+def test_all_devices_are_a_mesh(monkeypatch):
+    monkeypatch.setattr(targets, "_gpu_devices", lambda target: jax.devices()[: target.num_devices])
+    mesh = targets.find("h100:2").mesh("clients")
+    assert (mesh.size, mesh.axis_names) == (2, ("clients",))
 
 
 def test_what_the_compiler_is_told():

@@ -78,8 +78,10 @@ def _chunks(plan: RunPlan, at_once: int) -> list[int]:
     fixed = (plan.data or 0) + (plan.state or 0)
     share = max(0.0, plan.usable - fixed) / max(1, plan.needed - fixed)
     first = min(at_once - 1, max(1, int(0.8 * share * at_once)))
-    whole = 2 ** int(math.log2(first))
-    return sorted({whole, max(1, whole // 2), 1}, reverse=True)
+    # Chunks of one size are compiled once; a rest would be compiled beside them.
+    whole = [chunk for chunk in range(1, first + 1) if at_once % chunk == 0 and 2 * chunk > first]
+    first = whole[-1] if whole else 2 ** int(math.log2(first))
+    return sorted({first, max(1, first // 2), 1}, reverse=True)
 
 
 def _larger(plan: RunPlan) -> Target | None:

@@ -54,7 +54,8 @@ class Compiler:
 @pytest.fixture
 def target(monkeypatch):
     """An H100 in whose place programs are lowered for the CPU's devices."""
-    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(targets, "_gpu_devices", lambda target: (jax.devices() * 4)[: target.num_devices])
     return targets.find("h100")
 
