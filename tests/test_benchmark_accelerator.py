@@ -236,7 +236,7 @@ def test_the_list_says_what_is_measured(tmp_path):
     record.keep("rules", "fedavg", {"rows": [], "seconds": 1.0})
     result = CliRunner().invoke(benchmark.app, ["accelerator", "--list", "rules", "--out", str(tmp_path)])
     assert result.exit_code == 0
-    assert f"| rules | 3.00 | {len(SMALL.rules)} | 1 | Rules |" in result.output
+    assert f"| rules | 3.00 | {len(SMALL.rules)} | 1 | Rules against the mean |" in result.output
 
 
 @pytest.mark.slow

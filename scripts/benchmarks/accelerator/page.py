@@ -1,5 +1,6 @@
 """The record as a section of a page."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +29,14 @@ def section(parts: Sequence[Part], record: Record, level: int = 3) -> str:
         if not rows and not failures:
             continue
         seconds = sum(outcome["seconds"] for outcome in record.parts[part.name].values())
-        lines += ["", f"{'#' * level} {part.title}", "", part.text, "", f"Took {seconds / 60:.1f} minutes."]
+        lines += [
+            "",
+            f"{'#' * level} {part.title}",
+            "",
+            textwrap.fill(part.text, 120),
+            "",
+            f"Took {seconds / 60:.1f} minutes.",
+        ]
         if rows:
             lines += ["", table(shown(rows))]
         if failures:

@@ -149,7 +149,7 @@ AXIS = Part(
     name="clients_axis",
     title="Clients at once, in chunks, one after another",
     text="A FedAvg round; ratios are to `vmap`, within one process. *auto* is what the engine chooses by itself. "
-    "*floor* is the plan's for a round, as of [rules](#rules).",
+    "*floor* is the plan's for a round, as of [rules](#rules-against-the-mean).",
     minutes=3.5,
     cases=axis_cases,
 )

@@ -70,7 +70,7 @@ _TEXT = (
 
 PART = Part(
     name="rules",
-    title="Rules",
+    title="Rules against the mean",
     text=_TEXT,
     minutes=3.0,
     cases=functools.partial(cases, which=0),
@@ -78,7 +78,7 @@ PART = Part(
 
 LARGE = Part(
     name="large_rules",
-    title="Rules, ten times the parameters",
+    title="Rules against the mean, ten times the parameters",
     text=_TEXT,
     minutes=3.0,
     cases=functools.partial(cases, which=1),

@@ -111,8 +111,8 @@ BENCHMARK = Part(
 SWEEP = Part(
     name="sweep",
     title="Width of a sweep",
-    text="Seeds and values of `c` of DRAG as one program. The time of a cell falls as long as the device is not "
-    "filled.",
+    text="Seeds and values of `c` of DRAG as one program, the clients of each cell all at once (`vmap`) or one after "
+    "another (`map`). The time of a cell falls as long as the device is not filled.",
     minutes=4.5,
     cases=sweep_cases,
 )
