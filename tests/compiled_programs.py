@@ -1,0 +1,231 @@
+"""What the compilers of accelerators make of every rule, model and two-sided method.
+
+    python tests/compiled_programs.py                # all, about 15 minutes; needs the compilers
+    python tests/compiled_programs.py median krum    # some of them
+
+writes ``tests/accelerators/compiled.json``, with which ``tests/accelerators/test_compiled.py`` compares, and the tables
+of docs/accelerator.md. The figures are those of the compiled programs' texts: no device is asked.
+"""
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from cases import AGGREGATORS, ALGORITHMS, NUM_CLIENTS, Case, extras, nested_params
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from quadratics import batches, uplink_of
+
+from fedjax_drag import losses, models
+from fedjax_drag.accelerators import counts, targets
+from fedjax_drag.experiment.build.registry import MODELS
+from fedjax_drag.simulation.devices.placement import split_coordinates
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "tests/accelerators/compiled.json"
+PAGE = ROOT / "docs/accelerator.md"
+
+TARGETS = ("h100", "v5e:2x2")
+"""Programs for one device; of a slice of TPUs its first chip."""
+MESHES = ("v5e:2x2", "v5e:4x4")
+
+COHORT, DIMENSION = 100, 10**6
+COHORT_OF_MESH = 96  # the devices divide it
+SHARED = ("fedavg", "fedexp", "norm_clipping", "drag", "br_drag", "median", "krum")
+"""Rules whose exchanges over the devices of a mesh are told."""
+
+SETTINGS = {
+    "mlp": {"hidden": [16]},
+    "cnn": {"variant": "small"},
+    "resnet18": {"width": 8, "groups": 4},
+    "lstm": {"hidden": 16, "layers": 1},
+}
+"""Small widths of models; a model that is not named is built with its defaults."""
+INPUTS = {"lstm": jax.ShapeDtypeStruct((2, 4, 12), jnp.int32)}
+IMAGES = jax.ShapeDtypeStruct((2, 4, 16, 16, 3), jnp.float32)
+"""A batch of four for each of two clients, of images unless a model takes something else."""
+
+
+class Program(NamedTuple):
+    """Something to compile.
+
+    Attributes:
+      function: of ``arguments``.
+      arguments: arrays or their shapes.
+      stack: bytes of the deltas of a rule; 0 for another program.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    stack: int = 0
+
+
+def of_rule(case: Case, cohort: int = COHORT, params: Any = None) -> Program:
+    """One call of a rule; by default on single vectors of a million parameters."""
+    rule = case.build(**({"num_clients": cohort} if "num_clients" in case.settings else {}))
+    params = {"w": jax.ShapeDtypeStruct((DIMENSION,), jnp.float32)} if params is None else params
+    deltas = jax.tree.map(lambda p: jax.ShapeDtypeStruct((cohort, *p.shape), p.dtype), params)
+    given = {name: value for name, value in extras(cohort).items() if name in case.requires}
+    if "root_delta" in given:
+        given["root_delta"] = params
+
+    def apply(params: Any, deltas: Any, state: Any, given: dict[str, Any]) -> Any:
+        return rule.apply(params, deltas, state, **given)
+
+    start = jax.eval_shape(rule.init, params)
+    state = jax.eval_shape(lambda *args: apply(*args)[1], params, deltas, start, given)
+    return Program(apply, (params, deltas, state, given), 4 * cohort * sum(p.size for p in jax.tree.leaves(params)))
+
+
+def of_model(name: str) -> Program:
+    """A gradient for each of two clients with parameters of their own."""
+    model, x = MODELS[name](num_classes=10, **SETTINGS.get(name, {})), INPUTS.get(name, IMAGES)
+    one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    params = jax.eval_shape(model.init, jax.random.key(0), one)
+    y = jax.ShapeDtypeStruct(jax.eval_shape(model.apply, params, one).shape[:-1], jnp.int32)
+
+    def loss(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        return losses.cross_entropy()(model.apply(params, x), y).mean()
+
+    of_clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), (params, y))
+    return Program(jax.vmap(jax.grad(loss)), (of_clients[0], x, of_clients[1]))
+
+
+def of_method(case: Case) -> Program:
+    """A round of a two-sided method, of clients with quadratic losses."""
+    method, params, given = case.build(), nested_params(), extras(NUM_CLIENTS)
+
+    def round_of(params: Any, state: Any, given: dict[str, Any]) -> Any:
+        uplink = uplink_of(method, params, state, given["client_ids"], batches())
+        return method.aggregate(params, uplink, state, **given)
+
+    start = jax.eval_shape(method.init, params)
+    state = jax.eval_shape(lambda *args: round_of(*args)[1], params, start, given)
+    return Program(round_of, (params, state, given))
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    **{f"rule {case.label}": functools.partial(of_rule, case) for case in AGGREGATORS},
+    **{f"model {name}": functools.partial(of_model, name) for name in MODELS},
+    **{f"method {case.label}": functools.partial(of_method, case) for case in ALGORITHMS},
+}
+"""Every program by its kind and name."""
+
+
+def measure(label: str, target: str) -> dict[str, float]:
+    """What a program does on one device: kernels, and of a rule passes over the deltas and temporary megabytes.
+
+    Raises:
+      MissingCompilerError: the target's compiler is not installed.
+    """
+    place = targets.find(target).place
+    program = PROGRAMS[label]()
+    compiled = jax.jit(program.function).lower(*place(program.arguments)).compile()
+    work = counts.work_of(compiled.as_text() or "")
+    if not program.stack:
+        return {"kernels": work.num_kernels}
+    temporary = round(counts.memory_of(compiled).temporary / 1e6, 1)
+    return {"passes": round(work.bytes / program.stack, 2), "kernels": work.num_kernels, "temporary": temporary}
+
+
+def exchanges(name: str, target: str) -> dict[str, list[int]]:
+    """What the devices of a mesh exchange for a rule on deltas of the paper's CNN, each device having its clients'.
+
+    Returns:
+      Number and bytes of each device, by operation.
+    """
+    mesh = Mesh(targets.find(target).devices, ("clients",))
+    like = jax.ShapeDtypeStruct((1, 28, 28, 1), jnp.float32)
+    params = jax.eval_shape(models.cnn(10).init, jax.random.key(0), like)
+    case = next(case for case in AGGREGATORS if case.label == name)
+    apply, (params, deltas, *rest), _ = of_rule(case, COHORT_OF_MESH, params)
+
+    def place(values: Any, *axes: str) -> Any:
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), values)
+
+    def server(params: Any, deltas: Any, *rest: Any) -> Any:
+        if case.build().split == "coordinates":
+            deltas = split_coordinates(deltas, mesh)
+        return apply(params, deltas, *rest)
+
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    arguments = (place(params), place(deltas, "clients"), *map(place, rest))
+    text = jax.jit(server, out_shardings=everywhere).lower(*arguments).compile().as_text() or ""
+    return {kind: list(exchange) for kind, exchange in counts.work_of(text).collectives.items()}
+
+
+def stored() -> dict[str, Any]:
+    """The figures last written."""
+    return json.loads(FIGURES.read_text()) if FIGURES.exists() else {"programs": {}, "exchanges": {}}
+
+
+def write(labels: Iterable[str], shared: Iterable[str]) -> None:
+    """Measures some programs and exchanges, and writes the figures and the page."""
+    figures = stored()
+    for target in TARGETS:
+        for label in labels:
+            figures["programs"].setdefault(label, {})[target] = measure(label, target)
+            print(label, target, figures["programs"][label][target], flush=True)
+            _save(figures)
+    for target in MESHES:
+        for name in shared:
+            figures["exchanges"].setdefault(name, {})[target] = exchanges(name, target)
+            print(name, target, figures["exchanges"][name][target], flush=True)
+            _save(figures)
+
+
+def _save(figures: dict[str, Any]) -> None:
+    programs, shared = figures["programs"], figures["exchanges"]
+    programs = {label: dict(sorted(programs[label].items())) for label in PROGRAMS if label in programs}
+    figures = {"programs": programs, "exchanges": {name: shared[name] for name in SHARED if name in shared}}
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+    page = PAGE.read_text()
+    for name, text in (("rules", rules_table(programs)), ("exchanges", exchanges_table(figures["exchanges"]))):
+        start, end = f"<!-- {name}: written by tests/compiled_programs.py -->\n\n", f"\n<!-- end of {name} -->"
+        before, _, rest = page.partition(start)
+        page = before + start + text + end + rest.partition(end)[2]
+    PAGE.write_text(page)
+
+
+def rules_table(programs: dict[str, Any]) -> str:
+    """Passes, kernels and temporary memory of the rules, in Markdown."""
+    lines = [
+        "| rule | H100: passes | kernels | temporary MB | v5e: passes | kernels | temporary MB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for label, figures in programs.items():
+        kind, _, name = label.partition(" ")
+        if kind == "rule":
+            of_targets = [figures.get(target, {}) for target in TARGETS]
+            cells = [_cell(one.get(key)) for one in of_targets for key in ("passes", "kernels", "temporary")]
+            lines.append(f"| {' | '.join([name, *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:,.1f}" if isinstance(figure, float) else f"{figure:,}"
+
+
+def exchanges_table(shared: dict[str, Any]) -> str:
+    """What the devices of meshes exchange, in Markdown."""
+    headers = [f"{targets.find(target).num_devices} chips | MB" for target in MESHES]
+    lines = [f"| rule | {' | '.join(headers)} |", f"| --- |{' --- | --- |' * len(MESHES)}"]
+    for name, figures in shared.items():
+        cells = []
+        for target in MESHES:
+            made = figures.get(target, {})
+            cells.append(", ".join(f"{number} {kind}" for kind, (number, _) in made.items()))
+            cells.append(f"{sum(size for _, size in made.values()) / 1e6:,.1f}")
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:]
+    known = [label for label in PROGRAMS if not chosen or label in chosen or label.partition(" ")[2] in chosen]
+    write(known, [name for name in SHARED if not chosen or name in chosen])
