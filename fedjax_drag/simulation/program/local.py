@@ -254,7 +254,7 @@ def local_pass(
     start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs)
     if real is None:
         num_steps = jax.tree.leaves(drawn)[0].shape[0]
-        scan = functools.partial(jax.lax.scan, lambda position, one: step(position, one, None))
+        scan = functools.partial(_in_one_loop, step)
         if at_once and num_steps <= _FEW_STEPS:
             apart = functools.partial(_first_apart, step)
             end, losses = jax.lax.platform_dependent(start, each, cpu=scan, default=apart)
@@ -275,17 +275,24 @@ def local_pass(
     return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32), end.statistics, _kept_after(given.kept, end))
 
 
+def _in_one_loop(
+    step: Callable[..., tuple[Position, jax.Array]], start: Position, each: Any
+) -> tuple[Position, Float[Array, " steps"]]:
+    """The steps of a pass, given the entries ``[U]`` of each."""
+    return jax.lax.scan(lambda position, one: step(position, one, None), start, each)
+
+
 def _first_apart(
     step: Callable[..., tuple[Position, jax.Array]], start: Position, each: Any
 ) -> tuple[Position, Float[Array, " steps"]]:
-    """The steps of a pass, of which the first is not part of the loop.
+    """The same; the first step is not part of the loop.
 
     All clients start from the same parameters. A loop over a batch of clients must begin with a copy for each of them;
     a first step outside reads the parameters themselves.
     """
     position, loss = step(start, jax.tree.map(lambda x: x[0], each), None)
     rest = jax.tree.map(lambda x: x[1:], each)
-    end, losses = jax.lax.scan(lambda position, one: step(position, one, None), position, rest)
+    end, losses = _in_one_loop(step, position, rest)
     return end, jnp.concatenate([loss[None], losses])
 
 
