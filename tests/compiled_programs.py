@@ -220,7 +220,7 @@ def exchanges_table(shared: dict[str, Any]) -> str:
         for target in MESHES:
             made = figures.get(target, {})
             cells.append(", ".join(f"{number} {kind}" for kind, (number, _) in made.items()))
-            cells.append(f"{sum(size for _, size in made.values()) / 1e6:,.1f}")
+            cells.append(f"{sum(size for _, size in made.values()) / 1e6:,.1f}" if made else "")
         lines.append(f"| {' | '.join([name, *cells])} |")
     return "\n".join(lines) + "\n"
 
