@@ -253,7 +253,7 @@ def count_collectives(
 
 def with_command(arguments: Sequence[str]) -> list[str]:
     """The arguments with a subcommand in front: ``--sweep 64`` becomes ``sweep 64``, ``cnn`` becomes ``rounds cnn``."""
-    names = [command.name for command in app.registered_commands]
+    names = [command.name or "" for command in app.registered_commands]
     if arguments and arguments[0] in (*names, "--help"):
         return list(arguments)
     for name in names:

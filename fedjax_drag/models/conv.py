@@ -23,7 +23,7 @@ take 0.81 of what was left for ``lenet``.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -96,7 +96,7 @@ class Conv(nn.Module):
         setting = _setting(x, kernel, self.padding, self.form)
 
         def in_steps(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-            y = _output(setting, x, kernel)
+            y: Any = _output(setting, x, kernel)
             y = (max_pool(y) if self.pool else y) + bias
             return nn.relu(y) if self.relu else y
 

@@ -96,7 +96,7 @@ def _looped(function: Bilinear, folds: bool) -> Bilinear:
     """``function`` for one row of ``vmap`` after another; with ``folds``, rows that share a kernel as one batch."""
 
     def of_rows(x: jax.Array, other: jax.Array, pads: Pads) -> jax.Array:
-        operation = custom_vmap(functools.partial(function, pads=pads))
+        operation = custom_vmap(lambda x, other: function(x, other, pads))
 
         @operation.def_vmap
         def rule(axis_size: int, in_batched: list[bool], x: jax.Array, other: jax.Array) -> tuple[jax.Array, bool]:
