@@ -152,7 +152,7 @@ class _Counter:
         if one.opcode == "while":
             number, inner = trips(self.module, one, within, environment)
             number = self._told(one) if number is None else number
-            self.open_loops += number is None
+            self.open_loops += number is None and times > 0
             body = one.attribute("body")
             assert body is not None
             self.add(body, times * (1 if number is None else number), inner)

@@ -84,7 +84,7 @@ def state(settings):
 
 def lowered_run(settings, devices):
     walk = Walk(resolve_axis(settings.clients_axis, settings.clients_per_chunk, "gpu"), settings.clients_per_chunk)
-    outline = SimpleNamespace(shapes=state(settings), walk=walk, rows_on_host=settings.client_state == "host")
+    outline = SimpleNamespace(shapes=state(settings), walk=walk, rows_on=settings.client_state)
     mesh = resolve_mesh(settings.mesh, settings.cohort_size, devices)
     return LoweredRun(SimpleNamespace(advance=None, evaluate=None), outline, mesh)
 

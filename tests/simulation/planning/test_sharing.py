@@ -63,7 +63,7 @@ def test_an_identical_run_is_estimated_once(settings, monkeypatch):
 def test_auto_is_the_default(settings):
     def mesh(**changes):
         asked = Settings(algorithm=as_algorithm("algorithm", MEAN), **settings(**changes))
-        return engine._mesh_of(asked, federate(asked))
+        return engine.mesh_of(asked, federate(asked))
 
     assert mesh(cohort_size=6).size == 2
     assert mesh(cohort_size=6, mesh=None) is None
