@@ -89,7 +89,7 @@ def test_order_statistics_to_the_bit(on, platform, size):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", ["tpu", pytest.param("cuda", marks=pytest.mark.slow)])
 @parametrize(AGGREGATORS)
 def test_every_rule_computes_the_same(on, platform, case):
     rule, params = case.build(), nested_params()
