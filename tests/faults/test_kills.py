@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import yaml
 from small_runs import SMALL, assert_same
 from typer.testing import CliRunner
 
+from fedjax_drag.cli.common import terminable
 from fedjax_drag.cli.main import app
 from fedjax_drag.experiment.figures import plotting
 from fedjax_drag.experiment.run import results
@@ -68,6 +70,26 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
             with pytest.raises(Killed):
                 run(at_once, out=out, resume=out.exists())
         assert sorted(path.name for path in (out / "checkpoints").iterdir()) == left
+    run(SMALL, out=out, resume=True)
+    assert_same(out, whole)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_an_evaluation_is_recorded(tmp_path, whole, monkeypatch, number):
+    out, append = tmp_path / "out", Recorder._append
+
+    def amid(self, line):
+        append(self, line)
+        if line.startswith(b'{"round": 4'):
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(Recorder, "_append", amid)
+    with terminable(), pytest.raises(KeyboardInterrupt):
+        run(SMALL, out=out)
+    assert (out / "checkpoints" / "4").is_dir()
+    assert (out / "metrics.jsonl").read_bytes().splitlines()[-1].startswith(b'{"round": 4')
+    monkeypatch.undo()
     run(SMALL, out=out, resume=True)
     assert_same(out, whole)
 
