@@ -134,7 +134,7 @@ def compiled_rounds(
     """Compiles ``rounds`` rounds of one run."""
     started = time.perf_counter()
     algorithm = fd.algorithms.from_aggregator(rule)
-    simulation = fd.simulation.prepare(algorithm, data=data, **work.settings(), **options)
+    simulation = fd.simulation.prepare(algorithm, data=data, **(work.settings() | dict(options)))
     lowered = simulation.lowered.advance
     traced = time.perf_counter()
     advance = lowered.compile()
