@@ -1,5 +1,6 @@
 """Shared by the commands: layout of help, errors as one line, the default results folder."""
 
+import gc
 import os
 import shlex
 import signal
@@ -54,6 +55,18 @@ def misuse() -> Iterator[None]:
         yield
     except (ValueError, FileNotFoundError) as error:
         raise MisuseError(str(error)) from error
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Looks for no garbage: while modules are imported and programs traced there is none, and looking takes time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from fedjax_drag.cli.common import (
     reported,
     stopped,
     terminable,
+    uncollected,
     watched,
 )
 
@@ -93,7 +94,7 @@ def run(
     """
     processes = Processes(distributed, coordinator, num_processes, process_id)
     with reported(debug), watched(debug_nans):
-        with misuse():
+        with misuse(), uncollected():
             planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes, allow_code)
         with planned, terminable():
             _execute(planned, quiet)

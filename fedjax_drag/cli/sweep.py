@@ -18,6 +18,7 @@ from fedjax_drag.cli.common import (
     reported,
     stopped,
     terminable,
+    uncollected,
     watched,
 )
 
@@ -91,7 +92,7 @@ def sweep(
     goes on from there).
     """
     with reported(debug), watched(debug_nans):
-        with misuse():
+        with misuse(), uncollected():
             from fedjax_drag.cores import one_device_per_core
             from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
+from fedjax_drag.simulation.devices.program_cache import jit_for_one_call
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.arguments import check_benign
@@ -168,7 +169,8 @@ def trace_batch(
     federation = own[0]._replace(train=train)
     state = jax.eval_shape(alone.init, own[1])
     given = put(initial_params.given(first.initial_params, state))
-    lowered = _lower(programs, cells, for_each(width, alone.totals), (train, held_out, given), split)
+    totals, platform = for_each(width, alone.totals), platform_of(devices)
+    lowered = _lower(programs, cells, totals, (train, held_out, given), split, platform)
     check_benign(first, alone, federation, own[1], state)
     cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
     return TracedBatch(cells, train, held_out, width, alone, walk, given, lowered, cost)
@@ -180,6 +182,7 @@ def _lower(
     totals: Totals,
     shared: tuple[Batch, tuple[Batch, Batch | None], Start | None],
     split: Any,
+    platform: str,
 ) -> LoweredBatch:
     """The programs for cells such as these, traced.
 
@@ -189,6 +192,7 @@ def _lower(
       totals: of no rounds, for as many cells as the programs are for.
       shared: training examples, examples of evaluations and a start.
       split: sharding of what has a leading axis of cells, or None.
+      platform: of the devices.
     """
     train, held_out, given = shared
     width = len(totals.diverged_at)
@@ -201,7 +205,7 @@ def _lower(
     states = shapes(jax.eval_shape(programs.init, example, given))
     advance = jax.jit(programs.advance, donate_argnames="states", out_shardings=split)
     return LoweredBatch(
-        jax.jit(programs.init, out_shardings=split).lower(example, given),
+        jit_for_one_call(programs.init, platform, out_shardings=split).lower(example, given),
         advance.lower(train, example, states, totals, np.int32(1)),
         jax.jit(programs.evaluate, out_shardings=split).lower(example, states, held_out, examined),
     )

@@ -270,10 +270,11 @@ class Simulation:
 
     def _jitted_init(self) -> Any:
         init = self.programs.init
+        once = functools.partial(program_cache.jit_for_one_call, platform=jax.default_backend())
         if self.shared.outline.rows_on == DEVICE:
-            return jax.jit(init, out_shardings=self.shardings)
+            return once(init, out_shardings=self.shardings)
         # Every client starts from the same row: one on the device is enough.
-        return jax.jit(lambda *inputs: host_state.first_row(init(*inputs)), out_shardings=self.key.sharding)
+        return once(lambda *inputs: host_state.first_row(init(*inputs)), out_shardings=self.key.sharding)
 
     def _checked(self, initial: RunState) -> RunState:
         STATE.check("initial", initial)

@@ -117,7 +117,8 @@ def _compared(name: str, cache: str, repeats: int, before: Path) -> Row:
 
 def _process(name: str, tree: Path, cache: Path) -> Turn:
     """Runs a program in a process of its own, with the package of a tree and a folder for its caches."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
+    left_out = ("JAX_", "PYTHONDONTWRITEBYTECODE")  # with the latter modules are compiled in each process
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
     environment |= {"PYTHONPATH": str(tree.absolute()), "FEDJAX_DRAG_CACHE": str(cache)}
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["run", str(QUICKSTART), "--quiet", "--out", str(Path(folder) / "out")]

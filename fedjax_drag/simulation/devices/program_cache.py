@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ RUNS = 8
 
 PROGRAMS = 32
 """Most programs that are kept by their text."""
+
+
+_QUICKLY = {"xla_backend_optimization_level": 1}  # the same bits; draws are as fast as at the usual level 3
 
 
 class Recent:
@@ -73,6 +76,17 @@ def clear_cache() -> None:
     """
     runs.clear()
     _programs.clear()
+
+
+def jit_for_one_call(function: Callable[..., Any], platform: str, **options: Any) -> Any:
+    """``jax.jit`` of a program that is called once, whose compilation on a CPU takes longer than the call.
+
+    Args:
+      function: as for ``jax.jit``.
+      platform: on which it is to run.
+      **options: others of ``jax.jit``.
+    """
+    return jax.jit(function, compiler_options=_QUICKLY if platform == "cpu" else None, **options)
 
 
 def context() -> Hashable:
