@@ -2,8 +2,8 @@
 
 XLA's sort along the client axis is slow on CPU. Up to 32 clients, a network of compare-exchanges (elementwise minima
 and maxima) fuses into a pass over the deltas for each result. Beyond, where its program would grow too long, an order
-statistic is found bit by bit: every step counts the clients below a trial value, over a block of coordinates that
-stays in cache.
+statistic is found bit by bit: every step counts the clients below a trial value, of whose bits it compares one byte,
+over a block of coordinates that stays in cache.
 
 Accelerators sort, in one kernel that reads and writes each leaf once. Of up to 16 clients a GPU takes the network,
 which is fused into one kernel that writes nothing but the results; a TPU does not fuse it.
@@ -26,8 +26,9 @@ from fedjax_drag.types import Deltas
 
 _LARGEST_INLINE = 16  # rows; up to here a network for each leaf compiles quickly
 _LARGEST_NETWORK = 32  # rows; beyond, counting is as fast and compiles sooner
-_BLOCK_ENTRIES = 2**16  # keys of a block, which then stay in a core's cache
+_BLOCK_ENTRIES = 2**20  # keys of a block; their bytes then stay in the cores' caches
 _ROWS_PER_SUM = 32  # rows unrolled into one fused sum
+_ROWS_PER_COUNT = 127  # rows counted in a byte
 _COLUMNS_PER_SUM = 1008  # columns whose counts are added up side by side
 
 
@@ -234,43 +235,97 @@ def _in_blocks(block: jax.Array, valid: jax.Array, trim: jax.Array) -> tuple[jax
 def _by_counting(block: jax.Array, valid: jax.Array, trim: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Finds both ends by bisection, then adds up what lies between."""
     first, last, weight = _ranks(valid, trim, block.dtype)
-    size, width = block.shape
-    groups = -(-size // _ROWS_PER_SUM)
-    rows = -(-size // groups)
-    keys = _masked_keys(block, valid[:, None])
-    largest, smallest, bits = jnp.iinfo(keys.dtype).max, jnp.iinfo(keys.dtype).min, jnp.iinfo(keys.dtype).bits
-    keys = jnp.pad(keys, ((0, groups * rows - size), (0, 0)), constant_values=largest).reshape(groups, rows, width)
+    rows = _masked_keys(block, valid[:, None])
+    largest = jnp.iinfo(rows.dtype).max
+    keys = _grouped(rows, _ROWS_PER_SUM, largest)
 
     def each_group(
         combine: Callable[[jax.Array, jax.Array], jax.Array], term: Callable[[jax.Array], jax.Array]
     ) -> jax.Array:
-        return functools.reduce(combine, [term(keys[:, row]) for row in range(rows)])
+        return functools.reduce(combine, [term(keys[:, row]) for row in range(keys.shape[1])])
 
-    def total(term: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        # One fused pass for each group, and a product over groups, which XLA does not fuse into a longer, slower pass.
-        sums = each_group(jnp.add, term).astype(weight.dtype)
-        return jnp.dot(jnp.ones(groups, weight.dtype), sums, precision=jax.lax.Precision.HIGHEST)
+    def over_groups(sums: jax.Array) -> jax.Array:
+        # A product, which XLA does not fuse with the pass for each group into a longer, slower pass.
+        return jnp.dot(
+            jnp.ones(len(keys), weight.dtype), sums.astype(weight.dtype), precision=jax.lax.Precision.HIGHEST
+        )
 
-    def count(holds: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        return total(lambda k: holds(k).astype(keys.dtype))
+    def one_or_two() -> tuple[jax.Array, jax.Array]:
+        def at_most_low(k: jax.Array) -> jax.Array:
+            return (k <= low).astype(keys.dtype)
 
-    def at_rank(rank: jax.Array) -> jax.Array:
-        def add_bit(index: jax.Array, key: jax.Array) -> jax.Array:
-            trial = key + (jnp.ones((), keys.dtype) << (bits - 1 - index).astype(keys.dtype))
-            return jnp.where(count(lambda k: k < trial) <= rank, trial, key)
-
-        return jax.lax.fori_loop(0, bits, add_bit, jnp.full(width, smallest, keys.dtype))
-
-    def above_low() -> jax.Array:
         above = each_group(jnp.minimum, lambda k: jnp.where(k > low, k, largest)).min(0)
-        return jnp.where(count(lambda k: k <= low) > last, low, above)
+        high = jnp.where(over_groups(each_group(jnp.add, at_most_low)) > last, low, above)
+        return weight * low_value + weight * _values(high, block.dtype), high
 
-    low = at_rank(first)
-    high = jax.lax.cond(last - first < 2, above_low, lambda: at_rank(last))
-    low_value, high_value = _values(low, block.dtype), _values(high, block.dtype)
-    between = total(lambda k: jnp.where((k > low) & (k < high), weight * _values(k, block.dtype), 0))
-    at_low, at_high = count(lambda k: k <= low) - first, last + 1 - count(lambda k: k < high)
-    return between + weight * at_low * low_value + weight * at_high * high_value, low, high
+    def several() -> tuple[jax.Array, jax.Array]:
+        high = _key_at_rank(rows, last)
+        high_value = _values(high, block.dtype)
+
+        def inside(k: jax.Array) -> jax.Array:
+            return jnp.where((k > low) & (k < high), weight * _values(k, block.dtype), 0)
+
+        def both_counts(k: jax.Array) -> jax.Array:  # of at most 32 rows each
+            return (k <= low).astype(keys.dtype) + ((k < high).astype(keys.dtype) << 8)
+
+        counts = each_group(jnp.add, both_counts)
+        at_low, at_high = over_groups(counts & 0xFF) - first, last + 1 - over_groups(counts >> 8)
+        between = over_groups(each_group(jnp.add, inside))
+        return between + weight * at_low * low_value + weight * at_high * high_value, high
+
+    low = _key_at_rank(rows, first)
+    low_value = _values(low, block.dtype)
+    mean, high = jax.lax.cond(last - first < 2, one_or_two, several)
+    return mean, low, high
+
+
+def _grouped(rows: jax.Array, most: int, fill: Any) -> jax.Array:
+    """Rows ``[S, n]`` in groups of at most so many, ``[groups, rows, n]``; the last is filled up."""
+    size, width = rows.shape
+    groups = -(-size // most)
+    each = -(-size // groups)
+    return jnp.pad(rows, ((0, groups * each - size), (0, 0)), constant_values=fill).reshape(groups, each, width)
+
+
+def _key_at_rank(keys: jax.Array, rank: jax.Array) -> jax.Array:
+    """The key ``[n]`` of each column of ``[S, n]`` that so many others precede.
+
+    It is found byte by byte. With the keys outside the range of those that begin alike moved to its ends, the rank is
+    also that among the next bytes, of which a processor compares four times as many at once as of whole keys.
+    """
+    width, kind = keys.shape[1], keys.dtype
+    largest, smallest, bits = jnp.iinfo(kind).max, jnp.iinfo(kind).min, jnp.iinfo(kind).bits
+
+    def add_byte(index: jax.Array, start: jax.Array) -> jax.Array:
+        shift = (bits - 8 * (index + 1)).astype(kind)
+        end = jnp.where(index == 0, largest, start | ((jnp.ones((), kind) << (shift + 8)) - 1))
+        sign = jnp.where(index == 0, 0, -128).astype(jnp.int8)  # the first byte has one, the others are made to
+        parts = (jnp.clip(keys, start, end) >> shift).astype(jnp.int8) ^ sign
+        byte = _byte_at_rank(_grouped(parts, _ROWS_PER_COUNT, 127), rank) ^ sign
+        return jnp.where(index == 0, 0, start) | ((byte.astype(kind) & 0xFF) << shift)
+
+    return jax.lax.fori_loop(0, bits // 8, add_byte, jnp.full(width, smallest, kind))
+
+
+def _byte_at_rank(parts: jax.Array, rank: jax.Array) -> jax.Array:
+    """The byte ``[n]`` of each column of ``[groups, rows, n]`` int8 that so many others precede, bit by bit."""
+    groups, rows, width = parts.shape
+
+    def before(trial: jax.Array) -> jax.Array:
+        return functools.reduce(jnp.add, [(parts[:, row] < trial).astype(jnp.int8) for row in range(rows)])
+
+    def comes_later(trial: jax.Array) -> jax.Array:
+        if groups == 1:
+            return before(trial)[0] <= rank.astype(jnp.int8)
+        counts = before(trial)  # in bytes, as a loop takes them; XLA fuses anything else, and counts in wider integers
+        total = jax.lax.fori_loop(0, groups, lambda g, sums: sums + counts[g], jnp.zeros(width, jnp.int32))
+        return total <= rank
+
+    def add_bit(index: jax.Array, byte: jax.Array) -> jax.Array:
+        trial = byte + (jnp.ones((), jnp.int8) << (7 - index).astype(jnp.int8))
+        return jnp.where(comes_later(trial), trial, byte)
+
+    return jax.lax.fori_loop(0, 8, add_bit, jnp.full(width, -128, jnp.int8))
 
 
 @_middle.defjvp
