@@ -154,7 +154,7 @@ def test_fractions_out_of_range_are_refused(fraction):
 def test_values_near_the_largest_float_do_not_overflow(size):
     G = np.full((size, 60), 3e38, np.float32)
     G[::2, 1] = -3e38
-    found, valid = jax.jit(middle), mask(size)  # the rules' screening rejects deltas as long as these
+    found, valid = jax.jit(order_statistics.middle), mask(size)  # the rules' screening rejects deltas as long as these
     median = found({"w": G}, valid, (valid.sum() - 1) // 2).mean["w"]
     np.testing.assert_array_equal(median, np.median(G[valid].astype(np.float64), axis=0).astype(np.float32))
     trimmed = np.asarray(found({"w": G}, np.ones(size, bool), size // 10).mean["w"])
