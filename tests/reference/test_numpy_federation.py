@@ -28,8 +28,6 @@ from fedjax_drag.clients._fedsam import fedsam
 from fedjax_drag.simulation.program.local import local_pass, stateless
 from fedjax_drag.types import Algorithm, Batch
 
-pytestmark = pytest.mark.optimised
-
 STEPS, BATCH, STEP_SIZE = 4, 3, 0.3
 F, C, SIZE = twins.Softmax.features, twins.Softmax.classes, twins.Softmax.size
 
@@ -324,6 +322,7 @@ def test_agrees_to_the_last_digits(pair):
             assert_agrees(pair, method, after, expected, federation.theta, pair.rtol, t)
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 @parametrize(PAIRS)
 def test_a_client_that_does_not_count_leaves_no_trace(pair):

@@ -12,8 +12,6 @@ from fedjax_drag import server_optimizers
 from fedjax_drag.aggregators import fedavg as averaging_rule
 from fedjax_drag.experiment.build.registry import OPTIMIZERS
 
-pytestmark = pytest.mark.optimised
-
 
 def averaging(optimizer, weighting="uniform"):
     """A twin: the optimiser steps along the pseudo-gradient ``-sum p g``; its state counts its steps."""
