@@ -7,6 +7,7 @@ the others are marked ``thorough`` here or there. ``pytest -m "not slow"`` runs 
 
 import atexit
 import collections
+import gc
 import os
 import shutil
 import sys
@@ -48,6 +49,9 @@ def quick_compile_options(*args, **kwargs):
 
 compiler.get_compile_options = quick_compile_options
 
+# Tracing makes objects by the million, few of them in cycles: looking for those less often saves time.
+gc.set_threshold(20_000, 10, 10)
+
 tests_since = 0  # the compiled programs were last let go
 
 
@@ -69,10 +73,11 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     """Most tests compile for seconds what runs for microseconds: XLA then leaves most of its optimisations out.
 
-    Tests marked ``optimised`` are compiled as users' programs are. Set before any fixture, so that programs that are
-    to give the same bits are compiled alike.
+    Tests marked ``optimised`` are compiled as users' programs are, and with ``FEDJAX_DRAG_TEST_OPTIMISED=1`` all are.
+    Set before any fixture, so that programs that are to give the same bits are compiled alike.
     """
-    jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)
+    optimised = item.get_closest_marker("optimised") or os.environ.get("FEDJAX_DRAG_TEST_OPTIMISED") == "1"
+    jax.config.update("jax_disable_most_optimizations", not optimised)
     kept = sys.modules.get("fedjax_drag.simulation.devices.program_cache")
     if kept is not None:  # a test may have changed what the programs were traced from
         kept.clear_cache()

@@ -27,17 +27,23 @@ def tiny_file(tmp_path):
     return path
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory):
-    """The folder and the result of a tiny run that nobody may change, compiled as for users whoever asks first."""
-    folder = tmp_path_factory.mktemp("finished") / "tiny"
+@contextmanager
+def optimised():
+    """Programs inside are compiled as for users, whichever test asks first for the fixture that needs them."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     try:
-        with plan(CONFIG, out=folder) as planned:
-            return folder, execute(planned)["tiny"]
+        yield
     finally:
         jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """The folder and the result of a tiny run that nobody may change."""
+    folder = tmp_path_factory.mktemp("finished") / "tiny"
+    with optimised(), plan(CONFIG, out=folder) as planned:
+        return folder, execute(planned)["tiny"]
 
 
 @pytest.fixture

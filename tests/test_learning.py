@@ -4,8 +4,6 @@ import pytest
 
 import fedjax_drag as fd
 
-pytestmark = pytest.mark.optimised
-
 AGGREGATORS = {
     "fedavg": fd.aggregators.fedavg(),
     "drag": fd.aggregators.drag(),

@@ -24,8 +24,6 @@ from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.run import run
 from fedjax_drag.experiment.sweep.sweep import sweep
 
-pytestmark = pytest.mark.optimised
-
 
 class Killed(BaseException):
     """What nothing expects."""
@@ -118,7 +116,7 @@ def test_stops_after_the_last_evaluation(tmp_path, whole, monkeypatch, place):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("most", [None, 1])
+@pytest.mark.parametrize("most", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_cells_stop_after_their_last_evaluation(tmp_path, monkeypatch, most):
     grid = SMALL | {"time_clients": True, "axes": {"seed": [0, 1]}}
 
@@ -151,6 +149,7 @@ def start(kind, config, out, cache):
         "FEDJAX_DRAG_CACHE": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
     command = [sys.executable, "-c", COMMAND, kind, str(config), "--out", str(out), "--quiet", *resume]
     return subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE, text=True)

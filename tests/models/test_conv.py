@@ -13,8 +13,6 @@ from jax.sharding import Mesh, PartitionSpec
 from fedjax_drag.models.conv import Conv, conv2d, max_pool
 from fedjax_drag.models.conv_forms import FORMS
 
-pytestmark = pytest.mark.optimised
-
 SHAPES = [  # N, H, W, Cin, Cout, k
     (3, 9, 7, 1, 4, 5),
     (2, 8, 8, 3, 5, 3),
@@ -62,7 +60,7 @@ def both(convolve, padding):
 @pytest.mark.sample(2)
 def test_value_and_gradients(shape, padding):
     x, kernel = arrays(shape)
-    close(jax.jit(both(conv2d, padding))(x, kernel), both(reference, padding)(x, kernel))
+    close(jax.jit(both(conv2d, padding))(x, kernel), jax.jit(both(reference, padding))(x, kernel))
 
 
 @pytest.mark.sample(2)
@@ -74,7 +72,7 @@ def test_vmap(axes, padding, shape):
     x, kernel = arrays(shape, lead=(3,))
     args = [a if axis == 0 else a[0] for a, axis in zip((x, kernel), axes, strict=True)]
     ours = jax.jit(jax.vmap(both(conv2d, padding), in_axes=axes))(*args)
-    close(ours, jax.vmap(both(reference, padding), in_axes=axes)(*args))
+    close(ours, jax.jit(jax.vmap(both(reference, padding), in_axes=axes))(*args))
 
 
 @pytest.mark.slow
@@ -92,7 +90,7 @@ def test_nested_vmap(outer, inner, shape):
 
     nested = lambda f: jax.vmap(jax.vmap(f, in_axes=inner), in_axes=outer)
     args = pick(x, 0), pick(kernel, 1)
-    close(jax.jit(nested(both(conv2d, "SAME")))(*args), nested(both(reference, "SAME"))(*args))
+    close(jax.jit(nested(both(conv2d, "SAME")))(*args), jax.jit(nested(both(reference, "SAME")))(*args))
 
 
 @pytest.mark.sample(1)
@@ -100,7 +98,7 @@ def test_nested_vmap(outer, inner, shape):
 def test_gradient_through_vmap(shape):
     x, kernel = arrays(shape, lead=(3,))
     total = lambda convolve: lambda k: jax.vmap(loss_of(convolve, "SAME"))(x, k).sum()
-    close(jax.grad(total(conv2d))(kernel), jax.grad(total(reference))(kernel))
+    close(*(jax.jit(jax.grad(total(convolve)))(kernel) for convolve in (conv2d, reference)))
 
 
 def sgd_steps(convolve, padding):
@@ -118,7 +116,7 @@ def sgd_steps(convolve, padding):
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_inside_scan_alone_and_vmapped(padding, shape):
     xs, kernels = arrays(shape, lead=(4,))
-    ours, theirs = sgd_steps(conv2d, padding), sgd_steps(reference, padding)
+    ours, theirs = sgd_steps(conv2d, padding), jax.jit(sgd_steps(reference, padding))
     close(jax.jit(ours)(kernels[0], xs), theirs(kernels[0], xs))
     many = jnp.stack([xs, xs[::-1]])
     expected = jnp.stack([theirs(k, x) for k, x in zip(kernels[:2], many, strict=True)])
@@ -134,7 +132,8 @@ def test_shard_map(shape):
     mesh = Mesh(np.array(jax.devices()[:1]), ("clients",))
     run = jax.vmap(lambda k, x: sgd_steps(conv2d, "SAME")(k, x[None]))
     sharded = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(spec, spec), out_specs=spec))
-    close(sharded(kernels, xs), jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None]))(kernels, xs))
+    theirs = jax.jit(jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None])))
+    close(sharded(kernels, xs), theirs(kernels, xs))
 
 
 @pytest.mark.thorough
@@ -145,7 +144,8 @@ def test_shard_map_without_vmap(shape):
     mesh = Mesh(np.array(jax.devices()[:1]), ("clients",))
     run = lambda k, x: lax.map(lambda a: sgd_steps(conv2d, "SAME")(a[0], a[1][None]), (k, x))
     sharded = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(spec, spec), out_specs=spec))
-    close(sharded(kernels, xs), jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None]))(kernels, xs))
+    theirs = jax.jit(jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None])))
+    close(sharded(kernels, xs), theirs(kernels, xs))
 
 
 @pytest.mark.sample(1)
@@ -155,7 +155,7 @@ def test_second_derivative_by_reverse_over_reverse(argnums, shape):
     x, kernel = arrays(shape)
     first, second = argnums
     twice = lambda f: jax.grad(lambda *a: jnp.sum(jax.grad(f, argnums=first)(*a) ** 2), argnums=second)
-    ours, theirs = (twice(loss_of(c, "SAME"))(x, kernel) for c in (conv2d, reference))
+    ours, theirs = (jax.jit(twice(loss_of(c, "SAME")))(x, kernel) for c in (conv2d, reference))
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3 * float(jnp.abs(theirs).max()))
 
 
@@ -200,6 +200,7 @@ def test_every_form_is_the_plain_convolution(form, shape):
     close(jax.jit(jax.vmap(both(ours, "SAME")))(x, kernel), jax.vmap(both(reference, "SAME"))(x, kernel))
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 def test_unused_input_gradient_costs_nothing():
     x, kernel = arrays(WIDE)
@@ -244,11 +245,11 @@ def test_layer_is_interchangeable_with_flax(padding, pool):
             return nn.max_pool(y, (2, 2), (2, 2)) if pool else y
 
     x, _ = arrays(SHAPES[1])
-    ours, theirs = (m.init(jax.random.key(3), x) for m in (Ours(), Theirs()))
+    ours, theirs = (jax.jit(m.init)(jax.random.key(3), x) for m in (Ours(), Theirs()))
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     shifted = jax.tree.map(lambda a: a + 0.1, theirs)
-    close(Ours().apply(shifted, x), Theirs().apply(shifted, x))
+    close(*(jax.jit(m.apply)(shifted, x) for m in (Ours(), Theirs())))
 
 
 @pytest.mark.sample(2)
@@ -258,7 +259,7 @@ def test_pooled_layer(size, k, padding, form):
     # A black image ties in every window: the gradient goes to the first place, as in max_pool.
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, *size, 2)), jnp.float32).at[0, 0].set(0.0)
     layer = Conv(4, k, padding, pool=True, form=form, relu=True)
-    params = layer.init(jax.random.key(0), x[0])
+    params = jax.jit(layer.init)(jax.random.key(0), x[0])
     params = jax.tree.map(lambda a: jnp.stack([a, 0.5 - a]), params)
 
     def theirs(p, a):
@@ -269,7 +270,7 @@ def test_pooled_layer(size, k, padding, form):
         return jax.jit(jax.vmap(of_one))(params, x)
 
     close(both_of(layer.apply), both_of(theirs))
-    unknown = layer.apply(jax.tree.map(lambda a: a[0], params), x[0] * jnp.nan)
+    unknown = jax.jit(layer.apply)(jax.tree.map(lambda a: a[0], params), x[0] * jnp.nan)
     assert jnp.isnan(unknown).all()
 
 

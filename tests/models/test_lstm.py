@@ -9,8 +9,6 @@ from jax import lax
 from fedjax_drag import models
 from fedjax_drag.models.lstm import recurrence
 
-pytestmark = pytest.mark.optimised
-
 SMALL = models.lstm(num_classes=11, embedding=3, hidden=5, layers=2)
 
 

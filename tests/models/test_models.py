@@ -7,8 +7,6 @@ import pytest
 from fedjax_drag import models
 from fedjax_drag.models.resnet import BasicBlock
 
-pytestmark = pytest.mark.optimised
-
 CASES = [
     (models.mlp(10), (28, 28, 1), 397_510),
     (models.mlp(2, hidden=(32, 16, 8)), (108,), 108 * 32 + 32 + 32 * 16 + 16 + 16 * 8 + 8 + 8 * 2 + 2),

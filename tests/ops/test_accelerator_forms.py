@@ -88,19 +88,26 @@ def test_order_statistics_to_the_bit(on, platform, size):
     np.testing.assert_array_equal(share, usual_share)
 
 
+OFTEN = ("drag", "geometric_median", "median", "krum", "clusterguard")
+"""A rule of each form: sums, iterations, order statistics, distances and groups; the others are slow."""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("platform", ["tpu", pytest.param("cuda", marks=pytest.mark.slow)])
-@parametrize(AGGREGATORS)
+@parametrize(AGGREGATORS, slow=lambda case: case.label not in OFTEN)
 def test_every_rule_computes_the_same(on, platform, case):
     rule, params = case.build(), nested_params()
     G = np.random.default_rng(1).normal(0.3, 1, (2, NUM_CLIENTS, SIZE)).astype(np.float32)
     G[0, 1, 2] = np.inf
+    given = [extras(NUM_CLIENTS, turn) for turn in range(2)]
+    start = tree.initial_state(rule.apply, rule.init(params), params, unflatten(G[0]), **given[0])
 
-    def two_rounds(params, first, second):
-        state = rule.init(params)
-        for turn, deltas in enumerate((first, second)):
-            params, state = rule.apply(params, deltas, state, **extras(NUM_CLIENTS, turn))
+    def two_rounds(params, state, stacked):
+        (params, state), _ = jax.lax.scan(
+            lambda at, now: (rule.apply(at[0], now[0], at[1], **now[1]), None), (params, state), stacked
+        )
         return params, state.metrics
 
-    ours, usual = (on(name, two_rounds, params, *map(unflatten, G)) for name in (platform, "cpu"))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(map(unflatten, G), given, strict=True))
+    ours, usual = (on(name, two_rounds, params, start, stacked) for name in (platform, "cpu"))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), ours, usual)

@@ -10,8 +10,6 @@ from reference import numpy_rules
 
 from fedjax_drag import aggregators
 
-pytestmark = pytest.mark.optimised
-
 SIZE = 6
 
 

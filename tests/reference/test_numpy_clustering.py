@@ -11,8 +11,6 @@ from reference.twins import Pair, assert_close, assert_weights
 from fedjax_drag.ops import kmeans
 from fedjax_drag.simulation.program import dissimilarity
 
-pytestmark = pytest.mark.optimised
-
 
 def check_clustering(played):
     """The larger of SciPy's two clusters."""

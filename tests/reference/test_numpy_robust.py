@@ -15,8 +15,6 @@ from fedjax_drag import aggregators, tree
 from fedjax_drag.ops.screening import empty_metrics, screened
 from fedjax_drag.types import Aggregator
 
-pytestmark = pytest.mark.optimised
-
 
 def check_multi_krum(played, num_byzantine, num_selected):
     """The mean of clients none of which has a higher score than one that was left out."""

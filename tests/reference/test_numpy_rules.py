@@ -12,8 +12,6 @@ from reference.twins import INPUTS, SIZE, as_tree, as_vector, random, seldom
 from fedjax_drag import aggregators
 from fedjax_drag.tree import initial_state
 
-pytestmark = pytest.mark.optimised
-
 COHORTS = [1, 2, 3, 10, 41]
 ROUNDS = 3
 

@@ -15,8 +15,6 @@ from fedjax_drag.aggregators import median
 from fedjax_drag.algorithms import scaffold
 from fedjax_drag.types import Batch, Uplink
 
-pytestmark = pytest.mark.optimised
-
 
 def gradient(w, batch):
     """Of ``(w - b)' A (w - b) / 2``, with ``A`` in ``batch.x`` and ``b`` in ``batch.y``."""

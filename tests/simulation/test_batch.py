@@ -13,8 +13,6 @@ from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.settings import Settings
 
-pytestmark = pytest.mark.optimised
-
 GRID = [(0.1, 0, 0.1), (0.5, 1, 0.1), (0.5, 2, 3.0)]
 """The correction c, the seed and the heterogeneity of each cell."""
 
@@ -45,6 +43,7 @@ def assert_same(alone, together, exact=True):
         chex.assert_trees_all_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
     made, numbers, rebuild = cells(settings, attack=fd.attacks.sign_flip(), byzantine_fraction=0.25)
@@ -58,6 +57,7 @@ def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
         assert_same(trace(one).run(), own)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_cells_at_once_and_over_devices(settings):
     made, numbers, rebuild = cells(settings)
@@ -69,6 +69,7 @@ def test_cells_at_once_and_over_devices(settings):
             assert_same(one, own, exact)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
     [
@@ -97,6 +98,7 @@ def test_cells_with_root_data_rows_of_clients_and_malicious_clients_of_their_own
         assert_same(trace(made[place]).run(), found[place])
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_continued_equals_uninterrupted(settings):
     made, numbers, rebuild = cells(settings)

@@ -12,8 +12,6 @@ from fedjax_drag.data.batching import draw_positions
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.types import Attack
 
-pytestmark = pytest.mark.optimised
-
 
 def numpy_softmax_step(w, b, x, y, step_size):
     """One SGD step of softmax regression, from the closed form of its gradient."""
@@ -52,6 +50,7 @@ def test_two_rounds_equal_a_numpy_twin(digits, settings, fedavg):
     assert result.history["test_loss"][-1] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.optimised
 def test_bits_do_not_depend_on_chunking_or_evaluation(settings, fedavg):
     whole = fd.simulate(fedavg, **settings(eval_every=6))
     for changes in ({"eval_every": 1}, {"eval_every": 4}, {"eval_every": 6, "rounds_per_compile": 4}):
@@ -59,6 +58,7 @@ def test_bits_do_not_depend_on_chunking_or_evaluation(settings, fedavg):
         chex.assert_trees_all_equal(params, whole.params, custom_message=str(changes))
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 def test_bits_do_not_depend_on_diagnostics_or_an_idle_attack(settings, fedavg):
     plain = fd.simulate(fedavg, **settings())
@@ -92,6 +92,7 @@ def test_seed_decides_everything(settings, fedavg):
     assert not np.array_equal(first.params["Dense_0"]["kernel"], other.params["Dense_0"]["kernel"])
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "algorithm", [fd.algorithms.scaffold(12), fd.algorithms.from_aggregator(fd.aggregators.drag())]
@@ -169,6 +170,7 @@ def broken(value):
     return Attack(forge=forge)
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 @pytest.mark.parametrize("value", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
@@ -190,6 +192,7 @@ def test_nonfinite_messages_are_rejected_and_counted(settings, value, algorithm)
     assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(spread.params))
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 def test_if_all_clients_are_rejected_nothing_moves(settings):
     algorithm = fd.algorithms.scaffold(12)
@@ -209,6 +212,7 @@ def test_scaffold_without_correction_is_fedavg(settings, fedavg):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 def test_fedprox_without_proximal_term_is_sgd(settings, fedavg):
     client = fd.clients.fedprox(mu=0.0)

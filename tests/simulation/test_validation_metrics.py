@@ -10,8 +10,6 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.simulation.result import Result, choice_metric
 
-pytestmark = pytest.mark.optimised
-
 
 @pytest.fixture(scope="module")
 def split():
@@ -19,6 +17,7 @@ def split():
     return fd.data.partition.dirichlet(fed, num_clients=12, beta=0.3, seed=0)
 
 
+@pytest.mark.optimised
 def test_a_split_adds_its_metrics_and_changes_no_others(settings, split, fedavg):
     both, test = (
         fd.simulate(fedavg, **settings(data=data)) for data in (split, dataclasses.replace(split, validation=None))

@@ -14,8 +14,6 @@ from fedjax_drag.experiment.run.run import plan, run
 from fedjax_drag.experiment.run.summary import summary, table
 from fedjax_drag.simulation import Evaluation
 
-pytestmark = pytest.mark.optimised
-
 SPLIT = TINY | SYNTHETIC | {"data": SYNTHETIC["data"] | {"validation_fraction": 0.25}}
 
 

@@ -14,8 +14,6 @@ from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.simulation.planning import setup
 from fedjax_drag.simulation.program.clients_axis import Walk
 
-pytestmark = pytest.mark.optimised
-
 
 def snapshot(folder):
     files = (path for path in folder.rglob("*") if path.name not in lock.FILES)
@@ -55,6 +53,7 @@ def test_folder_holds_what_a_run_writes(finished):
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["4", "6"]
 
 
+@pytest.mark.optimised
 def test_stored_configuration_runs_again_to_the_same_end(finished, tmp_path):
     folder, result = finished
     stored = yaml.safe_load((folder / "config.yaml").read_text())
@@ -119,6 +118,7 @@ def test_every_variant_is_checked_before_the_first_one_runs(tiny, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.optimised
 def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, interrupt_after):
     folder, whole = finished
     out = tmp_path / "out"
@@ -198,6 +198,7 @@ def test_interrupt_before_the_first_evaluation(tiny, tmp_path, interrupt_after):
     assert run(tiny, out=tmp_path / "out", resume=True).history["round"].tolist() == [2, 4, 6]
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 def test_resume_of_a_finished_run_gives_its_result(tiny, finished, tmp_path):
     _, whole = finished

@@ -13,8 +13,6 @@ from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.experiment.sweep.sweep import sweep
 
-pytestmark = pytest.mark.optimised
-
 
 def grid_of(**axes):
     return load_grid(TINY | {"axes": axes})

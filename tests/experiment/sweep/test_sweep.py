@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 from pyarrow import parquet
+from run_fixtures import optimised
 from tiny import TINY
 
 from fedjax_drag.experiment.run import lock
@@ -16,8 +17,6 @@ from fedjax_drag.experiment.sweep.grid import _labels, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.experiment.sweep.sweep import Sweep, sweep
-
-pytestmark = pytest.mark.optimised
 
 SMALL = TINY | {"name": "small", "rounds": 2, "eval_every": 1, "attack": "sign_flip", "byzantine_fraction": 0.5}
 GRID = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"], "seed": [0, 1]}
@@ -41,7 +40,8 @@ def times(folder):
 def finished(tmp_path_factory):
     """The folder and the outcome of a sweep half of whose cells cannot be run; nobody may change them."""
     folder = tmp_path_factory.mktemp("sweep") / "out"
-    return folder, sweep(SMALL | {"axes": GRID}, out=folder)
+    with optimised():
+        return folder, sweep(SMALL | {"axes": GRID}, out=folder)
 
 
 # What a configuration means.
@@ -187,6 +187,7 @@ def test_cells_that_cannot_be_run_do_not_stop_the_others(finished):
     assert all(cell.history == {} for cell in found.cells[4:])
 
 
+@pytest.mark.optimised
 def test_a_cell_is_the_run_of_its_configuration(finished):
     folder, found = finished
     alone = run(SMALL, ["attack=sign_flip", "seed=1"]).history
@@ -281,6 +282,7 @@ def test_resume_leaves_finished_cells_alone(finished):
         np.testing.assert_array_equal(again.table[name], column)
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 def test_interrupted_sweep_goes_on_to_the_same_end(finished, tmp_path, interrupt_after):
     folder, _ = finished
@@ -303,6 +305,7 @@ def test_interrupted_sweep_goes_on_to_the_same_end(finished, tmp_path, interrupt
     assert stored["resumed_from_round"] == 1
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["saved", "not saved"])
 def test_interrupted_program_of_many_cells_goes_on_to_the_same_end(

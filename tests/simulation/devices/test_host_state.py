@@ -11,8 +11,6 @@ import fedjax_drag as fd
 from fedjax_drag import per_client
 from fedjax_drag.simulation.devices.row_file import FileRows
 
-pytestmark = pytest.mark.optimised
-
 METHODS = {
     "scaffold": lambda: fd.algorithms.scaffold(12),
     "feddyn": lambda: fd.algorithms.feddyn(12, a=0.1),
@@ -27,6 +25,7 @@ METHODS = {
 assert_same_bits = functools.partial(chex.assert_trees_all_equal, strict=True)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     "method", [pytest.param(m, marks=pytest.mark.thorough if m == "scaffold" else pytest.mark.slow) for m in METHODS]
 )
@@ -41,6 +40,7 @@ def test_on_the_host_and_on_the_disk_every_bit_is_the_same(settings, method):
         assert bool(on_host) == (method not in ("taco", "fedavg"))
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["host", "disk"])
 def test_a_run_is_continued_wherever_its_rows_were(settings, first):
@@ -53,6 +53,7 @@ def test_a_run_is_continued_wherever_its_rows_were(settings, first):
         assert_same_bits(jax.tree.map(np.array, half.state), before)  # the given state stays as it was
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_over_two_devices_the_rows_are_divided(settings):
     simulation = fd.simulation.prepare(METHODS["scaffold"](), mesh="cores", **settings(cohort_size=4))
@@ -82,6 +83,7 @@ def test_an_unknown_place_of_client_state_is_refused(settings):
         fd.simulation.prepare(METHODS["fedavg"](), client_state="tape", **settings())
 
 
+@pytest.mark.optimised
 @pytest.mark.thorough
 def test_sums_over_rounds_do_not_depend_on_the_stretches(settings):
     """The mean loss since the last evaluation has the same bits however often the host looked in."""

@@ -8,8 +8,6 @@ from jax.sharding import Mesh
 import fedjax_drag as fd
 from fedjax_drag.simulation.devices.placement import resolve_mesh
 
-pytestmark = pytest.mark.optimised
-
 ALGORITHMS = {
     "drag": fd.algorithms.from_aggregator(fd.aggregators.drag()),
     "median": fd.algorithms.from_aggregator(fd.aggregators.median()),
@@ -33,6 +31,7 @@ def test_two_devices_give_the_results_of_one(settings, name):
     assert all(len(leaf.sharding.device_set) == 2 for leaf in jax.tree.leaves(two.params))
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_continued_on_two_devices_equals_uninterrupted(settings):
     on_two = settings(cohort_size=6, mesh="cores")
@@ -50,6 +49,7 @@ SHARDED = {
 """With an attack on the data; with root data and passes over all examples; with predictions of all examples."""
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.thorough if n in OFTEN else pytest.mark.slow) for n in SHARDED]
 )
