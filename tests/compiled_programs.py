@@ -1,13 +1,15 @@
 """What the compilers of accelerators make of every rule, model and two-sided method.
 
-    python tests/compiled_programs.py                # all, about 15 minutes; needs the compilers
+    python tests/compiled_programs.py                # all; needs the compilers
     python tests/compiled_programs.py median krum    # some of them
+    python tests/compiled_programs.py --missing      # those without figures
 
 writes ``tests/accelerators/compiled.json``, with which ``tests/accelerators/test_compiled.py`` compares, and the tables
 of docs/accelerator.md. The figures are those of the compiled programs' texts: no device is asked.
 """
 
 import functools
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -20,7 +22,7 @@ from cases import AGGREGATORS, ALGORITHMS, NUM_CLIENTS, Case, extras, nested_par
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from quadratics import batches, uplink_of
 
-from fedjax_drag import losses, models
+from fedjax_drag import aggregators, losses, models
 from fedjax_drag.accelerators import counts, targets
 from fedjax_drag.experiment.build.registry import MODELS
 from fedjax_drag.simulation.devices.placement import split_coordinates
@@ -37,6 +39,12 @@ COHORT, DIMENSION = 100, 10**6
 COHORT_OF_MESH = 96  # the devices divide it
 SHARED = ("fedavg", "fedexp", "norm_clipping", "drag", "br_drag", "median", "krum")
 """Rules whose exchanges over the devices of a mesh are told."""
+
+MIXED = [
+    Case("nnm-fedavg", aggregators.nnm, {"aggregator": aggregators.fedavg(), "num_byzantine": 1}),
+    Case("nnm-krum", aggregators.nnm, {"aggregator": aggregators.krum(1), "num_byzantine": 1}),
+]
+"""Mixing by itself, and before a rule that measures distances again."""
 
 SETTINGS = {
     "mlp": {"hidden": [16]},
@@ -109,7 +117,7 @@ def of_method(case: Case) -> Program:
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
-    **{f"rule {case.label}": functools.partial(of_rule, case) for case in AGGREGATORS},
+    **{f"rule {case.label}": functools.partial(of_rule, case) for case in [*AGGREGATORS, *MIXED]},
     **{f"model {name}": functools.partial(of_model, name) for name in MODELS},
     **{f"method {case.label}": functools.partial(of_method, case) for case in ALGORITHMS},
 }
@@ -117,7 +125,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 
 
 def measure(label: str, target: str) -> dict[str, float]:
-    """What a program does on one device: kernels, and of a rule passes over the deltas and temporary megabytes.
+    """What a program does on one device: kernels, temporary megabytes, and of a rule passes over the deltas.
 
     Raises:
       MissingCompilerError: the target's compiler is not installed.
@@ -126,10 +134,11 @@ def measure(label: str, target: str) -> dict[str, float]:
     program = PROGRAMS[label]()
     compiled = jax.jit(program.function).lower(*place(program.arguments)).compile()
     work = counts.work_of(compiled.as_text() or "")
+    temporary = counts.memory_of(compiled).temporary / 1e6
     if not program.stack:
-        return {"kernels": work.num_kernels}
-    temporary = round(counts.memory_of(compiled).temporary / 1e6, 1)
-    return {"passes": round(work.bytes / program.stack, 2), "kernels": work.num_kernels, "temporary": temporary}
+        return {"kernels": work.num_kernels, "temporary": round(temporary, 3)}
+    passes = round(work.bytes / program.stack, 2)
+    return {"passes": passes, "kernels": work.num_kernels, "temporary": round(temporary, 1)}
 
 
 def exchanges(name: str, target: str) -> dict[str, list[int]]:
@@ -164,19 +173,17 @@ def stored() -> dict[str, Any]:
     return json.loads(FIGURES.read_text()) if FIGURES.exists() else {"programs": {}, "exchanges": {}}
 
 
-def write(labels: Iterable[str], shared: Iterable[str]) -> None:
-    """Measures some programs and exchanges, and writes the figures and the page."""
+def write(labels: Iterable[str], shared: Iterable[str], again: bool = True) -> None:
+    """Measures some programs and exchanges, ``again`` also those that have figures; writes the figures and the page."""
     figures = stored()
-    for target in TARGETS:
-        for label in labels:
-            figures["programs"].setdefault(label, {})[target] = measure(label, target)
-            print(label, target, figures["programs"][label][target], flush=True)
-            _save(figures)
-    for target in MESHES:
-        for name in shared:
-            figures["exchanges"].setdefault(name, {})[target] = exchanges(name, target)
-            print(name, target, figures["exchanges"][name][target], flush=True)
-            _save(figures)
+    kinds = (("programs", labels, TARGETS, measure), ("exchanges", shared, MESHES, exchanges))
+    for kind, names, targets_of_kind, figures_of in kinds:
+        for name, target in itertools.product(names, targets_of_kind):
+            known = figures[kind].setdefault(name, {})
+            if again or target not in known:
+                known[target] = figures_of(name, target)
+                print(name, target, known[target], flush=True)
+                _save(figures)
 
 
 def _save(figures: dict[str, Any]) -> None:
@@ -185,8 +192,13 @@ def _save(figures: dict[str, Any]) -> None:
     figures = {"programs": programs, "exchanges": {name: shared[name] for name in SHARED if name in shared}}
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
     page = PAGE.read_text()
-    for name, text in (("rules", rules_table(programs)), ("exchanges", exchanges_table(figures["exchanges"]))):
-        start, end = f"<!-- {name}: written by tests/compiled_programs.py -->\n\n", f"\n<!-- end of {name} -->"
+    tables = {
+        "rules": rules_table(programs),
+        "models and methods": others_table(programs),
+        "exchanges": exchanges_table(figures["exchanges"]),
+    }
+    for name, text in tables.items():
+        start, end = f"<!-- {name}: written by tests/compiled_programs.py -->\n\n", f"\n<!-- end of {name} -->\n"
         before, _, rest = page.partition(start)
         page = before + start + text + end + rest.partition(end)[2]
     PAGE.write_text(page)
@@ -207,8 +219,22 @@ def rules_table(programs: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(figure: float | None) -> str:
-    return "" if figure is None else f"{figure:,.1f}" if isinstance(figure, float) else f"{figure:,}"
+def others_table(programs: dict[str, Any]) -> str:
+    """Kernels and temporary memory of models and two-sided methods, in Markdown."""
+    lines = [
+        "| program | H100: kernels | temporary MB | v5e: kernels | temporary MB |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for label, figures in programs.items():
+        if not label.startswith("rule "):
+            of_targets = [figures.get(target, {}) for target in TARGETS]
+            cells = [_cell(one.get(key), 2) for one in of_targets for key in ("kernels", "temporary")]
+            lines.append(f"| {' | '.join([label, *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(figure: float | None, digits: int = 1) -> str:
+    return "" if figure is None else f"{figure:,.{digits}f}" if isinstance(figure, float) else f"{figure:,}"
 
 
 def exchanges_table(shared: dict[str, Any]) -> str:
@@ -226,6 +252,7 @@ def exchanges_table(shared: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:]
+    chosen = [word for word in sys.argv[1:] if word != "--missing"]
     known = [label for label in PROGRAMS if not chosen or label in chosen or label.partition(" ")[2] in chosen]
-    write(known, [name for name in SHARED if not chosen or name in chosen])
+    shared_by_devices = [name for name in SHARED if not chosen or name in chosen]
+    write(known, shared_by_devices, again="--missing" not in sys.argv)

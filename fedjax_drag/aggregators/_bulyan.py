@@ -82,34 +82,30 @@ def _repeated_krum(
 ) -> Bool[Array, " clients"]:
     """Which clients are chosen ``[S]``, from the distances to others.
 
-    The next score is a sum over one client fewer: without the one just chosen, or else without the farthest. So nothing
-    is sorted again, and nothing subtracted, which would lose digits.
+    Of each client's neighbours, ranked once, those left whose rank is below the client's own limit count. The next
+    score is a sum over one fewer: without the one just chosen, or else without the farthest. So nothing is sorted
+    again, nothing subtracted, which would lose digits, and a step stores two numbers for each client.
     """
-    size = len(valid)
-    wanted = jnp.maximum(valid.sum() - 2 * num_byzantine, 1)
-
-    def choose(now: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
-        left, near = now
-
-        def by_sum() -> jax.Array:
-            return tree.norms(jnp.where(near, apart, 0.0))
-
-        def by_nearest() -> jax.Array:
-            nearest = jnp.where(left, apart, jnp.inf).min(1)
-            tied = nearest <= jnp.where(left, nearest, jnp.inf).min()
-            return jnp.where(tied, tree.norms(jnp.where(left & jnp.isfinite(apart), apart, 0.0)), jnp.inf)
-
-        score = jax.lax.cond(left.sum() - num_byzantine - 2 > 1, by_sum, by_nearest)
-        chosen = jnp.argmin(jnp.where(left, score, jnp.inf))
-        chosen = jnp.where(left[chosen], chosen, jnp.argmax(left))
-        farthest = jnp.argmax(jnp.where(near, apart, -1.0), axis=1)
-        dropped = jnp.where(near[:, chosen], chosen, farthest)
-        after = left & (jnp.arange(size) != chosen), near & (jnp.arange(size) != dropped[:, None])
-        return tree.where(number < wanted, after, now), None
-
+    apart = jax.lax.stop_gradient(apart)
     rank = jnp.argsort(jnp.argsort(apart, axis=1), axis=1)
-    near = (rank < valid.sum() - num_byzantine - 2) & jnp.isfinite(apart)
-    (left, _), _ = jax.lax.scan(choose, (valid, near), jnp.arange(size - 2 * num_byzantine))
+    present = jnp.where(jnp.isfinite(apart), apart, 0.0)
+    number = valid.sum()
+    wanted = jnp.maximum(number - 2 * num_byzantine, 1)
+
+    def choose(step: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        left, limit = now
+        near = left & (rank < limit[:, None])
+        nearest = jnp.where(left, apart, jnp.inf).min(1)
+        tied = nearest <= jnp.where(left, nearest, jnp.inf).min()
+        over_one = number - step - num_byzantine - 2 <= 1
+        score = tree.norms(jnp.where(jnp.where(over_one, left, near), present, 0.0))
+        chosen = jnp.argmin(jnp.where(left & (tied | ~over_one), score, jnp.inf))
+        farthest = jnp.where(near, rank, -1).max(1)
+        fewer = jnp.where(rank[:, chosen] < limit, limit, farthest)
+        return tree.where(step < wanted, (left & (jnp.arange(len(valid)) != chosen), fewer), now)
+
+    limit = jnp.full(len(valid), number - num_byzantine - 2)
+    left, _ = jax.lax.fori_loop(0, len(valid) - 2 * num_byzantine, choose, (valid, limit))
     return valid & ~left
 
 

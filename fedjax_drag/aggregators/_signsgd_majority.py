@@ -66,4 +66,4 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
         return valid * agreeing / sum(leaf.size for leaf in jax.tree.leaves(votes))
 
     hindsight = {"cosine": cosine, "agreement": agreement}
-    return summed_rule(stateless("agreement"), Sums(accumulate, finish), split="coordinates", hindsight=hindsight)
+    return summed_rule(stateless("agreement"), Sums(accumulate, finish), hindsight=hindsight)

@@ -100,7 +100,8 @@ def _work_rows(of_round: Work, of_evaluation: Work, target: Target) -> dict[str,
         each = [f"{_times(one.times)} {kind} of {traffic(one.bytes)}" for kind, one in of_round.collectives.items()]
         rows["a round sends"] = f"{', '.join(each)} in all, by each device"
     if of_round.open_loops:
-        rows["counted once"] = f"{of_round.open_loops} loops of a round whose length depends on its data"
+        loops = "1 loop" if of_round.open_loops == 1 else f"{of_round.open_loops} loops"
+        rows["counted once"] = f"{loops} of a round whose length depends on its data"
     return rows
 
 
