@@ -83,8 +83,12 @@ def test_a_signal_waits_until_an_evaluation_is_recorded(tmp_path, whole, monkeyp
             signal.raise_signal(number)
 
     monkeypatch.setattr(Recorder, "_append", amid)
-    with terminable(), pytest.raises(KeyboardInterrupt):
-        run(SMALL, out=out)
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with terminable(), pytest.raises(KeyboardInterrupt):
+            run(SMALL, out=out)
+    finally:
+        signal.signal(signal.SIGINT, usual)
     assert (out / "checkpoints" / "4").is_dir()
     assert (out / "metrics.jsonl").read_bytes().splitlines()[-1].startswith(b'{"round": 4')
     monkeypatch.undo()

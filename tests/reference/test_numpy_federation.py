@@ -28,6 +28,8 @@ from fedjax_drag.clients._fedsam import fedsam
 from fedjax_drag.simulation.program.local import local_pass, stateless
 from fedjax_drag.types import Algorithm, Batch
 
+pytestmark = pytest.mark.optimised
+
 STEPS, BATCH, STEP_SIZE = 4, 3, 0.3
 F, C, SIZE = twins.Softmax.features, twins.Softmax.classes, twins.Softmax.size
 
@@ -161,10 +163,9 @@ SLOW = ("taco-neither",)
 """What two others have switched off one by one."""
 
 
-def parametrize(pairs, optimised="nothing"):
+def parametrize(pairs):
     def entry(pair):
         tier = [] if pair.label in FAST else [pytest.mark.slow if pair.label in SLOW else pytest.mark.thorough]
-        tier += [pytest.mark.optimised] * pair.label.startswith(optimised)
         return pytest.param(pair, id=pair.label, marks=[pytest.mark.xdist_group(pair.label), *tier])
 
     return pytest.mark.parametrize("pair", [entry(pair) for pair in pairs])
@@ -324,7 +325,7 @@ def test_agrees_to_the_last_digits(pair):
 
 
 @pytest.mark.thorough
-@parametrize(PAIRS, optimised="taco")  # whose coefficients keep their bits as users' programs compute them
+@parametrize(PAIRS)
 def test_a_client_that_does_not_count_leaves_no_trace(pair):
     """Absent, expelled, or not finite in either half of its message: nor does its own row hear of it."""
     federation, method = Federation(num_clients=5, size=3, seed=2), built(pair, 5)
