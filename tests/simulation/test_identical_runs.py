@@ -273,3 +273,15 @@ def test_other_processes_use_the_persistent_cache_of_the_user(tmp_path, monkeypa
     assert compiled >= 4
     assert read >= 4
     assert missed == 0
+
+
+@pytest.mark.optimised
+@pytest.mark.thorough
+def test_what_is_compiled_for_one_call_draws_the_same_bits():
+    model = fd.models.mlp(10, hidden=(64,))
+
+    def init(key):
+        return model.init(key, np.zeros((1, 64), np.float32))
+
+    key = jax.random.key(3)
+    chex.assert_trees_all_equal(program_cache.jit_for_one_call(init, "cpu")(key), jax.jit(init)(key))

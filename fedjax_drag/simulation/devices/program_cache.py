@@ -27,7 +27,6 @@ RUNS = 8
 PROGRAMS = 32
 """Most programs that are kept by their text."""
 
-
 _QUICKLY = {"xla_backend_optimization_level": 1}  # the same bits; draws are as fast as at the usual level 3
 
 
