@@ -15,7 +15,6 @@ import tempfile
 from pathlib import Path
 
 import jax
-import matplotlib as matplotlib  # commands called here then draw here, not in a process of their own
 import pytest
 from jax._src import compiler
 

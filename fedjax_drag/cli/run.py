@@ -1,6 +1,5 @@
 """The ``fedjax-drag run`` command."""
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -24,7 +23,6 @@ from fedjax_drag.cli.common import (
     uncollected,
     watched,
 )
-from fedjax_drag.experiment.figures import apart
 
 if TYPE_CHECKING:
     from fedjax_drag.experiment.run.planning import Plan
@@ -95,8 +93,7 @@ def run(
     are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume goes on from there).
     """
     processes = Processes(distributed, coordinator, num_processes, process_id)
-    drawn = contextlib.nullcontext() if distributed else apart.ready()
-    with reported(debug), watched(debug_nans), drawn:
+    with reported(debug), watched(debug_nans):
         with misuse(), uncollected():
             planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes, allow_code)
         with planned, terminable():
@@ -147,8 +144,11 @@ def _planned(
 def _execute(planned: "Plan", quiet: bool) -> None:
     """Runs what is planned, draws the curve and prints the table; exits with a failure where a run diverged."""
     from fedjax_drag.experiment.run.run import divergences, execute
+    from fedjax_drag.experiment.run.saver import import_ahead
     from fedjax_drag.simulation.devices.processes import is_first
 
+    if is_first():
+        import_ahead("fedjax_drag.experiment.figures.plotting")  # matplotlib, while XLA compiles
     try:
         finished = execute(planned, quiet=quiet or None)
     except KeyboardInterrupt:

@@ -4,17 +4,34 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from tqdm import tqdm
 
-from fedjax_drag.experiment.figures import apart
-from fedjax_drag.experiment.figures.contents import Contents
 from fedjax_drag.experiment.figures.labels import clean, data_title, method, shared
-from fedjax_drag.experiment.figures.series import curves, given_labels, measured
+from fedjax_drag.experiment.figures.series import Curve, curves, given_labels, measured
 from fedjax_drag.experiment.run import metric_kinds, results
+from fedjax_drag.experiment.run.metric_kinds import Kind
 from fedjax_drag.experiment.run.results import Run
 
 FORMATS = (".png", ".pdf", ".svg")
 """File name suffixes that can be drawn."""
+
+_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, 2008
+_STYLES = ("-", "--", "-.", ":")
+_INK, _MUTED, _GRID = "#222222", "#6B6B6B", "#E4E4E4"
+_SIZE = (8.0, 4.8)  # of the figure in inches, before a legend takes its rows
+_FRAME = (0.1, 0.125, 0.86, 0.71)  # of the axes, in parts of the figure, before labels take their share
+_LABEL_GAP = 0.052  # of the axis' height: one line of label text
+_WIDEST = 0.3  # of the figure: labels beside the lines; wider ones go below
+_COLUMNS = 3  # of a legend below the axes at most
+_NOTE = 0.3  # inches below it, for the note about seeds
+_LOG_RATIO = 100.0  # positive values that reach over more have a logarithmic axis
 
 
 def plot(
@@ -61,42 +78,182 @@ def plot(
         given += [label and f"{label}, {run.config.name}" for run in found] if len(found) > 1 else [label]
     if not read:
         raise ValueError("runs=[]: must name at least one results folder")
-    shown = contents(read, metric, given, title)
+    figure = draw(read, metric, given, title)
     for run in read:
         lacking = f"{str(run.folder)!r}: has no {metric}" if run.history and metric not in run.history else ""
         for note in filter(None, (run.note, lacking)):
             tqdm.write(note, file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
-    apart.save(shown, target)
+    figure.savefig(target, dpi=160)
     return target
 
 
-def contents(
+def draw(
     runs: Sequence[Run],
     metric: str = "test_accuracy",
     given: Sequence[str | None] | None = None,
     title: str | None = None,
-) -> Contents:
-    """What the image of :func:`plot` shows, from runs already read; runs without an evaluation have no line.
+) -> Figure:
+    """The figure that :func:`plot` writes, from runs already read; runs without an evaluation have no line.
 
     Args:
       runs: the runs.
       metric: a column of their histories.
       given: the label of each run, or None for one that says what differs.
       title: the headline, or None for one made from the runs.
-
-    Raises:
-      ValueError: no run has such a metric.
     """
     drawn = measured(runs, metric)
+    figure = Figure(figsize=_SIZE, facecolor="white")
     if not drawn:
-        return Contents([], metric, axis="", headline="", shared="")
+        figure.text(0.5, 0.5, "no evaluation yet", color=_MUTED, ha="center", va="center", fontsize=13.5)
+        return figure
     chosen = {id(run): label for run, label in zip(runs, given or [None] * len(runs), strict=True)}
     lines = curves(drawn, metric, [chosen[id(run)] for run in drawn])
-    name = metric_kinds.title(metric)
-    axis = clean(name[:1].upper() + name[1:], 60)
-    configs = [run.config for run in drawn]
+    axes = figure.add_axes(_FRAME)
+    handles = [_draw(axes, index, line) for index, line in enumerate(lines)]
+    _dress(axes, lines, metric)
+    ends = [f"{line.label}  {_written(line.mean[-1], metric)}" for line in lines]
+    texts = _label_ends(axes, lines, ends)
+    widest = max(text.get_window_extent().width for text in texts) / figure.bbox.width
+    if widest <= _WIDEST and len(lines) * _LABEL_GAP <= 1:
+        axes.set_position((*_FRAME[:2], _FRAME[2] - widest, _FRAME[3]))
+    else:
+        for artist in (*texts, *axes.lines[len(lines) :]):
+            artist.remove()
+        _legend(figure, handles, ends)
+    _head(figure, drawn, lines, metric, title)
+    return figure
+
+
+def _draw(axes: Axes, index: int, line: Curve) -> Line2D:
+    """A line and its band."""
+    color = _PALETTE[index % len(_PALETTE)]
+    style = _STYLES[index // len(_PALETTE) % len(_STYLES)]
+    if line.num_runs > 1:
+        axes.fill_between(line.rounds, line.low, line.high, color=color, alpha=0.16, linewidth=0)
+    marker = "o" if len(line.rounds) == 1 else ""
+    (drawn,) = axes.plot(line.rounds, line.mean, style, color=color, marker=marker, linewidth=2)
+    drawn.set_solid_capstyle("round")
+    return drawn
+
+
+def _dress(axes: Axes, lines: Sequence[Curve], metric: str) -> None:
+    """Axes, grid and limits."""
+    parts = [part[np.isfinite(part)] for line in lines for part in (line.low, line.high)]
+    _limit(axes, np.concatenate(parts), metric)
+    first = min(line.rounds[0] for line in lines)
+    last = max(line.rounds[-1] for line in lines)
+    axes.set_xlim(0 if first <= 0.2 * last else first, last if last > first else last + 1)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.set_xlabel("Communication round", color=_INK, fontsize=10.5, labelpad=6)
+    axes.set_ylabel(_title(metric), color=_INK, fontsize=10.5, labelpad=6, parse_math=False)
+    axes.grid(axis="y", color=_GRID, linewidth=0.9)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color("#9A9A9A")
+    axes.tick_params(axis="x", color="#9A9A9A", labelcolor=_INK, length=4)
+    axes.tick_params(axis="y", which="both", length=0, labelcolor=_INK)
+
+
+def _limit(axes: Axes, values: np.ndarray, metric: str) -> None:
+    """The vertical axis with room for all finite ``values``: in percent for shares, else linear or logarithmic."""
+    if metric_kinds.kind(metric) is Kind.SHARE:
+        values = np.clip(values, 0, 1)
+        low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
+        bottom = 0.0 if low < 0.4 else np.floor(low * 10 - 0.5) / 10
+        axes.set_ylim(max(bottom, 0.0), min(1.0, high + 0.06 * (high - bottom) + 0.005))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    elif values.size and values.min() > 0 and values.max() > _LOG_RATIO * values.min():
+        axes.set_yscale("log")
+
+
+def _label_ends(axes: Axes, lines: Sequence[Curve], labels: Sequence[str]) -> list[Text]:
+    """Names the lines at their right ends, moved apart where the names would overlap."""
+    ends = [_height(axes, line.mean[-1]) for line in lines]
+    x_low, x_high = axes.get_xlim()
+    texts = []
+    for index, (line, end, place) in enumerate(zip(lines, ends, _spread(ends, _LABEL_GAP), strict=True)):
+        color = _PALETTE[index % len(_PALETTE)]
+        x_end = float((line.rounds[-1] - x_low) / (x_high - x_low))
+        leader = {"color": color, "linewidth": 0.9, "clip_on": False, "alpha": 0.75}
+        axes.plot([x_end + 0.003, 1.018], [end, place], transform=axes.transAxes, **leader)
+        text = axes.text(1.024, place, labels[index], transform=axes.transAxes, color=color)
+        text.set(fontsize=10, fontweight="bold", va="center", parse_math=False)
+        texts.append(text)
+    return texts
+
+
+def _height(axes: Axes, value: float) -> float:
+    """Where a value is on the vertical axis, from 0 to 1; what is not finite is at the bottom."""
+    if not np.isfinite(value):
+        return 0.0
+    return float(np.clip(axes.transAxes.inverted().transform(axes.transData.transform((0.0, value)))[1], 0, 1))
+
+
+def _spread(places: Sequence[float], gap: float) -> np.ndarray:
+    """The positions nearest to ``places`` (least squares), in their order, at least ``gap`` apart."""
+    # Equal ends keep the order in which they are listed, from the top down.
+    order = np.lexsort((-np.arange(len(places)), np.asarray(places)))
+    steps = gap * np.arange(len(places))
+    spread, wanted = np.empty(len(places)), np.asarray(places)[order] - steps
+    if np.any(np.diff(wanted) < 0):
+        from scipy.optimize import isotonic_regression  # here, because it is slow to import
+
+        wanted = isotonic_regression(wanted).x
+    spread[order] = wanted + steps
+    below = min(0.0, 1.02 - spread.max())
+    return spread + max(below, -0.02 - spread.min()) if below else spread + max(0.0, -0.02 - spread.min())
+
+
+def _legend(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str]) -> None:
+    """Names the lines below the axes, in as many columns as fit, on a figure that grows by their height."""
+    width, height = _SIZE
+    legend = _in_columns(figure, handles, labels, _COLUMNS)
+    for columns in range(_COLUMNS - 1, 0, -1):
+        if legend.get_window_extent().width <= _FRAME[2] * figure.bbox.width:
+            break
+        legend.remove()
+        legend = _in_columns(figure, handles, labels, columns)
+    taller = height + legend.get_window_extent().height / figure.dpi + _NOTE
+    figure.set_size_inches(width, taller)
+    legend.set_bbox_to_anchor((_FRAME[0] - 0.01, _NOTE / taller))
+    bottom = 1 - (1 - _FRAME[1]) * height / taller
+    figure.axes[0].set_position((_FRAME[0], bottom, _FRAME[2], _FRAME[3] * height / taller))
+
+
+def _in_columns(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str], columns: int) -> Legend:
+    space = {"handlelength": 2.6, "columnspacing": 1.4, "labelspacing": 0.35, "borderpad": 0}
+    legend = figure.legend(handles, labels, loc="lower left", ncols=columns, frameon=False, fontsize=10, **space)
+    for text in legend.get_texts():
+        text.set(color=_INK, parse_math=False)
+    return legend
+
+
+def _head(figure: Figure, runs: Sequence[Run], lines: Sequence[Curve], metric: str, title: str | None) -> None:
+    """Title, and a line with what all runs share."""
+    left, taller = _FRAME[0], figure.get_figheight() / _SIZE[1]
     if title is None:
-        names = ", ".join(dict.fromkeys(map(data_title, configs)))
-        title = f"{axis}{f' of {method(configs[0])}' if len(lines) == 1 else ''} on {names}"
-    return Contents(lines, metric, axis, clean(title, 80), clean(shared(configs), 180))
+        names = list(dict.fromkeys(data_title(run.config) for run in runs))
+        whose = f" of {method(runs[0].config)}" if len(lines) == 1 else ""
+        title = f"{_title(metric)}{whose} on {', '.join(names)}"
+    headline = figure.text(left, 1 - 0.055 / taller, clean(title, 80), color=_INK)
+    headline.set(fontsize=13.5, fontweight="bold", va="center", parse_math=False)
+    below = figure.text(left, 1 - 0.107 / taller, clean(shared([run.config for run in runs]), 180), color=_MUTED)
+    below.set(fontsize=9.5, va="center", parse_math=False)
+    below.set_fontsize(9.5 * min(1.0, _FRAME[2] * figure.bbox.width / max(below.get_window_extent().width, 1.0)))
+    counts = sorted({line.num_runs for line in lines})
+    if counts[-1] > 1:
+        number = str(counts[-1]) if len(counts) == 1 else f"up to {counts[-1]}"
+        note = figure.text(0.985, 0.022, f"line: mean over {number} seeds; band: minimum to maximum", color=_MUTED)
+        note.set(fontsize=8.5, ha="right", va="bottom")
+
+
+def _title(metric: str) -> str:
+    name = metric_kinds.title(metric)
+    return clean(name[:1].upper() + name[1:], 60)
+
+
+def _written(value: float, metric: str) -> str:
+    if not np.isfinite(value):
+        return "not finite"
+    return f"{value:.1%}" if metric_kinds.kind(metric) is Kind.SHARE else f"{value:.4g}"

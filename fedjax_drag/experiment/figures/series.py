@@ -1,5 +1,6 @@
 """Runs as lines of a figure: one metric, its mean and its range over the runs that differ only by seed."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +8,32 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_drag.experiment.config.config import Config, flatten
-from fedjax_drag.experiment.figures.contents import Curve
 from fedjax_drag.experiment.figures.labels import clean, distinct
 from fedjax_drag.experiment.run.results import Run
 
 MOST_LETTERS = 90
 """Of a label: one line of the figure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """One line of a figure.
+
+    Attributes:
+      label: its name.
+      rounds: ``[E]`` rounds with an evaluation in all runs.
+      mean: ``[E]`` over the runs.
+      low: ``[E]`` minimum over the runs.
+      high: ``[E]`` maximum.
+      num_runs: runs behind it.
+    """
+
+    label: str
+    rounds: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    num_runs: int
 
 
 def measured(runs: Sequence[Run], metric: str) -> list[Run]:

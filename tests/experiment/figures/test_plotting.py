@@ -7,7 +7,7 @@ from matplotlib import image
 from omegaconf import OmegaConf
 
 from fedjax_drag.experiment.config.loading import load, variants
-from fedjax_drag.experiment.figures import drawing, plotting
+from fedjax_drag.experiment.figures import plotting
 from fedjax_drag.experiment.figures.labels import shared
 from fedjax_drag.experiment.figures.series import given_labels
 from fedjax_drag.experiment.run import metrics_file, results
@@ -36,7 +36,7 @@ def labels(figure):
 
 
 def draw(*folders, **options):
-    return drawing.draw(plotting.contents([run for folder in folders for run in results.read(folder)], **options))
+    return plotting.draw([run for folder in folders for run in results.read(folder)], **options)
 
 
 def test_image_is_readable_and_not_blank(write, tmp_path):
@@ -270,8 +270,8 @@ def test_a_single_run_is_titled_by_its_method(write):
     folder = write("a")
     (run,) = results.read(folder)
     scaffold = dataclasses.replace(run, config=load(run.config, ["algorithm=scaffold"]))
-    assert "of drag on" in plotting.contents([run]).headline
-    assert "of scaffold on" in plotting.contents([scaffold]).headline
+    assert "of drag on" in plotting.draw([run]).texts[0].get_text()
+    assert "of scaffold on" in plotting.draw([scaffold]).texts[0].get_text()
 
 
 def test_what_all_runs_share_is_told_in_words(tiny):
