@@ -39,6 +39,7 @@ def test_rules_of_sums_gather_no_deltas(name):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 @pytest.mark.parametrize("label", PROGRAMS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_program_does_no_more_than_it_did(label, target):
@@ -55,6 +56,7 @@ def test_a_program_does_no_more_than_it_did(label, target):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("target", compiled_programs.MESHES)
 def test_devices_exchange_no_more_than_they_did(name, target):
