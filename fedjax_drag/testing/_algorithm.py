@@ -39,6 +39,7 @@ class _Bench:
       num_clients: M.
       cohort: S.
       keyed: whether the places of the clients matter.
+      starts: the states before the first round, by the size of the cohort.
     """
 
     method: Algorithm
@@ -46,6 +47,7 @@ class _Bench:
     num_clients: int
     cohort: int
     keyed: bool
+    starts: dict[int, State] = dataclasses.field(default_factory=dict)
 
     def extras(self, round: int) -> dict[str, Any]:
         """The extras that the engine gives in a round, ``valid`` included; every client takes part."""
@@ -79,8 +81,11 @@ class _Bench:
 
     def start(self, extras: dict[str, Any]) -> State:
         """The state before the first round, in the shapes of this cohort."""
-        first = self.method.init(self.params)
-        return tree.settle(first, jax.eval_shape(self.round, self.params, first, extras)[1])
+        size = len(extras["client_ids"])
+        if size not in self.starts:  # tracing takes most of the time of a check
+            first = self.method.init(self.params)
+            self.starts[size] = tree.settle(first, jax.eval_shape(self.round, self.params, first, extras)[1])
+        return self.starts[size]
 
     def rounds(self, inputs: list[dict[str, Any]], broken: Any = None) -> tuple[Params, State]:
         """Parameters and state after several rounds, in all of which ``broken`` clients send NaN; default none."""

@@ -18,6 +18,8 @@ from tiny import DRAG, TINY
 import fedjax_drag as fd
 from fedjax_drag.simulation.devices import program_cache
 
+pytestmark = pytest.mark.fresh
+
 EVENTS = []
 jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: EVENTS.append(name.rpartition("/")[2]))
 STEPS = {"jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration"}

@@ -175,7 +175,10 @@ def test_nnx_batch_norm_has_no_padded_batches(settings):
         prepare(DRAG, **settings(model=NNX(nnx.Rngs(0)), local_steps=None, local_epochs=1.0))
 
 
-@pytest.mark.parametrize("changes", [{"clients_axis": "map"}, {"clients_axis": "map", "clients_per_chunk": 2}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"clients_axis": "map"}, pytest.param({"clients_axis": "map", "clients_per_chunk": 2}, marks=pytest.mark.slow)],
+)
 @pytest.mark.thorough
 def test_ways_over_the_clients_agree(settings, changes):
     runs = [fd.simulate(DRAG, **settings(model=Net(), **ways)) for ways in (changes, {"clients_axis": "vmap"})]
