@@ -56,10 +56,10 @@ compiler.get_compile_options = quick_compile_options
 # Tracing makes objects by the million, few of them in cycles: looking for those less often saves time.
 gc.set_threshold(20_000, 10, 10)
 
+MAPS = Path("/proc/self/maps")
+
 TRACED = ("fedjax_drag.", "flax.", "jax.", "numpy.", "optax.")
 NOT_TRACED = ("fedjax_drag.cli.", "fedjax_drag.experiment.")  # no program has a function of theirs
-
-MAPS = Path("/proc/self/maps")
 
 set_attribute = pytest.MonkeyPatch.setattr
 is_patched = False  # what programs are traced from
@@ -105,8 +105,10 @@ def pytest_runtest_setup(item):
     """Most tests compile for seconds what runs for microseconds: XLA then leaves most of its optimisations out.
 
     Tests marked ``optimised`` are compiled as users' programs are, and with ``FEDJAX_DRAG_TEST_OPTIMISED=1`` all are.
-    Set before any fixture, so that programs that are to give the same bits are compiled alike. The tests of a file share
-    the programs of identical runs, but for those that patch what is traced, and those marked ``fresh``.
+    Set before any fixture, so that programs that are to give the same bits are compiled alike.
+
+    The tests of a file share the programs of identical runs, but for those that patch what is traced, and those marked
+    ``fresh``.
     """
     global is_patched, programs_of
     optimised = item.get_closest_marker("optimised") or os.environ.get("FEDJAX_DRAG_TEST_OPTIMISED") == "1"

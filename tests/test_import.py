@@ -36,12 +36,12 @@ SLOW = {"sklearn", "scipy", "matplotlib", "orbax", "tensorstore", "pyarrow", "pa
 
 RUN = """
 config = {"data": "digits", "partition": {"name": "iid", "num_clients": 8}, "model": {"name": "mlp", "hidden": [4]}}
-fd.run(config, ["rounds=1", "cohort_size=2", "local_steps=1"], quiet=True)
+fd.run(config, ["rounds=1", "cohort_size=2", "local_steps=1", "batch_size=4", "step_size=0.1"], quiet=True)
 """
 SIMULATE = """
 data = fd.data.partition.iid(fd.data.load("digits"), 8)
 model, work = fd.models.mlp(10, hidden=(4,)), dict(local_steps=1, batch_size=4, step_size=0.1)
-fd.simulate(fd.aggregators.drag(c=0.25, alpha=0.25), model=model, data=data, num_rounds=1, cohort_size=2, **work)
+fd.simulate(fd.aggregators.fedavg(), model=model, data=data, num_rounds=1, cohort_size=2, **work)
 """
 
 
