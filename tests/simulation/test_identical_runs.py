@@ -47,7 +47,7 @@ def call(settings):
     """A short run whose parts are built anew."""
 
     def calling(initial=None, callbacks=(), **changes):
-        rule = fd.algorithms.from_aggregator(fd.aggregators.drag(c=0.25, alpha=0.25))
+        rule = fd.algorithms.from_aggregator(fd.aggregators.norm_clipping(2.0))
         asked = settings(algorithm=rule, clients_axis="map") | changes
         return fd.simulate(initial=initial, callbacks=callbacks, **asked)
 
