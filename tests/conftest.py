@@ -56,12 +56,6 @@ compiler.get_compile_options = quick_compile_options
 # Tracing makes objects by the million, few of them in cycles: looking for those less often saves time.
 gc.set_threshold(20_000, 10, 10)
 
-
-def pytest_collection_finish():
-    """What was imported stays to the end: it is looked at no more for cycles."""
-    gc.freeze()
-
-
 MAPS = Path("/proc/self/maps")
 
 TRACED = ("fedjax_drag.", "flax.", "jax.", "numpy.", "optax.")

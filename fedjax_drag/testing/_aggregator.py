@@ -21,6 +21,7 @@ from fedjax_drag.testing._promises import (
     random_deltas,
     random_extras,
     rows_of,
+    stacked,
     tolerated,
 )
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -141,8 +142,7 @@ def _scans(bench: _Bench) -> None:
     def body(carry: tuple[Params, State], xs: Any) -> tuple[tuple[Params, State], None]:
         return bench.rule.apply(carry[0], xs[0], carry[1], **xs[1]), None
 
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *inputs)
-    (scanned, _), _ = jax.lax.scan(body, (bench.params, bench.start(*inputs[0])), stacked)
+    (scanned, _), _ = jax.lax.scan(body, (bench.params, bench.start(*inputs[0])), stacked(inputs))
     chex.assert_trees_all_close(scanned, looped, rtol=RTOL, atol=ATOL)
 
 

@@ -24,6 +24,7 @@ from fedjax_drag.testing._promises import (
     parameters,
     random_extras,
     rows_of,
+    stacked,
     tolerated,
 )
 from fedjax_drag.types import Algorithm, Params, State, Uplink
@@ -186,12 +187,11 @@ def _scans(bench: _Bench) -> None:
     """A scan over rounds equals a loop."""
     inputs = [bench.extras(t) for t in range(3)]
     looped, _ = bench.rounds(inputs)
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *inputs)
 
     def body(carry: tuple[Params, State], extras: Any) -> tuple[tuple[Params, State], None]:
         return bench.round(*carry, extras), None
 
-    (scanned, _), _ = jax.lax.scan(body, (bench.params, bench.start(inputs[0])), stacked)
+    (scanned, _), _ = jax.lax.scan(body, (bench.params, bench.start(inputs[0])), stacked(inputs))
     chex.assert_trees_all_close(scanned, looped, rtol=RTOL, atol=ATOL)
 
 
