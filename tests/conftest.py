@@ -40,7 +40,7 @@ compile_options = compiler.get_compile_options
 
 
 def quick_compile_options(*args, **kwargs):
-    """Where XLA is to leave optimisations out, it also fuses by its older emitters and compiles a program in one piece: less to compile."""
+    """Where XLA is to leave optimisations out, it also fuses by its older emitters and compiles in one piece."""
     options = compile_options(*args, **kwargs)
     if jax.config.read("jax_disable_most_optimizations"):
         quick = ("xla_cpu_use_fusion_emitters", False), ("xla_cpu_parallel_codegen_split_count", 1)
