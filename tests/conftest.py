@@ -40,10 +40,11 @@ compile_options = compiler.get_compile_options
 
 
 def quick_compile_options(*args, **kwargs):
-    """Where XLA is to leave optimisations out, it also fuses by its older emitters, which compile in half the time."""
+    """Where XLA is to leave optimisations out, it also fuses by its older emitters and compiles in one piece."""
     options = compile_options(*args, **kwargs)
     if jax.config.read("jax_disable_most_optimizations"):
-        options.env_option_overrides = [*options.env_option_overrides, ("xla_cpu_use_fusion_emitters", False)]
+        quick = ("xla_cpu_use_fusion_emitters", False), ("xla_cpu_parallel_codegen_split_count", 1)
+        options.env_option_overrides = [*options.env_option_overrides, *quick]
     return options
 
 
@@ -52,7 +53,34 @@ compiler.get_compile_options = quick_compile_options
 # Tracing makes objects by the million, few of them in cycles: looking for those less often saves time.
 gc.set_threshold(20_000, 10, 10)
 
-tests_since = 0  # the compiled programs were last let go
+MAPS = Path("/proc/self/maps")
+
+TRACED = ("fedjax_drag.", "flax.", "jax.", "numpy.", "optax.")
+NOT_TRACED = ("fedjax_drag.cli.", "fedjax_drag.experiment.")  # no program has a function of theirs
+
+set_attribute = pytest.MonkeyPatch.setattr
+is_patched = False  # what programs are traced from
+programs_of = None  # the file whose programs are kept
+
+
+def forget_programs():
+    """Drops the programs that this process keeps for identical runs."""
+    kept = sys.modules.get("fedjax_drag.simulation.devices.program_cache")
+    if kept is not None:
+        kept.clear_cache()
+
+
+def patching_what_is_traced(patch, target, *args, **kwargs):
+    """``monkeypatch.setattr``; programs traced before the patch are not used with it, nor those with it afterwards."""
+    global is_patched
+    owner = target if isinstance(target, str) else getattr(target, "__module__", getattr(target, "__name__", ""))
+    if f"{owner}.".startswith(TRACED) and not f"{owner}.".startswith(NOT_TRACED):
+        is_patched = True
+        forget_programs()
+    set_attribute(patch, target, *args, **kwargs)
+
+
+pytest.MonkeyPatch.setattr = patching_what_is_traced
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,18 +103,27 @@ def pytest_runtest_setup(item):
 
     Tests marked ``optimised`` are compiled as users' programs are, and with ``FEDJAX_DRAG_TEST_OPTIMISED=1`` all are.
     Set before any fixture, so that programs that are to give the same bits are compiled alike.
+
+    The tests of a file share the programs of identical runs, but for those that patch what is traced, and those marked
+    ``fresh``.
     """
+    global is_patched, programs_of
     optimised = item.get_closest_marker("optimised") or os.environ.get("FEDJAX_DRAG_TEST_OPTIMISED") == "1"
     jax.config.update("jax_disable_most_optimizations", not optimised)
-    kept = sys.modules.get("fedjax_drag.simulation.devices.program_cache")
-    if kept is not None:  # a test may have changed what the programs were traced from
-        kept.clear_cache()
+    if is_patched or item.path != programs_of or item.get_closest_marker("fresh"):
+        is_patched, programs_of = False, item.path
+        forget_programs()
 
 
 def pytest_runtest_teardown(item, nextitem):
     """A program holds some ten memory maps, of which Linux grants a process 65,530; a file's are kept to its end."""
-    global tests_since
-    tests_since += 1
-    if tests_since > 100 and (nextitem is None or item.path != nextitem.path):
+    if (nextitem is None or item.path != nextitem.path) and is_crowded():
         jax.clear_caches()
-        tests_since = 0
+
+
+def is_crowded():
+    """Whether nearly half of the memory maps is used; True where their number is unknown."""
+    try:
+        return MAPS.read_bytes().count(b"\n") > 30_000
+    except OSError:
+        return True

@@ -9,7 +9,16 @@ import jax
 from jaxtyping import install_import_hook
 
 MODULES = ["fedjax_drag.tree", "fedjax_drag.ops", "fedjax_drag.aggregators"]
-COHORTS = (7, 40)  # order statistics by a network of compare-exchanges, and by bisection
+COHORT, LARGE = 7, 40
+"""Order statistics are by a network of compare-exchanges, and by bisection."""
+
+ORDERED = ("median", "trimmed_mean", "bulyan", "signsgd_majority")
+"""Rules that ask for these, which are tried with both cohorts."""
+
+
+def deltas_of(params, cohort):
+    """Shapes of a cohort's deltas."""
+    return jax.tree.map(lambda p: jax.ShapeDtypeStruct((cohort, *p.shape), p.dtype), params)
 
 
 def main() -> None:
@@ -27,11 +36,11 @@ def main() -> None:
         raise AssertionError("the shapes are not checked")
 
     params = cases.nested_params()
+    rounds = [(deltas_of(params, cohort), cases.extras(cohort)) for cohort in (COHORT, LARGE)]
     for case in cases.AGGREGATORS:
         rule = case.build(**{"num_clients": 40} if "num_clients" in case.settings else {})
-        for cohort in COHORTS:
-            deltas = jax.tree.map(lambda p, cohort=cohort: jax.numpy.zeros((cohort, *p.shape)), params)
-            state, extras = rule.init(params), cases.extras(cohort)
+        state = rule.init(params)
+        for deltas, extras in rounds if case.label in ORDERED else rounds[:1]:
             jax.eval_shape(functools.partial(rule.apply, **extras), params, deltas, state)
             if rule.streamed:
                 total, kept = jax.eval_shape(

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_drag.attacks._forgery import unlike
 from fedjax_drag.testing._local import STEPS, batches, cohort_pass, local_pass, step
-from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
+from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters, stacked
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 
 
@@ -87,8 +87,7 @@ def _runs_for_many_clients(bench: _Bench) -> None:
     alone = [bench.send(bench.downlink, bench.data(client)) for client in clients]
     own = jax.tree.map(lambda x: jnp.stack([x] * len(clients)), bench.downlink.own)
     together = jax.jit(functools.partial(cohort_pass, bench.rule))(bench.downlink._replace(own=own), batches(clients))
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
-    chex.assert_trees_all_close(together, stacked, rtol=RTOL, atol=ATOL)
+    chex.assert_trees_all_close(together, stacked(alone), rtol=RTOL, atol=ATOL)
 
 
 def _ignores_padding(bench: _Bench) -> None:

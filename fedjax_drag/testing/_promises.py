@@ -84,6 +84,16 @@ def assert_pure(function: Callable[..., Any], *inputs: Any) -> None:
     assert first == second, "it gives other numbers when it is traced again; random ones must come from key"
 
 
+def stacked(trees: Sequence[Any]) -> Any:
+    """Pytrees of arrays as one with a new leading axis; only keys are stacked by a compiled program."""
+
+    def leaf(*rows: Any) -> Any:
+        is_key = jnp.issubdtype(jnp.result_type(rows[0]), jax.dtypes.prng_key)
+        return jnp.stack(rows) if is_key else np.stack(rows)
+
+    return jax.tree.map(leaf, *trees)
+
+
 def rows_of(extras: dict[str, Any], rows: Any) -> dict[str, Any]:
     """The extras of some of the clients, in the order given."""
     return {name: value[rows] if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}

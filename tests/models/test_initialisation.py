@@ -52,9 +52,9 @@ def drawn(name, init):
 
 
 def stacked(init):
-    program = jax.jit(lambda key: flatten_dict(init(key)))
-    draws = [program(jax.random.key(seed)) for seed in range(DRAWS)]
-    return {path: np.stack([draw[path] for draw in draws]).astype(np.float64) for path in draws[0]}
+    keys = jax.vmap(jax.random.key)(np.arange(DRAWS))
+    draws = jax.vmap(lambda key: flatten_dict(init(key)))(keys)  # by small programs that all models share
+    return {path: np.asarray(draw, np.float64) for path, draw in draws.items()}
 
 
 def formula(init, path, params):
@@ -224,6 +224,7 @@ def federation():
     return fd.data.partition.iid(data, num_clients=6, seed=0)
 
 
+@pytest.mark.fresh
 @pytest.mark.thorough
 def test_only_the_program_that_draws_is_another_one(federation):
     """Runs that begin differently share the programs of the rounds, and either model takes the other's parameters."""

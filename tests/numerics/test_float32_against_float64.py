@@ -1,5 +1,6 @@
 """Every aggregation rule in float32 beside itself in float64, on hard cohorts; ``docs/numerics.md`` has the table."""
 
+import functools
 from typing import Any
 
 import cases
@@ -88,12 +89,17 @@ def told(rng, size, dtype):
     }
 
 
+@functools.cache
+def compiled(case):
+    """A rule, and its ``apply`` as one program for each dtype."""
+    rule = case.build(**{"num_clients": S} if "num_clients" in case.settings else {})
+    return rule, jax.jit(rule.apply)
+
+
 def updates(case, hard, dtype):
     """The updates of a few rounds ``[ROUNDS, D]``, float64, computed in ``dtype`` from the same float32 deltas."""
     rng = np.random.default_rng([HARD.index(hard), 5])
-    settings = {"num_clients": S} if "num_clients" in case.settings else {}
-    rule, state, moved = case.build(**settings), None, []
-    apply = jax.jit(rule.apply)
+    (rule, apply), state, moved = compiled(case), None, []
     for t in range(ROUNDS):
         deltas = hard(rng).astype(np.float32)
         extras = told(rng, float(np.median(np.linalg.norm(deltas.astype(float), axis=1))), dtype)

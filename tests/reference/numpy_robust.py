@@ -174,15 +174,18 @@ def distance_sum(z: np.ndarray, G: np.ndarray, p: np.ndarray, smoothing: float) 
     return float(p @ np.where(d >= smoothing, d, d**2 / (2 * smoothing) + smoothing / 2))
 
 
-def geometric_median(G: np.ndarray, p: np.ndarray | None = None, smoothing: float = 1e-6) -> Median:
+def geometric_median(
+    G: np.ndarray, p: np.ndarray | None = None, smoothing: float = 1e-6, near: np.ndarray | None = None
+) -> Median:
     """Minimiser of :func:`distance_sum`: by Newton steps, from the row that minimises the
-    unsmoothed sum (Vardi and Zhang's condition) if there is one.
+    unsmoothed sum (Vardi and Zhang's condition) if there is one, otherwise from ``near`` if it is given.
     """
     p = np.full(len(G), 1 / len(G)) if p is None else p / p.sum()
     unit = np.abs(G).max() or 1.0
     X, nu = G / unit, smoothing / unit
-    start = _at_a_row(X, p, nu)
-    z = start if start is not None and nu < 1e-9 else _minimise(X, p, nu, start)
+    row = _at_a_row(X, p, nu)
+    start = near / unit if row is None and near is not None else row
+    z = row if row is not None and nu < 1e-9 else _minimise(X, p, nu, start)
     weight = p / np.maximum(np.linalg.norm(X - z, axis=1), max(nu, 1e-300))
     return Median(z * unit, weight / weight.sum())
 
@@ -273,9 +276,10 @@ def autogm_objective(z: np.ndarray, alpha: np.ndarray, G: np.ndarray, lam: float
 
 def autogm(G: np.ndarray, lam: float, alternations: int = 500, smoothing: float = 1e-6) -> Outcome:
     """Alternates between the weighted geometric median and the weights, from equal weights, until nothing changes."""
-    alpha = np.full(len(G), 1 / len(G))
+    alpha, point = np.full(len(G), 1 / len(G)), None
     for _ in range(alternations):
-        found = geometric_median(G, alpha, smoothing)
+        found = geometric_median(G, alpha, smoothing, near=point)
+        point = found.point
         after = fill(np.linalg.norm(G - found.point, axis=1), lam)
         done = abs(after - alpha).max() < 1e-13
         alpha = after

@@ -74,11 +74,18 @@ class Pair:
     def apply(self) -> Any:
         return jax.jit(self.rule.apply)
 
+    @cached_property
+    def starts(self) -> dict[int, Any]:
+        """The states that are made already, by S."""
+        return {}
+
     def start(self, S: int) -> Any:
-        """State before the first round for S clients."""
-        zero, deltas = as_tree(np.zeros(SIZE)), as_tree(np.zeros((S, SIZE)))
-        extra = on_device(extras(np.random.default_rng(0), S, 0), np.ones(S, bool))
-        return initial_state(self.rule.apply, self.rule.init(zero), zero, deltas, **extra)
+        """State before the first round for S clients; the rule is traced for it once."""
+        if S not in self.starts:
+            zero, deltas = as_tree(np.zeros(SIZE)), as_tree(np.zeros((S, SIZE)))
+            extra = on_device(extras(np.random.default_rng(0), S, 0), np.ones(S, bool))
+            self.starts[S] = initial_state(self.rule.apply, self.rule.init(zero), zero, deltas, **extra)
+        return self.starts[S]
 
 
 def random(rng, S):

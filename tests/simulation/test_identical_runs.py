@@ -18,6 +18,8 @@ from tiny import DRAG, TINY
 import fedjax_drag as fd
 from fedjax_drag.simulation.devices import program_cache
 
+pytestmark = pytest.mark.fresh
+
 EVENTS = []
 jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: EVENTS.append(name.rpartition("/")[2]))
 STEPS = {"jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration"}
@@ -45,7 +47,7 @@ def call(settings):
     """A short run whose parts are built anew."""
 
     def calling(initial=None, callbacks=(), **changes):
-        rule = fd.algorithms.from_aggregator(fd.aggregators.drag(c=0.25, alpha=0.25))
+        rule = fd.algorithms.from_aggregator(fd.aggregators.norm_clipping(2.0))
         asked = settings(algorithm=rule, clients_axis="map") | changes
         return fd.simulate(initial=initial, callbacks=callbacks, **asked)
 

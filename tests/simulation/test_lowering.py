@@ -39,7 +39,7 @@ class Elsewhere:
     "changes",
     [
         {"mesh": None},
-        {"mesh": "all"},
+        pytest.param({"mesh": "all"}, marks=pytest.mark.slow),  # which the next has too
         {"mesh": "all", "shard_data": True, "evaluate_clients": True},
         {"mesh": None, "algorithm": {"name": "scaffold"}, "client_state": "host"},
         {"mesh": None, "aggregator": "median", "byzantine_fraction": 0.3, "attack": "sign_flip"},

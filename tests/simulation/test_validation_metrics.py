@@ -50,7 +50,7 @@ def test_a_model_handed_out_is_evaluated_on_both_and_an_attack_on_the_test_examp
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("way", ["mesh", "host"])
+@pytest.mark.parametrize("way", ["mesh", pytest.param("host", marks=pytest.mark.slow)])
 def test_devices_and_state_on_the_host_give_the_same(settings, split, way):
     mesh = jax.sharding.Mesh(jax.devices()[:2], ("clients",))
     other = {"mesh": mesh} if way == "mesh" else {"client_state": "host"}

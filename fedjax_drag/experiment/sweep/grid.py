@@ -75,6 +75,7 @@ def load_grid(
     source: str | Path | Mapping[str, Any] | Grid,
     overrides: Iterable[str | Mapping[str, Any]] = (),
     code: Code | None = None,
+    cells: bool = True,
 ) -> Grid:
     """Reads a sweep's configuration and checks all its cells.
 
@@ -83,6 +84,7 @@ def load_grid(
         variants under ``compare``, if there are any, are one more axis, ``method``.
       overrides: as for a run; ``axes.seed=[0,1]`` gives an axis other values, or adds one.
       code: what code may be referred to beside that in ``overrides``; None to read a sweep that is not to be run.
+      cells: False where the axes and what they change are enough: there are then no points.
 
     Returns:
       The sweep.
@@ -109,7 +111,7 @@ def load_grid(
     if compared:
         axes = {METHOD: list(compared), **axes}
     labels = {axis: _labels(axis, values) for axis, values in axes.items()}
-    return Grid(base, axes, labels, _points(base, compared, axes, labels, code))
+    return Grid(base, axes, labels, _points(base, compared, axes, labels, code) if cells else ())
 
 
 def describe(values: Mapping[str, Any]) -> str:

@@ -70,29 +70,24 @@ def compressor() -> Any:
 
 
 def swapped(cache):
-    first, second = (path.read_bytes() for path in entries(cache))
-    a, b = entries(cache)
-    a.write_bytes(second)
-    b.write_bytes(first)
+    one, other = entries(cache)
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
 
 
-def recompressed_with_a_flipped_bit(cache):
-    for path in entries(cache):
-        program = bytearray(compressor().decompress(path.read_bytes()))
-        program[len(program) // 2] ^= 16
-        path.write_bytes(compressor().compress(bytes(program)))
-
-
-def cut_short(cache):
-    for path in entries(cache):
-        path.write_bytes(path.read_bytes()[:-7])
+def recompressed_with_a_flipped_bit_and_cut_short(cache):
+    one, other = entries(cache)
+    program = bytearray(compressor().decompress(one.read_bytes()))
+    program[len(program) // 2] ^= 16
+    one.write_bytes(compressor().compress(bytes(program)))
+    other.write_bytes(other.read_bytes()[:-7])
 
 
 @pytest.mark.thorough
 def test_changed_files_are_compiled_again(cache):
     assert call(cache) == (0, "")
-    assert call(cache) == (2, "")
-    for damage in (swapped, recompressed_with_a_flipped_bit, cut_short):
+    for damage in (swapped, recompressed_with_a_flipped_bit_and_cut_short):
         damage(cache)
         assert call(cache) == (0, ""), damage.__name__
     assert call(cache) == (2, "")

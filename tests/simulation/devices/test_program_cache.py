@@ -11,6 +11,8 @@ import fedjax_drag as fd
 from fedjax_drag.simulation.devices import program_cache
 from fedjax_drag.simulation.devices.program_cache import Recent, compiled, is_self_contained
 
+pytestmark = pytest.mark.fresh
+
 ONE, TWO = np.float32(1), np.float32(2)
 
 

@@ -149,7 +149,11 @@ class Normalised(nn.Module):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("changes", [{}, {"client_state": "host"}, {"mesh": "cores"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, pytest.param({"client_state": "host"}, marks=pytest.mark.slow), {"mesh": "cores"}],
+    ids=["one device", "host", "mesh"],
+)
 def test_frozen_parameters_and_statistics_start_where_they_are_given(settings, digits, changes):
     example = np.zeros((1, *digits.input_shape), np.float32)
     variables = Normalised().init(jax.random.key(5), example)
