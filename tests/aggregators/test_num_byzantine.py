@@ -6,7 +6,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag.aggregators import bucketing, bulyan, fedavg, krum, multi_krum, nnm, rescaled_mean
+from fedjax_drag.aggregators import (
+    arc,
+    bucketing,
+    bulyan,
+    caf,
+    fedavg,
+    krum,
+    mda,
+    meamed,
+    multi_krum,
+    nnm,
+    rescaled_mean,
+    smea,
+)
 from fedjax_drag.testing import check_aggregator
 from fedjax_drag.tree import initial_state
 
@@ -21,7 +34,17 @@ def as_tree(G):
     return {"a": G[..., :4], "b": G[..., 4:]}
 
 
-TOLD = {"krum": krum, "multi_krum": multi_krum, "bulyan": bulyan, "nnm": lambda *number: nnm(fedavg(), *number)}
+TOLD = {
+    "krum": krum,
+    "multi_krum": multi_krum,
+    "bulyan": bulyan,
+    "mda": mda,
+    "meamed": meamed,
+    "smea": smea,
+    "caf": caf,
+    "nnm": lambda *number: nnm(fedavg(), *number),
+    "arc": lambda *number: arc(fedavg(), *number),
+}
 
 
 @pytest.mark.parametrize("name", TOLD)
