@@ -3,23 +3,32 @@
 Every builder returns an :class:`~fedjax_drag.types.Aggregator`; see there for the contract and the extras.
 """
 
+from fedjax_drag.aggregators._arc import arc
 from fedjax_drag.aggregators._autogm import autogm
 from fedjax_drag.aggregators._br_drag import br_drag
 from fedjax_drag.aggregators._bucketing import bucketing
 from fedjax_drag.aggregators._bulyan import bulyan
+from fedjax_drag.aggregators._caf import caf
 from fedjax_drag.aggregators._centered_clipping import centered_clipping
+from fedjax_drag.aggregators._clipped_clustering import clipped_clustering
+from fedjax_drag.aggregators._clipping import clipping
 from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.aggregators._clustering import clustering
+from fedjax_drag.aggregators._dnc import dnc
 from fedjax_drag.aggregators._drag import drag
 from fedjax_drag.aggregators._fedavg import fedavg
 from fedjax_drag.aggregators._fedexp import fedexp
+from fedjax_drag.aggregators._flame import flame
 from fedjax_drag.aggregators._fltrust import fltrust
 from fedjax_drag.aggregators._foolsgold import foolsgold
 from fedjax_drag.aggregators._foolsgold_taco import foolsgold_taco
 from fedjax_drag.aggregators._geomed import geomed
 from fedjax_drag.aggregators._geometric_median import geometric_median
 from fedjax_drag.aggregators._krum import krum
+from fedjax_drag.aggregators._mda import mda
+from fedjax_drag.aggregators._meamed import meamed
 from fedjax_drag.aggregators._median import median
+from fedjax_drag.aggregators._monna import monna
 from fedjax_drag.aggregators._multi_krum import multi_krum
 from fedjax_drag.aggregators._nnm import nnm
 from fedjax_drag.aggregators._norm_clipping import norm_clipping
@@ -27,7 +36,9 @@ from fedjax_drag.aggregators._raga import raga
 from fedjax_drag.aggregators._rescaled_mean import rescaled_mean
 from fedjax_drag.aggregators._rfa import rfa
 from fedjax_drag.aggregators._root_only import root_only
+from fedjax_drag.aggregators._signguard import signguard
 from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
+from fedjax_drag.aggregators._smea import smea
 from fedjax_drag.aggregators._trimmed_mean import trimmed_mean
 
 # Not rules, but what a new rule is made with.
@@ -42,23 +53,32 @@ from fedjax_drag.ops.weighted import Weights as Weights
 from fedjax_drag.ops.weighted import weighted_rule as weighted_rule
 
 __all__ = [
+    "arc",
     "autogm",
     "br_drag",
     "bucketing",
     "bulyan",
+    "caf",
     "centered_clipping",
+    "clipped_clustering",
+    "clipping",
     "clusterguard",
     "clustering",
+    "dnc",
     "drag",
     "fedavg",
     "fedexp",
+    "flame",
     "fltrust",
     "foolsgold",
     "foolsgold_taco",
     "geomed",
     "geometric_median",
     "krum",
+    "mda",
+    "meamed",
     "median",
+    "monna",
     "multi_krum",
     "nnm",
     "norm_clipping",
@@ -66,6 +86,8 @@ __all__ = [
     "rescaled_mean",
     "rfa",
     "root_only",
+    "signguard",
     "signsgd_majority",
+    "smea",
     "trimmed_mean",
 ]

@@ -8,8 +8,8 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.aggregators._krum import distances_to_others
+from fedjax_drag.aggregators._meamed import mean_around_median
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
-from fedjax_drag.ops.order_statistics import middle, to_keys
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
@@ -61,16 +61,11 @@ def bulyan(num_byzantine: int | None = None) -> Aggregator:
                 "(bulyan needs S >= 4 f + 3)"
             )
         selected = _repeated_krum(distances_to_others(deltas, valid), valid, f)
-        coefficient = _around_median(jax.lax.stop_gradient(deltas), selected, f)
-        terms = jax.tree.map(lambda c, g: c * tree.accurate(g), coefficient, deltas)
-        counted = selected.astype(jnp.float32)
-        update = tree.weighted_sum(counted, terms)
-        size = sum(leaf[0].size for leaf in jax.tree.leaves(deltas))
-        share = sum(leaf.reshape(len(valid), -1).sum(1) for leaf in jax.tree.leaves(coefficient)) / size
+        update, weight = mean_around_median(deltas, selected, jnp.maximum(selected.sum() - 2 * f, 1))
         metrics = {
-            "weight": (counted * share).astype(counted.dtype),
+            "weight": weight,
             "cosine": tree.cosines(deltas, update),
-            "selected": counted,
+            "selected": selected.astype(weight.dtype),
         }
         return tree.move(params, update), MetricsOnly(metrics)
 
@@ -107,30 +102,3 @@ def _repeated_krum(
     limit = jnp.full(len(valid), number - num_byzantine - 2)
     left, _ = jax.lax.fori_loop(0, len(valid) - 2 * num_byzantine, choose, (valid, limit))
     return valid & ~left
-
-
-def _around_median(deltas: Deltas, selected: Bool[Array, " clients"], num_byzantine: int) -> Any:
-    """Coefficients ``[S, *p]``, of selected clients, of the mean of the beta values nearest to the median."""
-    theta = selected.sum()
-    beta = jnp.maximum(theta - 2 * num_byzantine, 1)
-    # What a condition returns is stored; else XLA would repeat the search for the median for every client.
-    nothing = jax.tree.map(lambda g: jnp.zeros(g.shape[1:], tree.accurate(g).dtype), deltas)
-    median = jax.lax.cond(theta > 0, lambda: middle(deltas, selected, (theta - 1) // 2).mean, lambda: nothing)
-    apart = jax.tree.map(lambda g, m: jnp.abs(tree.accurate(g) - m), deltas, median)
-    # The beta-th smallest distance is what is left at one of the ends after cutting equally at both.
-    trim = jnp.minimum(beta - 1, theta - beta)
-    reach = jax.lax.cond(
-        trim == beta - 1,
-        lambda: middle(apart, selected, trim).low,
-        lambda: middle(apart, selected, trim).high,
-    )
-    keys = jax.tree.map(to_keys, apart)
-    inside, edge = jax.tree.map(jnp.less, keys, reach), jax.tree.map(jnp.equal, keys, reach)
-
-    def number(holds: Any) -> Params:
-        return tree.weighted_sum(selected.astype(jnp.float32), holds)
-
-    def shares(inside: jax.Array, edge: jax.Array, num_inside: jax.Array, num_edge: jax.Array) -> jax.Array:
-        return (inside + edge * ((beta - num_inside) * tree.inverse(num_edge))) / beta
-
-    return jax.tree.map(shares, inside, edge, number(inside), number(edge))

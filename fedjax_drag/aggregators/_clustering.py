@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fedjax_drag import tree
 from fedjax_drag.ops.distances import pairs
-from fedjax_drag.ops.linkage import two_groups
+from fedjax_drag.ops.linkage import larger_group, two_groups
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
@@ -55,11 +55,7 @@ def clustering() -> Aggregator:
     ) -> tuple[Params, MetricsOnly]:
         del state
         apart = cosine_distances(jax.lax.stop_gradient(deltas))
-        groups = two_groups(apart, valid)
-        size = groups.sum(1)
-        diameter = jnp.where(groups[:, :, None] & groups[:, None, :], apart, 0.0).max((1, 2))
-        ahead = (size > size[::-1]) | ((size == size[::-1]) & (diameter < diameter[::-1]))
-        selected = (groups & ~ahead[::-1, None]).any(0)
+        selected = larger_group(two_groups(apart, valid), apart)
         weight = tree.uniform_weights(selected)
         update = tree.weighted_sum(weight, deltas)
         metrics = {

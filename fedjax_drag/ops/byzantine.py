@@ -48,3 +48,12 @@ def byzantine_count(rule: str, given: int | None, extras: Mapping[str, Any]) -> 
             stacklevel=2,
         )
     return given
+
+
+def check_majority(rule: str, num_byzantine: int, size: int) -> None:
+    """Raises ValueError unless more than half of a cohort of this size are taken to be honest."""
+    if 2 * num_byzantine >= size:
+        raise ValueError(
+            f"num_byzantine={num_byzantine}: must be at most {(size - 1) // 2} for a cohort of {size} "
+            f"({rule} needs S > 2 f)"
+        )

@@ -93,6 +93,13 @@ def _middle_of_all(find: _FindFn, deltas: Deltas, valid: jax.Array, trim: jax.Ar
     return Middle(*(structure.unflatten(column) for column in columns))
 
 
+def median_of(numbers: Float[Array, " clients"], valid: Bool[Array, " clients"]) -> Float[Array, ""]:
+    """The median of the valid clients' numbers: of an even number of them the mean of the two middle ones; else 0."""
+    ordered, number = jnp.sort(jnp.where(valid, numbers, jnp.inf)), valid.sum()
+    low, high = ordered[jnp.maximum(number - 1, 0) // 2], ordered[number // 2]
+    return jnp.where(number > 0, low + (high - low) / 2, 0.0)
+
+
 def kept_share(deltas: Deltas, valid: Bool[Array, " clients"], kept: Middle) -> Float[Array, " clients"]:
     """Each client's share ``[S]`` of the values between the ends of what is kept; these sum to 1."""
 

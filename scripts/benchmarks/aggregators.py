@@ -74,9 +74,17 @@ def rules(cohort: int) -> dict[str, Aggregator]:
         "krum": a.krum(f),
         "multi_krum": a.multi_krum(f),
         "bulyan": a.bulyan(f),
+        "meamed": a.meamed(f),
+        "monna": a.monna(f),
+        "dnc": a.dnc(f),
         "clustering": a.clustering(),
+        "clipped_clustering": a.clipped_clustering(),
+        "signguard": a.signguard(),
+        "flame": a.flame(),
         "nnm, krum": a.nnm(a.krum(f), f),
         "bucketing, krum": a.bucketing(a.krum(0), 2),
+        "clipping, krum": a.clipping(a.krum(f), 1.0),
+        "arc, krum": a.arc(a.krum(f), f),
     }
 
 

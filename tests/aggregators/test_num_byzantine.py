@@ -8,7 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag.aggregators import bucketing, bulyan, fedavg, krum, multi_krum, nnm, rescaled_mean
+from fedjax_drag.aggregators import (
+    arc,
+    bucketing,
+    bulyan,
+    caf,
+    fedavg,
+    krum,
+    mda,
+    meamed,
+    multi_krum,
+    nnm,
+    rescaled_mean,
+    smea,
+)
 from fedjax_drag.testing import check_aggregator
 from fedjax_drag.tree import initial_state
 
@@ -28,7 +41,17 @@ def once(rule, params, deltas, **told):
     return jax.jit(functools.partial(rule.apply, **told))(params, deltas, rule.init(params))
 
 
-TOLD = {"krum": krum, "multi_krum": multi_krum, "bulyan": bulyan, "nnm": lambda *number: nnm(fedavg(), *number)}
+TOLD = {
+    "krum": krum,
+    "multi_krum": multi_krum,
+    "bulyan": bulyan,
+    "mda": mda,
+    "meamed": meamed,
+    "smea": smea,
+    "caf": caf,
+    "nnm": lambda *number: nnm(fedavg(), *number),
+    "arc": lambda *number: arc(fedavg(), *number),
+}
 
 
 @pytest.mark.parametrize("name", TOLD)

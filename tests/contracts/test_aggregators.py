@@ -396,6 +396,18 @@ NEAR_HONEST = {
     "raga": 3,
     "geomed": 1,
     "autogm": 1,
+    "mda": 2,
+    "meamed": 2,
+    "monna": 2,
+    "monna-trusted": 2,
+    "smea": 2,
+    "caf": 2,
+    "dnc": 1,
+    "arc-median": 2,
+    "clipped_clustering": 3,
+    "signguard": 3,
+    "flame": 3,
+    "flame-models": 3,
 }
 """Rules whose update stays near the honest deltas, and the attackers that they tolerate among ``COHORT``."""
 
@@ -406,6 +418,7 @@ SHORT = {
     "root_only": lambda root: root,
     "signsgd_majority": lambda root: 0.01 * SIZE**0.5,
     "norm_clipping": lambda root: 2.0,
+    "clipping-fedavg": lambda root: 2.0,
     "centered_clipping": lambda root: 2 * 2.0,
 }
 """Rules whose update is bounded whoever is malicious: by how much in the first round, given the root delta's norm."""
