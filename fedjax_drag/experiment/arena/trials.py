@@ -68,7 +68,7 @@ class Trials(NamedTuple):
 
     def tune(self, arena: Arena, entry: Entry) -> tuple[dict[Values, Choice], list[str]]:
         """What entry and attackers choose in each task, and what went wrong."""
-        grids = [self._grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
+        grids = self.grids(arena, entry)
         accuracy: dict[Place, float] = {}
         failures: list[str] = []
         for opponent, grid in zip(arena.opponents, grids, strict=True):
@@ -91,6 +91,14 @@ class Trials(NamedTuple):
                 task = list(choices).index(_values(arena.tasks, cell.values))
                 accuracy[task, column, arena.seeds.index(cell.values["seed"])] = _final(cell, TEST)
         return accuracy, failures
+
+    def grids(self, arena: Arena, entry: Entry) -> list[Grid]:
+        """The runs of the tuning of an entry, against each opponent.
+
+        Raises:
+          ValueError: a configuration is not valid.
+        """
+        return [self._grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
 
     def _grid(self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]) -> Grid:
         """All runs of an entry against an opponent."""
