@@ -47,6 +47,7 @@ LAYERS = {
     "fedjax_drag.experiment.figures": 13,
     "fedjax_drag.experiment.plan": 14,
     "fedjax_drag.experiment.report": 14,
+    "fedjax_drag.experiment.arena": 14,
     "fedjax_drag.experiment": 14,
     "fedjax_drag.cli": 15,
 }

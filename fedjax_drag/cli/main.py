@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli import data, listing, plan, plot, report, run, sweep
+from fedjax_drag.cli import arena, data, listing, plan, plot, report, run, sweep
 from fedjax_drag.cli.common import abandon, laid_out
 from fedjax_drag.version import __version__
 
@@ -58,4 +58,5 @@ app.command()(plan.plan)
 app.command()(plot.plot)
 app.command()(report.report)
 app.command("list")(listing.list_)
+app.add_typer(arena.app, name="arena")
 app.add_typer(data.app, name="data")

@@ -19,7 +19,7 @@ def summary(grid: Grid, cells: Sequence[Cell]) -> str:
     page = [
         f"# {grid.base.name}",
         f"{accuracy} in % at the end of the run{over}; worst case: the minimum over the columns.",
-        _markdown(_lines(shown)),
+        markdown(_lines(shown)),
         *([] if best is None else [f"Best setting: {best}."]),
     ]
     if any(cell.status == "diverged" for cell in cells):
@@ -51,7 +51,7 @@ def _listed(labels: Sequence[str], most: int = 4) -> str:
     return "; ".join([*labels[:most], *more])
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
+def markdown(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells as an aligned table, the first of them its head."""
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(3, *(len(line[column]) for line in escaped)) for column in range(len(escaped[0]))]

@@ -1,0 +1,113 @@
+"""The ``fedjax-drag arena`` commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedjax_drag.cli.common import (
+    AllowCode,
+    Debug,
+    OutFolder,
+    Quiet,
+    laid_out,
+    misuse,
+    reported,
+    stopped,
+    terminable,
+    uncollected,
+)
+
+# Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Compare defences, tuned against attacks that are tuned too."
+)
+
+
+@app.command()
+@laid_out
+def run(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the arena.", show_default=False)],
+    entry: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL", help="Play this entry alone; repeatable. Default all.")
+    ] = None,
+    out: OutFolder = None,
+    quiet: Quiet = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    r"""Play the entries of CONFIG that have not been played, and show the standing.
+
+    CONFIG has under base the configuration of a run, with a validation split (data.validation_fraction), and beside it
+
+    \b
+      tasks:                            # each combination is one
+        partition.beta: [1.0, 0.1]
+        num_byzantine: [4, 8]
+      attacks:                          # with the strengths among which the attacker chooses
+        sign_flip:
+        alie: {strengths: {attack.z: [0.5, 1.0, 2.0]}}
+      entries:                          # with the settings among which the defender chooses
+        krum:
+        br_drag: {settings: {aggregator.c: [0.25, 0.5, 1.0]}}
+      tuning_seeds: [100]
+      seeds: [0, 1, 2]
+
+    In each task an entry takes the setting with the highest worst case over all attacks and their strengths, by
+    validation accuracy; each attack the strength that hurts that setting most. Both then play with fresh seeds, and the
+    test accuracy is read once. fedavg, root_only and the federation without an attack are always there.
+
+    What has been played is in the folder, by default runs/NAME, and is not played again, unless the protocol or the
+    entry has changed; after Ctrl-C the same command goes on.
+
+    \b
+    Examples:
+      fedjax-drag arena run configs/arena/digits.yaml
+      fedjax-drag arena run configs/arena/digits.yaml --entry krum
+      fedjax-drag arena table runs/arena_digits
+
+    Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
+    """
+    with reported(debug):
+        with misuse(), uncollected():
+            from fedjax_drag.cores import one_device_per_core
+            from fedjax_drag.experiment.arena import standing
+            from fedjax_drag.experiment.arena.protocol import load_arena
+            from fedjax_drag.experiment.arena.trials import Trials
+            from fedjax_drag.experiment.config.names import slug
+            from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+
+            arena = load_arena(config)
+            arena = arena.only(entry) if entry else arena
+            keep_compiled()
+            one_device_per_core()
+            trials = Trials(out or Path("runs") / slug(arena.name), quiet or None, allow_code)
+            standing.begin(arena, trials)
+        with terminable():
+            try:
+                finished = standing.run(arena, trials)
+            except KeyboardInterrupt:
+                stopped()
+        if not quiet:
+            typer.echo(f"\n{finished.table()}\nresults in {trials.folder}")
+
+
+@app.command()
+@laid_out
+def table(
+    standing: Annotated[Path, typer.Argument(metavar="DIR", help="Results folder, or its arena.json.")],
+    debug: Debug = False,
+) -> None:
+    r"""Show the standing of an arena that has been played.
+
+    \b
+    Examples:
+      fedjax-drag arena table runs/arena_digits
+    """
+    with reported(debug):
+        with misuse():
+            from fedjax_drag.experiment.arena.standing import read
+
+            text = read(standing).table()
+        typer.echo(text)

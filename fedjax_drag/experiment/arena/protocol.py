@@ -1,0 +1,184 @@
+"""What an arena compares: tasks, attacks whose strengths are tuned, entries whose settings are tuned, seeds."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_drag.experiment.config.config import flatten
+from fedjax_drag.experiment.config.loading import read
+from fedjax_drag.experiment.config.names import slug
+
+HONEST = "none"
+"""The opponent that does not attack; it is always there."""
+
+ALWAYS = ("fedavg", "root_only")
+"""Entries that are always there: the rule that defends nothing, and the root data alone."""
+
+_KEYS = ("name", "version", "base", "tasks", "attacks", "entries", "tuning_seeds", "seeds", "most_settings")
+_METHOD_KEYS = ("aggregator", "algorithm", "client")
+
+
+@dataclasses.dataclass(frozen=True)
+class Opponent:
+    """An attack and the strengths among which the attacker chooses against each entry.
+
+    Attributes:
+      label: its name in tables.
+      attack: as in a run's configuration; None for no attack.
+      strengths: values by dotted key, such as ``attack.z``; empty for an attack without a strength.
+    """
+
+    label: str
+    attack: Any
+    strengths: dict[str, list[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A defence and the settings among which its user chooses.
+
+    Attributes:
+      label: its name in tables.
+      method: the keys of a run's configuration that it sets, of ``aggregator``, ``algorithm`` and ``client``.
+      settings: values by dotted key, such as ``aggregator.c``; empty for a defence without a setting.
+    """
+
+    label: str
+    method: dict[str, Any]
+    settings: dict[str, list[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arena:
+    """A checked protocol.
+
+    Attributes:
+      name: of the results.
+      version: of the protocol; another one cannot be compared.
+      base: configuration of a run, what all tasks share.
+      tasks: values by dotted key; each combination is a task.
+      opponents: the attacks, :data:`HONEST` first.
+      entries: the defences, those of :data:`ALWAYS` first.
+      tuning_seeds: of the runs by whose validation accuracy settings and strengths are chosen.
+      seeds: of the runs whose test accuracy counts, none of them one of ``tuning_seeds``.
+      most_settings: how many settings an entry may have.
+    """
+
+    name: str
+    version: int
+    base: dict[str, Any]
+    tasks: dict[str, list[Any]]
+    opponents: tuple[Opponent, ...]
+    entries: tuple[Entry, ...]
+    tuning_seeds: tuple[int, ...]
+    seeds: tuple[int, ...]
+    most_settings: int
+
+    def only(self, labels: Iterable[str]) -> "Arena":
+        """The same with these entries alone.
+
+        Raises:
+          ValueError: there is no such entry.
+        """
+        known = {entry.label: entry for entry in self.entries}
+        for label in (wanted := list(labels)):
+            if label not in known:
+                raise ValueError(f"entry={label!r}: must be one of {', '.join(known)}")
+        return dataclasses.replace(self, entries=tuple(known[label] for label in wanted))
+
+
+def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
+    """Reads a protocol; the configurations of its runs are checked where they are planned.
+
+    Args:
+      source: path of a YAML file, or a mapping of its keys. Of ``attacks`` and ``entries`` the values may be left out:
+        the label is then the name of the attack, or of the aggregation rule.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: one line naming the key, its value and what is allowed.
+    """
+    mapping = read(source)
+    for key in mapping:
+        if key not in _KEYS:
+            raise ValueError(f"{key}: is no key of an arena; must be one of {', '.join(_KEYS)}")
+    for key in ("base", "attacks"):
+        if not isinstance(mapping.get(key), Mapping) or not mapping[key]:
+            raise ValueError(f"{key}={mapping.get(key)!r}: must be a mapping with at least one entry")
+    base = dict(mapping["base"])
+    data = base.get("data")
+    if not isinstance(data, Mapping) or not data.get("validation_fraction"):
+        raise ValueError("base.data.validation_fraction: must be set; settings are chosen on validation examples")
+    tasks = _axes("tasks", mapping.get("tasks") or {})
+    tuning, seeds = (_seeds(key, mapping.get(key, default)) for key, default in _SEEDS.items())
+    if shared := set(tuning) & set(seeds):
+        raise ValueError(f"seeds={list(seeds)}: {min(shared)} is one of tuning_seeds; must be fresh ones")
+    most = mapping.get("most_settings", 8)
+    if not isinstance(most, int) or most < 1:
+        raise ValueError(f"most_settings={most!r}: must be a whole number, at least 1")
+    opponents = [_opponent(label, value) for label, value in mapping["attacks"].items()]
+    written = mapping.get("entries") or {}
+    entries = [_entry(label, value, most) for label, value in (dict.fromkeys(ALWAYS) | written).items()]
+    for kind, labels in (("attacks", [o.label for o in opponents]), ("entries", [e.label for e in entries])):
+        _check_labels(kind, labels)
+    honest = Opponent(HONEST, None, {})
+    name, version = mapping.get("name", "arena"), mapping.get("version", 1)
+    return Arena(name, version, base, tasks, (honest, *opponents), tuple(entries), tuning, seeds, most)
+
+
+_SEEDS = {"tuning_seeds": (100,), "seeds": (0, 1, 2)}
+
+
+def _opponent(label: str, value: Any) -> Opponent:
+    value = {} if value is None else value
+    if not isinstance(value, Mapping) or set(value) - {"attack", "strengths"}:
+        raise ValueError(f"attacks.{label}={value!r}: must be a mapping with attack and strengths, or nothing")
+    if label == HONEST:
+        raise ValueError(f"attacks.{label}: is the federation without an attack, which is always there")
+    return Opponent(
+        label, value.get("attack", label), _axes(f"attacks.{label}.strengths", value.get("strengths") or {})
+    )
+
+
+def _entry(label: str, value: Any, most: int) -> Entry:
+    value = {} if value is None else value
+    if not isinstance(value, Mapping) or set(value) - {*_METHOD_KEYS, "settings"}:
+        allowed = ", ".join((*_METHOD_KEYS, "settings"))
+        raise ValueError(f"entries.{label}={value!r}: must be a mapping with keys of {allowed}, or nothing")
+    method = {key: value[key] for key in _METHOD_KEYS if key in value} or {"aggregator": label}
+    settings = _axes(f"entries.{label}.settings", value.get("settings") or {})
+    number = math.prod(map(len, settings.values()))
+    if number > most:
+        raise ValueError(f"entries.{label}.settings: are {number}; must be at most most_settings={most}")
+    return Entry(label, method, settings)
+
+
+def _axes(key: str, written: Any) -> dict[str, list[Any]]:
+    if not isinstance(written, Mapping):
+        raise ValueError(f"{key}={written!r}: must be a mapping from keys to the lists of their values")
+    axes = flatten(written)
+    for axis, values in axes.items():
+        if not isinstance(values, list | tuple) or not values:
+            raise ValueError(f"{key}.{axis}={values!r}: must be a list of values")
+        if axis == "seed":
+            raise ValueError(f"{key}.seed: belongs to tuning_seeds and seeds")
+    return {axis: list(values) for axis, values in axes.items()}
+
+
+def _seeds(key: str, values: Any) -> tuple[int, ...]:
+    whole = isinstance(values, list | tuple) and all(isinstance(value, int) and value >= 0 for value in values)
+    if not whole or not values or len(set(values)) < len(values):
+        raise ValueError(f"{key}={values!r}: must be a list of different whole numbers, at least 0")
+    return tuple(values)
+
+
+def _check_labels(kind: str, labels: Sequence[str]) -> None:
+    folders: dict[str, str] = {}
+    for label in labels:
+        folder = slug(label)
+        if not folder or folder in folders:
+            clash = f", which shares the folder of {folders[folder]!r}" if folder else ""
+            raise ValueError(f"{kind}: label {label!r}{clash}: must have letters or digits of its own")
+        folders[folder] = label

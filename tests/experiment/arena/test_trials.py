@@ -1,0 +1,103 @@
+"""An arena is played as its protocol says: choices by validation alone, fresh seeds, nothing computed twice."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedjax_drag.experiment.arena.protocol import load_arena
+from fedjax_drag.experiment.arena.trials import Trials
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.sweep import sweep as sweeping
+
+PROTOCOL = {
+    "base": {
+        "data": {"name": "digits", "validation_fraction": 0.2},
+        "partition": {"name": "dirichlet", "num_clients": 6, "beta": 0.5},
+        "model": {"name": "mlp", "hidden": [4]},
+        "num_byzantine": 2,
+        "rounds": 2,
+        "cohort_size": 6,
+        "local_steps": 2,
+        "batch_size": 8,
+        "step_size": 0.1,
+        "eval_every": 2,
+    },
+    "tasks": {"partition.beta": [0.2, 5.0]},
+    "attacks": {"scale_noise": {"strengths": {"attack.variance": [0.1, 10.0]}}},
+    "entries": {"norm_clipping": {"settings": {"aggregator.max_norm": [0.1, 5.0]}}},
+    "tuning_seeds": [7],
+    "seeds": [0, 1],
+}
+
+
+@pytest.fixture(scope="module")
+def arena():
+    return load_arena(PROTOCOL)
+
+
+def test_what_is_left_out_is_filled_in(arena):
+    assert [one.label for one in arena.opponents] == ["none", "scale_noise"]
+    assert [one.label for one in arena.entries] == ["fedavg", "root_only", "norm_clipping"]
+    assert arena.only(["norm_clipping"]).entries == arena.entries[2:]
+
+
+@pytest.mark.thorough
+def test_an_entry_is_tuned_then_tested_and_found_again(arena, tmp_path, monkeypatch):
+    entry = arena.entries[-1]
+    played = Trials(tmp_path, quiet=True)
+    first = played.play(arena, entry)
+    assert first.accuracy.shape == (2, 2, 2)
+    assert not first.failures
+    assert list(first.choices) == [(0.2,), (5.0,)]
+    computed = []
+    monkeypatch.setattr(sweeping, "_run", lambda *_: computed.append(1) or [])
+    again = played.play(arena, entry)
+    assert not computed
+    assert again.choices == first.choices
+    np.testing.assert_array_equal(again.accuracy, first.accuracy)
+
+
+@pytest.mark.thorough
+def test_choices_do_not_depend_on_the_test_examples(arena, monkeypatch):
+    entry = arena.entries[-1]
+    played = Trials(quiet=True)
+    before, _ = played.tune(arena, entry)
+    load, scrambles = build.dataset, []
+
+    def scrambled(*arguments, **options):
+        data = load(*arguments, **options)
+        scrambles.append(1)
+        labels = np.random.default_rng(0).permutation(np.asarray(data.test.y))
+        return dataclasses.replace(data, test=data.test._replace(y=labels))
+
+    monkeypatch.setattr(build, "dataset", scrambled)
+    after, _ = played.tune(arena, entry)
+    assert after == before
+    assert scrambles
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bases": {}}, "bases: is no key of an arena"),
+        ({"base": {"data": "digits"}}, "base.data.validation_fraction: must be set"),
+        ({"seeds": [7, 8]}, r"seeds=\[7, 8\]: 7 is one of tuning_seeds"),
+        ({"seeds": []}, r"seeds=\[\]: must be a list"),
+        ({"attacks": {}}, r"attacks=\{\}: must be a mapping"),
+        ({"attacks": {"none": None}}, "attacks.none: is the federation without an attack"),
+        ({"entries": {"krum": {"rule": 1}}}, "entries.krum=.*: must be a mapping with keys of aggregator"),
+        ({"entries": {"drag": {"settings": {"aggregator.c": [0.1] * 9}}}}, "entries.drag.settings: are 9"),
+        ({"entries": {"drag": {"settings": {"aggregator.c": 0.1}}}}, "aggregator.c=0.1: must be a list"),
+        ({"entries": {"FedAvg": None}}, "label 'FedAvg', which shares the folder of 'fedavg'"),
+        ({"tasks": {"seed": [1]}}, "tasks.seed: belongs to tuning_seeds"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        load_arena(PROTOCOL | changes)
+
+
+def test_an_unknown_entry_is_named(arena):
+    with pytest.raises(ValueError, match="entry='krum': must be one of fedavg, root_only, norm_clipping"):
+        arena.only(["krum"])
