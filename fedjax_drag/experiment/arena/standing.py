@@ -147,8 +147,6 @@ def run(arena: Arena, trials: Trials) -> Standing:
     """
     standing = begin(arena, trials)
     for entry in arena.entries:
-        trials.grids(arena, entry)  # raises before anything is computed
-    for entry in arena.entries:
         row = standing.rows.get(entry.label)
         if row is None or row.key != folder_of(arena, entry):
             standing.rows[entry.label] = enter(arena, entry, trials)
@@ -158,12 +156,12 @@ def run(arena: Arena, trials: Trials) -> Standing:
 
 
 def begin(arena: Arena, trials: Trials) -> Standing:
-    """The standing in the folder, or one without rows.
+    """The standing in the folder, or one without rows; nothing is computed.
 
     Raises:
-      ValueError: the folder is that of another protocol.
+      ValueError: the configuration of an entry is not valid, or the folder is that of another protocol.
     """
-    labels = trials.grids(arena, arena.entries[0])[0].labels
+    labels = [trials.grids(arena, entry)[0].labels for entry in arena.entries][0]
     values = itertools.product(*(labels[axis] for axis in arena.tasks))
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]

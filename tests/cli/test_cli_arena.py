@@ -1,0 +1,88 @@
+"""The arena on the command line: played once, shown again, stopped with what it has."""
+
+import numpy as np
+import pytest
+import yaml
+
+from fedjax_drag.experiment.arena.choice import Choice
+from fedjax_drag.experiment.arena.trials import Outcome, Trials
+
+PROTOCOL = {
+    "name": "tiny",
+    "base": {
+        "data": {"name": "digits", "validation_fraction": 0.2},
+        "partition": {"name": "iid", "num_clients": 6},
+        "model": {"name": "mlp", "hidden": [4]},
+        "rounds": 1,
+        "cohort_size": 6,
+        "local_steps": 1,
+        "batch_size": 8,
+        "step_size": 0.1,
+        "num_byzantine": 1,
+    },
+    "attacks": {"sign_flip": None},
+    "entries": {"median": None},
+    "seeds": [0, 1],
+}
+
+
+@pytest.fixture
+def protocol(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(PROTOCOL))
+    return path
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """A stand-in for the runs of an entry."""
+
+    def outcome(self, arena, entry):
+        choice = Choice((), {"none": (), "sign_flip": ()}, 0.5)
+        return Outcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
+
+    monkeypatch.setattr(Trials, "play", outcome)
+    return outcome
+
+
+@pytest.mark.usefixtures("play")
+def test_it_is_played_and_shown(command, protocol, tmp_path):
+    result = command("arena", "run", protocol, "--entry", "median")
+    assert result.exit_code == 0, result.output
+    assert "| median |    1 | 85.0" in result.stdout
+    assert result.stdout.rstrip().endswith("results in runs/tiny")
+    shown = command("arena", "table", "runs/tiny")
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.strip() in result.stdout
+    assert (tmp_path / "runs" / "tiny" / "arena.md").read_text().strip() == shown.stdout.strip()
+
+
+def test_errors_are_one_line(command, protocol, tmp_path):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(yaml.safe_dump(PROTOCOL | {"entries": {"krun": None}}))
+    for arguments, message in (
+        (("run", "none.yaml"), "configuration 'none.yaml': no such file"),
+        (("run", wrong), "krun"),
+        (("run", protocol, "--entry", "krum"), "entry='krum': must be one of fedavg, root_only, median"),
+        (("table", "runs/none"), "'runs/none': no such file; 'fedjax-drag arena run' writes it"),
+    ):
+        result = command("arena", *arguments)
+        assert result.exit_code == 2, result.output
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("fedjax-drag: error: ")
+        assert message in line
+
+
+def test_after_ctrl_c_the_same_command_goes_on(command, protocol, play, monkeypatch):
+    labels = []
+
+    def stopping(self, arena, entry):
+        labels.append(entry.label)
+        if labels == ["fedavg", "root_only"]:
+            raise KeyboardInterrupt
+        return play(self, arena, entry)
+
+    monkeypatch.setattr(Trials, "play", stopping)
+    assert command("arena", "run", protocol).exit_code == 130
+    assert command("arena", "run", protocol).exit_code == 0
+    assert labels == ["fedavg", "root_only", "root_only", "median"]
