@@ -161,7 +161,7 @@ def begin(arena: Arena, trials: Trials) -> Standing:
     Raises:
       ValueError: the configuration of an entry is not valid, or the folder is that of another protocol.
     """
-    labels = [trials.grids(arena, entry)[0].labels for entry in arena.entries][0]
+    labels, *_ = [trials.grids(arena, entry)[0].labels for entry in arena.entries]
     values = itertools.product(*(labels[axis] for axis in arena.tasks))
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]
