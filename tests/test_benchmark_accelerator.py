@@ -60,7 +60,7 @@ def test_parts_take_forty_minutes_and_have_cases_at_every_size():
     for sizes in SIZES.values():
         assert all(part.cases(sizes) for part in PARTS)
     assert all((fast_tests.ROOT / "tests" / name).exists() for sizes in SIZES.values() for name in sizes.tests)
-    assert len(select(["rules"])[0].cases(FULL)) == 23
+    assert len(select(["rules"])[0].cases(FULL)) == 31
 
 
 @pytest.mark.thorough

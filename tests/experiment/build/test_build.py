@@ -13,6 +13,9 @@ import yaml
 
 from fedjax_drag import aggregators, algorithms, attacks, clients, models, server_optimizers
 from fedjax_drag.data import partition
+from fedjax_drag.experiment.arena.protocol import load_arena
+from fedjax_drag.experiment.arena.standing import begin
+from fedjax_drag.experiment.arena.trials import Trials
 from fedjax_drag.experiment.build import build, catalog, registry
 from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.build.resolve import arguments, phrase, resolve
@@ -503,6 +506,10 @@ def test_shipped_configurations_are_valid_and_say_how_to_run_them(path):
         command, grid = "sweep", load_grid(CONFIGS / path, first)
         assert len({point.folder for point in grid.points}) == len(grid.points)
         assert grid.base.name == Path(path).stem
+    elif "\nbase:" in text:
+        command, arena = "arena run", load_arena(CONFIGS / path)
+        assert arena.name == f"arena_{Path(path).stem}"
+        assert begin(arena, Trials()).rows == {}
     else:
         assert load_experiment(CONFIGS / path).config.name == Path(path).stem
     assert f"fedjax-drag {command} configs/{path}" in header
