@@ -90,6 +90,7 @@ PARTITIONS: Builders = {
 }
 MODELS: Builders = {
     "mlp": models.mlp,
+    "gamma_similarity": partition.gamma_similarity,
     "cnn": models.cnn,
     "lenet": models.lenet,
     "resnet18": models.resnet18,

@@ -169,6 +169,8 @@ def _partition(config: Config) -> str:
         case "label_affinity":
             return f"label affinity {arguments.get('q')}"
         case "iid":
+        case "gamma_similarity":
+            return f"{arguments.get('gamma')}-similarity split"
             return "IID split"
     return "" if config.partition.label == "as_given" else f"{config.partition.label} split"
 
