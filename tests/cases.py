@@ -237,6 +237,8 @@ SECTIONS = {
     "algorithms": (algorithms, ALGORITHMS),
     "attacks": (attacks, ATTACKS),
 }
+    Case("optimal_alie", attacks.optimal_alie, {"evaluations": 5}, {"step": (1.0, 10.0), "ratio": (0.5, 0.8)}),
+    Case("optimal_ipm", attacks.optimal_ipm, {"evaluations": 5, "starts": (0.1, 0.5)}, {"step": (1.0, 10.0)}),
 
 
 def nested_params(dtype: Any = jnp.float32, seed: int = 0) -> dict[str, Any]:

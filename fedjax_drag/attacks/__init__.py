@@ -10,6 +10,8 @@ from fedjax_drag.attacks._label_flip import label_flip
 from fedjax_drag.attacks._mimic import mimic
 from fedjax_drag.attacks._min_max import min_max
 from fedjax_drag.attacks._min_sum import min_sum
+from fedjax_drag.attacks._optimal_alie import optimal_alie
+from fedjax_drag.attacks._optimal_ipm import optimal_ipm
 from fedjax_drag.attacks._optimised import optimised
 from fedjax_drag.attacks._scale_noise import scale_noise
 from fedjax_drag.attacks._sign_flip import sign_flip
@@ -26,6 +28,8 @@ __all__ = [
     "mimic",
     "min_max",
     "min_sum",
+    "optimal_alie",
+    "optimal_ipm",
     "optimised",
     "scale_noise",
     "sign_flip",

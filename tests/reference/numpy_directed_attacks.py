@@ -106,3 +106,19 @@ def ascend(
         return offset
 
     return after
+
+
+def strongest(
+    harm: Callable[[float], float], starts: tuple[float, ...], evaluations: int, step: float, ratio: float
+) -> tuple[float, list[float]]:
+    """What the line search of ByzFL's optimal attacks comes to, and all strengths that it tries."""
+    best, tried, expands = max(starts, key=harm), list(starts), True
+    while len(tried) < evaluations:
+        tried.append(best + step)
+        if harm(tried[-1]) > harm(best):
+            best = tried[-1]
+            step *= 2 if expands else ratio
+        else:
+            expands = False
+            step *= ratio
+    return best, tried

@@ -73,6 +73,8 @@ ATTACKS: Builders = {
     "mimic": attacks.mimic,
     "krum_attack": attacks.krum_attack,
     "trim_attack": attacks.trim_attack,
+    "optimal_alie": attacks.optimal_alie,
+    "optimal_ipm": attacks.optimal_ipm,
     "optimised": attacks.optimised,
     "label_flip": attacks.label_flip,
     "freeloader": attacks.freeloader,
