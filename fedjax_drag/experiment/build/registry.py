@@ -79,6 +79,10 @@ ATTACKS: Builders = {
     "label_flip": attacks.label_flip,
     "freeloader": attacks.freeloader,
     "backdoor": attacks.backdoor,
+    "dba": attacks.dba,
+    "edge_case": attacks.edge_case,
+    "neurotoxin": attacks.neurotoxin,
+    "during": attacks.during,
 }
 PARTITIONS: Builders = {
     "iid": partition.iid,
@@ -86,13 +90,13 @@ PARTITIONS: Builders = {
     "label_affinity": partition.label_affinity,
     "label_groups": partition.label_groups,
     "shards": partition.shards,
+    "gamma_similarity": partition.gamma_similarity,
     "quantity_skew": partition.quantity_skew,
     "dirichlet_quantity": partition.dirichlet_quantity,
     "natural": partition.natural,
 }
 MODELS: Builders = {
     "mlp": models.mlp,
-    "gamma_similarity": partition.gamma_similarity,
     "cnn": models.cnn,
     "lenet": models.lenet,
     "resnet18": models.resnet18,
@@ -155,6 +159,7 @@ those of :func:`~fedjax_drag.simulation.model.functions.is_model`."""
 
 NESTED: Mapping[Any, str] = {
     Aggregator: "aggregator",
+    Attack: "attack",
     ClientRule: "client",
     optax.GradientTransformation: "optimizer",
     Callable: "schedule",
@@ -175,7 +180,7 @@ SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "local_optimizer": (),
     "loss": (),
     "augmentation": (),
-    "attack": ("num_classes", "num_clients"),
+    "attack": ("fed", "num_classes", "num_clients"),
     "optimizer": (),
     "schedule": (),
 }
