@@ -12,6 +12,9 @@ from fedjax_drag.attacks._attack import known, mean_and_std, replace_malicious
 from fedjax_drag.attacks._harm import OBJECTIVES, Objective, harm_of
 from fedjax_drag.types import Attack, Params, Uplink
 
+_LARGEST = 1e9
+"""Strengths beyond that are of no use, and their messages would overflow."""
+
 
 @runtime_checkable
 class PushFn(Protocol):
@@ -31,7 +34,7 @@ def searched(
       push: the attack of a given strength.
       objective: the harm, see :func:`~fedjax_drag.attacks._harm.harm_of`.
       evaluations: of the rule, at least as many as ``starts``.
-      starts: strengths that are tried first, at least one.
+      starts: strengths that are tried first, at least one, none above a billion.
       step: > 0, the first beyond them.
       ratio: in (0, 1), by which steps shrink.
 
@@ -42,7 +45,7 @@ def searched(
     if not len(starts):
         raise ValueError(f"starts={starts!r}: must hold a strength to begin with, such as 0.0")
     for start in starts:
-        checks.in_range("starts", start)
+        checks.in_range("starts", start, -_LARGEST, _LARGEST)
     checks.count("evaluations", evaluations, len(starts))
     checks.positive("step", step)
     checks.in_range("ratio", ratio, 0.0, 1.0, open_low=True, open_high=True)
@@ -97,21 +100,19 @@ def line_search(
       step: the first.
       ratio: in (0, 1).
     """
-    # One loop for starts and steps, so that the rule is compiled once.
-    begins = jnp.arange(evaluations) < len(starts)
-    given = jnp.concatenate([starts, jnp.zeros(evaluations - len(starts), starts.dtype)])
 
-    def attempt(best: _Search, trial: tuple[jax.Array, jax.Array]) -> tuple[_Search, None]:
-        is_start, start = trial
-        strength = jnp.where(is_start, start, best.strength + best.step)
+    # One loop for starts and steps, so that the rule is compiled once.
+    def attempt(trial: jax.Array, best: _Search) -> _Search:
+        is_start = trial < len(starts)
+        strength = jnp.where(is_start, starts[jnp.minimum(trial, len(starts) - 1)], best.strength + best.step)
         reached = harm(strength).astype(starts.dtype)
         better = reached > best.harm
         expands = best.expands & (better | is_start)
         factor = jnp.where(is_start, 1, jnp.where(expands, 2, ratio))
         next_step = (best.step * factor).astype(starts.dtype)
         found = _Search(strength, reached, next_step, expands)
-        return tree.where(better, found, best._replace(step=next_step, expands=expands)), None
+        return tree.where(better, found, best._replace(step=next_step, expands=expands))
 
     lowest = jnp.full((), -jnp.inf, starts.dtype)
     first = _Search(starts[0], lowest, jnp.asarray(step, starts.dtype), jnp.ones((), bool))
-    return jax.lax.scan(attempt, first, (begins, given))[0].strength
+    return jax.lax.fori_loop(0, evaluations, attempt, first).strength

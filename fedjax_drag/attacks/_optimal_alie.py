@@ -33,7 +33,8 @@ def optimal_alie(
       objective: the harm of what the rule makes of the messages, ``u``, given the benign mean delta ``g``:
         ``"distance"``, ``||u - g||``, or ``"against"``, ``-<u, g> / ||g||``.
       evaluations: of the rule in a round, at least as many as ``starts``.
-      starts: values of z that are tried first, such as those of fixed attacks that this one is to surpass.
+      starts: values of z that are tried first, such as those of fixed attacks that this one is to surpass, in
+        [-1e9, 1e9].
       step: > 0, the first step beyond them.
       ratio: in (0, 1).
 

@@ -27,7 +27,7 @@ def optimal_ipm(
     Args:
       objective: as for :func:`optimal_alie`.
       evaluations: of the rule in a round, at least as many as ``starts``.
-      starts: values of epsilon that are tried first.
+      starts: values of epsilon that are tried first, in [-1e9, 1e9].
       step: > 0, the first step beyond them.
       ratio: in (0, 1), by which steps shrink.
 
