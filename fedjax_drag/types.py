@@ -32,6 +32,10 @@ STATIC_EXTRAS = ("num_byzantine", "reject_nonfinite")
 """Extras of a rule that are Python values, since they decide what is compiled; no other is."""
 
 
+POISON_NEEDS = ("attacker_index",)
+"""Names in the ``needs`` of an attack that are keywords of its ``poison``; all others are of its ``forge``."""
+
+
 DISSIMILARITIES = {"dissimilarity": "flattened", "class_histogram_dissimilarity": "class_histogram"}
 """Names in ``needs`` that ask for the extra ``dissimilarity``, and the distance that each stands for."""
 
@@ -472,6 +476,8 @@ class PoisonFn(Protocol):
           num_examples: length of that list, scalar.
           num_classes: C; labels are 0 .. C - 1.
 
+        What :attr:`Attack.needs` names of :data:`POISON_NEEDS` are further keywords.
+
         Returns:
           The batch to train on, in the same shapes and dtypes.
         """
@@ -498,6 +504,15 @@ class ForgeFn(Protocol):
         Returns:
           The messages that reach the server; those of benign clients keep their bits.
         """
+        ...
+
+
+@runtime_checkable
+class ActiveFn(Protocol):
+    """Says in which rounds an attack takes place."""
+
+    def __call__(self, round_index: jax.Array, /) -> jax.Array:
+        """Whether malicious clients attack in a round (bool scalar), counted from 0."""
         ...
 
 
@@ -531,18 +546,27 @@ class Attack(NamedTuple):
       needs: names of the keywords that ``forge`` must receive. ``"last_update"``: the last round's change of the global
         parameters, like ``params``. ``"root_delta"``: the delta of the server's own pass on its root data, like
         ``params``; only with a method that has one. ``"aggregate"``: ``(uplink) -> update``, the change of the global
-        parameters that the server would make of such messages in this round, except for its own random draws.
+        parameters that the server would make of such messages in this round, except for its own random draws. A name in
+        :data:`POISON_NEEDS` is a keyword of ``poison`` instead: ``"attacker_index"``, the client's number among the
+        malicious clients (of the federation, or of the cohort where each has its own), int scalar from 0.
       goal: ``(x, y, num_classes) -> (x, wanted)``: what the attacker wants the model to predict; see :class:`GoalFn`.
         None if any wrong prediction is a success.
+      active: ``(round) -> bool``, the rounds in which malicious clients attack; in the others they are honest. None for
+        all rounds. See :class:`ActiveFn` and :func:`~fedjax_drag.attacks.during`.
     """
 
     poison: PoisonFn | None = None
     forge: ForgeFn | None = None
     needs: frozenset[str] = frozenset()
     goal: GoalFn | None = None
+    active: ActiveFn | None = None
 
     def __repr__(self) -> str:
         return f"Attack({self.name})"
+
+    def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
+        """Which of the malicious clients attack in a round, like ``malicious``, which is bool of any shape."""
+        return malicious if self.active is None else malicious & self.active(round_index)
 
     @property
     def name(self) -> str:

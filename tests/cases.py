@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag import aggregators, algorithms, attacks, clients
+from fedjax_drag import aggregators, algorithms, attacks, clients, data
 from fedjax_drag.types import PER_CLIENT_EXTRAS
 
 NUM_CLIENTS = 8
@@ -240,6 +240,15 @@ ALGORITHMS = [
     ),
 ]
 
+
+def images(number: int = 12) -> data.FederatedDataset:
+    """Random images of three classes."""
+    x, y = np.random.default_rng(0).normal(size=(number, 8, 8, 1)), np.arange(number) % 3
+    return data.from_arrays(x, y, x, y, mean=(0.0,), std=(1.0,))
+
+
+IMAGES = images()
+
 ATTACKS = [
     Case("sign_flip", attacks.sign_flip, {"scale": 1.0}, {"scale": (0.5, 1.0, 4.0)}),
     Case("scale_noise", attacks.scale_noise, {"variance": 3.0}, {"variance": (0.5, 3.0)}),
@@ -260,7 +269,16 @@ ATTACKS = [
     Case("trim_attack-partial", attacks.trim_attack, {"knowledge": "partial"}),
     Case("optimised", attacks.optimised, {"steps": 3}, {"budget": (0.5, 1.0, 4.0)}, forges=frozenset({"delta"})),
     Case("optimised-distance", attacks.optimised, {"objective": "distance", "steps": 3}, forges=frozenset({"delta"})),
+    Case("optimal_alie", attacks.optimal_alie, {"evaluations": 5}, {"step": (1.0, 10.0), "ratio": (0.5, 0.8)}),
+    Case("optimal_ipm", attacks.optimal_ipm, {"evaluations": 5, "starts": (0.1, 0.5)}, {"step": (1.0, 10.0)}),
     Case("backdoor", attacks.backdoor, {"target": 1}),
+    Case("dba", attacks.dba, {"target": 1}),
+    Case("edge_case", attacks.edge_case, {"fed": IMAGES, "share": 0.5}),
+    Case("neurotoxin", attacks.neurotoxin, {"share": 0.4}, {"share": (0.0, 0.4, 1.0)}),
+    Case("neurotoxin-sign_flip", attacks.neurotoxin, {"attack": attacks.sign_flip(), "share": 0.4}),
+    Case(
+        "during", attacks.during, {"attack": attacks.sign_flip(), "start": 2}, {"start": (0.0, 2.0), "stop": (3.0, 4.0)}
+    ),
 ]
 
 SECTIONS = {

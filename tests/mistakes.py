@@ -105,6 +105,15 @@ DATA = (
 PARTS = (
     Mistake("name of an attack", 'run(attack="alie")', "attack='alie'", "write fd.attacks.alie(...)"),
     Mistake("attack not called", "run(attack=fd.attacks.alie)", "attack=", "call it, fd.attacks.alie(...)"),
+    Mistake(
+        "attack in an attack not called",
+        "fd.attacks.during(fd.attacks.alie)",
+        "attack=",
+        "call it, fd.attacks.alie(...)",
+    ),
+    Mistake(
+        "attack that ends at once", "fd.attacks.during(fd.attacks.alie(), 5, 5)", "stop=5", "must be above start=5"
+    ),
     Mistake("rule as attack", "run(attack=rule)", "attack=Aggregator(fedavg)", "the first argument"),
     Mistake("name of a loss", 'run(loss="cross_entropy")', "loss=", "write fd.losses.cross_entropy(...)"),
     Mistake("loss not called", "run(loss=fd.losses.cross_entropy)", "loss=", "call it, fd.losses.cross_entropy(...)"),

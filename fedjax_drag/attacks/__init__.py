@@ -2,6 +2,9 @@
 
 from fedjax_drag.attacks._alie import alie
 from fedjax_drag.attacks._backdoor import backdoor
+from fedjax_drag.attacks._dba import dba
+from fedjax_drag.attacks._during import during
+from fedjax_drag.attacks._edge_case import edge_case
 from fedjax_drag.attacks._freeloader import freeloader
 from fedjax_drag.attacks._gaussian import gaussian
 from fedjax_drag.attacks._ipm import ipm
@@ -10,6 +13,9 @@ from fedjax_drag.attacks._label_flip import label_flip
 from fedjax_drag.attacks._mimic import mimic
 from fedjax_drag.attacks._min_max import min_max
 from fedjax_drag.attacks._min_sum import min_sum
+from fedjax_drag.attacks._neurotoxin import neurotoxin
+from fedjax_drag.attacks._optimal_alie import optimal_alie
+from fedjax_drag.attacks._optimal_ipm import optimal_ipm
 from fedjax_drag.attacks._optimised import optimised
 from fedjax_drag.attacks._scale_noise import scale_noise
 from fedjax_drag.attacks._sign_flip import sign_flip
@@ -18,6 +24,9 @@ from fedjax_drag.attacks._trim_attack import trim_attack
 __all__ = [
     "alie",
     "backdoor",
+    "dba",
+    "during",
+    "edge_case",
     "freeloader",
     "gaussian",
     "ipm",
@@ -26,6 +35,9 @@ __all__ = [
     "mimic",
     "min_max",
     "min_sum",
+    "neurotoxin",
+    "optimal_alie",
+    "optimal_ipm",
     "optimised",
     "scale_noise",
     "sign_flip",

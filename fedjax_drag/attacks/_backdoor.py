@@ -4,11 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import in_fraction, scale_malicious
-from fedjax_drag.types import Attack, Batch, Uplink
+from fedjax_drag.naming import named
+from fedjax_drag.types import Attack, Batch, ForgeFn, Uplink
 
 
 def backdoor(
@@ -45,12 +46,7 @@ def backdoor(
       et al., How to backdoor federated learning, AISTATS 2020, Section 3 (model replacement), where one client
       attacks in one round; here all malicious clients do, in every round.
     """
-    checks.count("target", target)
-    checks.in_range("fraction", fraction, 0.0, 1.0)
-    checks.count("trigger_size", trigger_size, 1)
-    checks.in_range("trigger_value", trigger_value)
-    if boost is not None:
-        checks.positive("boost", boost)
+    check_trigger(target, fraction, trigger_size, trigger_value)
 
     def poison(
         key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
@@ -58,23 +54,52 @@ def backdoor(
         del key
         checks.count("target", target, 0, num_classes - 1)
         marked = in_fraction(positions, num_examples, fraction)
-        x = jnp.where(marked.reshape(-1, 1, 1, 1), _with_trigger(batch.x, trigger_size, trigger_value), batch.x)
-        return batch._replace(x=x, y=jnp.where(marked, target, batch.y))
+        return relabelled(batch, marked, with_trigger(batch.x, trigger_size, trigger_value), target)
+
+    def goal(x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
+        del num_classes
+        return with_trigger(x, trigger_size, trigger_value), jnp.full_like(y, target)
+
+    return named("backdoor", Attack(poison=poison, forge=boosting(boost), goal=goal))
+
+
+def check_trigger(target: int, fraction: float, trigger_size: int, trigger_value: float) -> None:
+    """Raises ValueError if an argument of :func:`backdoor` is out of range for every data set."""
+    checks.count("target", target)
+    checks.in_range("fraction", fraction, 0.0, 1.0)
+    checks.count("trigger_size", trigger_size, 1)
+    checks.in_range("trigger_value", trigger_value)
+
+
+def with_trigger(
+    x: Float[Array, "B H W C"], size: int, value: float, part: Int[Array, ""] | int = 0, parts: int = 1
+) -> Float[Array, "B H W C"]:
+    """The images with a square of ``value`` in the lower right corner, or with one of ``parts`` bands of its rows."""
+    if x.ndim != 4 or min(x.shape[1:3]) < size:
+        raise ValueError(f"trigger_size={size}: needs images at least as large, not inputs {x.shape[1:]}")
+    band = jnp.arange(size) * parts // size == part
+    square = jnp.where(band[:, None, None], jnp.asarray(value, x.dtype), x[:, -size:, -size:])
+    return x.at[:, -size:, -size:].set(square)
+
+
+def relabelled(batch: Batch, marked: Bool[Array, " batch"], x: jax.Array, target: int) -> Batch:
+    """The batch with inputs ``x`` and the label ``target`` in the place of the examples that are marked."""
+    x = jnp.where(tree.expand(marked, batch.x), x, batch.x)
+    return batch._replace(x=x, y=jnp.where(marked, target, batch.y))
+
+
+def boosting(boost: float | None) -> ForgeFn:
+    """Malicious clients send ``boost`` times their message; None for S divided by their number.
+
+    Raises:
+      ValueError: if ``boost`` is not positive.
+    """
+    if boost is not None:
+        checks.positive("boost", boost)
 
     def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
         del key
         factor = malicious.size * tree.inverse(malicious.sum().astype(jnp.float32)) if boost is None else boost
         return scale_malicious(uplink, malicious, factor)
 
-    def goal(x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
-        del num_classes
-        return _with_trigger(x, trigger_size, trigger_value), jnp.full_like(y, target)
-
-    return Attack(poison=poison, forge=forge, goal=goal)
-
-
-def _with_trigger(x: Float[Array, "B H W C"], size: int, value: float) -> Float[Array, "B H W C"]:
-    """The images with a square of ``value`` in the lower right corner."""
-    if x.ndim != 4 or min(x.shape[1:3]) < size:
-        raise ValueError(f"trigger_size={size}: needs images at least as large, not inputs {x.shape[1:]}")
-    return x.at[:, -size:, -size:].set(value)
+    return forge

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import tree
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.types import POISON_NEEDS, Attack, Uplink
 
-KNOWLEDGE = ("last_update", "root_delta", "aggregate")
+KNOWLEDGE = ("last_update", "root_delta", "aggregate", *POISON_NEEDS)
 """What an attack may need."""
 
 
@@ -30,7 +30,7 @@ def forged(attack: Attack, key: Any, uplink: Uplink, malicious: Any, round: Any 
         malicious,
         client_ids=jnp.arange(malicious.shape[0], dtype=jnp.int32),
         round=jnp.asarray(round, jnp.int32),
-        **{name: knowledge[name] for name in attack.needs},
+        **{name: knowledge[name] for name in attack.needs if name not in POISON_NEEDS},
         **absence,
     )
 

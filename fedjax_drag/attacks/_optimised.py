@@ -1,19 +1,16 @@
 """An attack optimised through the rule that the server uses."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import centred, known, mean_and_std, replace_malicious
+from fedjax_drag.attacks._harm import OBJECTIVES, Objective, harm_of, unit
 from fedjax_drag.types import Attack, Deltas, Params, Uplink
-
-Objective = Literal["against", "distance"]
-"""The harm to maximise: ``-<u(v), g> / ||g||`` or ``||u(v) - g||``."""
 
 _RUNGS = 8  # lengths tried along each direction: even fractions of the budget
 _STEPS = (0.0625, 0.03125, 0.015625)  # of the budget, tried on both sides of the best length
@@ -55,10 +52,10 @@ def optimised(objective: Objective = "against", steps: int = 10, budget: Any = 1
     References:
       The problem is (1) of Shejwalkar and Houmansadr, Manipulating the Byzantine: optimizing model poisoning attacks
       and defenses for federated learning, NDSS 2021, as are three of the directions. There the search is for the
-      length along one of them only, and the constraint is the rule's own choice instead of a budget; ByzFL's optimal
-      attacks search for the length that does the most harm by ``"distance"``.
+      length along one of them only, and the constraint is the rule's own choice instead of a budget;
+      :func:`optimal_alie` and :func:`optimal_ipm`, after ByzFL, search for the most harmful length along one of them.
     """
-    checks.one_of("objective", objective, ("against", "distance"))
+    checks.one_of("objective", objective, OBJECTIVES)
     checks.count("steps", steps)
     checks.positive("budget", budget)
 
@@ -82,21 +79,12 @@ def optimised(objective: Objective = "against", steps: int = 10, budget: Any = 1
             return uplink._replace(delta=replace_malicious(uplink.delta, attacked, forged))
 
         def harm(offset: Params) -> jax.Array:
-            return _harm(objective, jax.tree.map(tree.accurate, aggregate(sent(offset))), mean)
+            return harm_of(objective, aggregate(sent(offset)), mean)
 
         start = _best_on_lines(harm, _axes(mean, std), radius)
         return sent(_ascend(harm, start, radius, steps))
 
     return Attack(forge=forge, needs=frozenset({"aggregate"}))
-
-
-def _harm(objective: Objective, update: Params, mean: Params) -> Float[Array, ""]:
-    """The harm of an update ``u(v)`` of the global parameters, given the benign mean ``g``; -inf if not finite."""
-    if objective == "distance":
-        value = tree.norm(tree.subtract(update, mean))
-    else:
-        value = -sum(jax.tree.leaves(jax.tree.map(jnp.vdot, update, _unit(mean))))
-    return jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
 
 def _axes(mean: Params, std: Params) -> list[Params]:
@@ -107,7 +95,7 @@ def _axes(mean: Params, std: Params) -> list[Params]:
 
 def _best_on_lines(harm: Callable[[Params], jax.Array], axes: Sequence[Params], radius: jax.Array) -> Params:
     """The most harmful result of the line searches, one along each axis and one against it."""
-    basis = jax.tree.map(lambda *leaves: radius * jnp.stack(leaves), *map(_unit, axes))
+    basis = jax.tree.map(lambda *leaves: radius * jnp.stack(leaves), *map(unit, axes))
     directions = jnp.asarray(np.kron(np.eye(len(axes)), [[-1.0], [1.0]]), radius.dtype)
     rungs = [(0.0, rung) for rung in np.linspace(0, 1, _RUNGS + 1)]
     moves = [(1.0, side * step) for step in _STEPS for side in (1, -1)]
@@ -148,7 +136,7 @@ def _ascend(harm: Callable[[Params], jax.Array], start: Params, radius: jax.Arra
     """Projected gradient ascent: the most harmful offset on the way from ``start``, at most ``radius`` long."""
 
     def step(_: Any, best: _Ascent) -> _Ascent:
-        ahead = tree.add(best.offset, tree.scale(best.length, _unit(best.gradient)))
+        ahead = tree.add(best.offset, tree.scale(best.length, unit(best.gradient)))
         inside = tree.scale(jnp.minimum(1.0, radius * tree.inverse(tree.norm(ahead))), ahead)
         there = _Ascent(inside, *jax.value_and_grad(harm)(inside), best.length)
         return tree.where(there.harm > best.harm, there, best._replace(length=best.length / 2))
@@ -157,12 +145,6 @@ def _ascend(harm: Callable[[Params], jax.Array], start: Params, radius: jax.Arra
     none = jnp.full_like(radius, -jnp.inf)
     first = _Ascent(start, none, tree.zeros_like(start), _FIRST_STEP * radius)
     return jax.lax.fori_loop(0, steps + 1, step, first).offset
-
-
-def _unit(vector: Params) -> Params:
-    """``vector`` at length 1; zeros if it has none or is not finite."""
-    length = tree.norm(vector)
-    return tree.where(length > 0, tree.scale(tree.inverse(length), vector), tree.zeros_like(vector))
 
 
 def _for_each(row: Params, size: int) -> Deltas:

@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.attacks._forgery import KNOWLEDGE, changed, forged, names_of, unlike, varied_like
 from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
-from fedjax_drag.types import Attack, Batch, Params, Uplink
+from fedjax_drag.types import POISON_NEEDS, Attack, Batch, Params, Uplink
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,9 @@ class _Bench:
         """A mini-batch of a malicious client after the attack."""
         assert self.attack.poison is not None
         positions, size = jnp.arange(len(batch.y)), jnp.int32(len(batch.y))
-        return self.attack.poison(key, batch, positions=positions, num_examples=size, num_classes=self.num_classes)
+        known = {name: jnp.int32(1) for name in self.attack.needs if name in POISON_NEEDS}
+        about = {"positions": positions, "num_examples": size, "num_classes": self.num_classes}
+        return self.attack.poison(key, batch, **about, **known)
 
 
 def check_attack(
@@ -184,6 +186,14 @@ def _has_a_goal_in_range(bench: _Bench) -> None:
     _assert_labels("goal", wanted, bench)
 
 
+def _knows_its_rounds(bench: _Bench) -> None:
+    """Active says of every round whether there is an attack, as one bool."""
+    if bench.attack.active is None:
+        return
+    found = jax.eval_shape(bench.attack.active, jax.ShapeDtypeStruct((), jnp.int32))
+    assert (found.shape, found.dtype) == ((), jnp.dtype(bool)), f"active returns {found.dtype}{list(found.shape)}"
+
+
 def _assert_labels(name: str, labels: Any, bench: _Bench) -> None:
     low, high = int(labels.min()), int(labels.max())
     assert 0 <= low <= high < bench.num_classes, f"{name} gives labels from {low} to {high}"
@@ -203,4 +213,5 @@ _PROMISES = (
     _scans,
     _poisons_many,
     _has_a_goal_in_range,
+    _knows_its_rounds,
 )

@@ -54,12 +54,25 @@ def test_an_attack_of_ones_own_passes():
         (Attack(), "neither forge nor poison"),
         (Attack(forge=lambda key, uplink, malicious, *, client_ids: uplink), "unexpected keyword argument 'round'"),
         (Attack(poison=lambda key, batch, **_: batch._replace(y=batch.y + 5)), "poison gives labels from"),
+        (attacks.label_flip()._replace(active=lambda t: t), r"Active says.*active returns int32\[\]"),
         (
             attacks.backdoor(target=1)._replace(goal=lambda x, y, num_classes: (x[..., 0], y)),
             r"goal returns \[0\] with \(6, 8, 8\)",
         ),
     ],
-    ids=["all rows", "nearly", "shape", "needs", "no benign", "impure", "nothing", "keywords", "labels", "goal"],
+    ids=[
+        "all rows",
+        "nearly",
+        "shape",
+        "needs",
+        "no benign",
+        "impure",
+        "nothing",
+        "keywords",
+        "labels",
+        "rounds",
+        "goal",
+    ],
 )
 def test_what_an_attack_breaks_is_named(attack, message):
     with pytest.raises(AssertionError, match=message):

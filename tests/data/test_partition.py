@@ -25,6 +25,7 @@ PARTITIONS = {
         fed, num_clients, (1.0,), seed=seed, sizes="equal"
     ),
     "shards": lambda fed, num_clients, seed: partition.shards(fed, num_clients, seed=seed),
+    "gamma_similarity": lambda fed, num_clients, seed: partition.gamma_similarity(fed, num_clients, 0.5, seed=seed),
     "quantity_skew": lambda fed, num_clients, seed: partition.quantity_skew(fed, num_clients, 1.0, seed=seed),
     "dirichlet_quantity": lambda fed, num_clients, seed: partition.dirichlet_quantity(
         fed, num_clients, 0.3, 1.0, seed=seed
@@ -309,6 +310,50 @@ def test_two_shards_each_as_in_the_first_paper():
     assert split.partition == "shards(per_client=2, seed=0)"
 
 
+@given(num_examples=st.integers(1, 300), gamma=st.floats(0.0, 1.0), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_gamma_similarity_is_even(num_examples, gamma, data):
+    num_clients = data.draw(st.integers(1, num_examples))
+    split = partition.gamma_similarity(labelled(np.arange(num_examples) % 3), num_clients, gamma, seed=1)
+    assert split.counts.max() - split.counts.min() <= 1
+    assert_every_example_once(split)
+
+
+@given(labels=st.lists(st.integers(0, 5), min_size=20, max_size=100), num_clients=st.integers(1, 20))
+@settings(max_examples=40, deadline=None)
+def test_gamma_similarity_of_zero_is_sorted_blocks_and_of_one_is_iid(labels, num_clients):
+    fed = labelled(np.array(labels), 6)
+    blocks = clients(partition.gamma_similarity(fed, num_clients, 0.0, seed=len(labels)))
+    in_blocks = np.concatenate([np.sort(fed.train.y[block]) for block in blocks])
+    np.testing.assert_array_equal(in_blocks, np.sort(labels))
+    alike, iid = (
+        build(fed, num_clients, seed=len(labels))
+        for build in (partition.iid, lambda *args, seed: partition.gamma_similarity(*args, 1.0, seed=seed))
+    )
+    np.testing.assert_array_equal(alike.rows, iid.rows)
+    np.testing.assert_array_equal(alike.counts, iid.counts)
+
+
+def test_gamma_similarity_between_has_a_part_of_each():
+    """Of 1,000 examples of each class, 400 are dealt to ten clients; a client has 600 of its own class besides."""
+    split = partition.gamma_similarity(labelled(np.arange(10_000) % 10), 10, 0.4, seed=2)
+    counts = split.skew_report().counts
+    # Of the cuts between blocks at half of the classes: 0.5 sqrt(10,000 * 0.4 * 0.6) = 24 examples.
+    assert (abs(counts - (40 + 600 * np.eye(10))) < 5 * 24).all()
+    neighbours = abs(np.subtract.outer(np.arange(10), np.arange(10))) < 2
+    assert (abs(counts - 40)[~neighbours] < 5 * np.sqrt(40)).all()
+
+
+@pytest.mark.parametrize(("gamma", "dealt"), [(0.0, 0), (0.29, 29), (0.57, 57), (0.575, 57), (1.0, 100)])
+def test_gamma_similarity_deals_the_floor_of_its_share(gamma, dealt):
+    """Also where the product in floating point is just below. The labels reverse the order of the deal."""
+    place = np.random.default_rng(0).permutation(100)
+    split = partition.gamma_similarity(labelled(99 - place, 100), 100, gamma)
+    client = np.empty(100, int)
+    client[np.concatenate(clients(split))] = np.arange(100)
+    np.testing.assert_array_equal(client, np.where(place < dealt, place, dealt + 99 - place))
+
+
 def test_shards_within_a_label_are_random_samples():
     split = partition.shards(labelled(np.repeat([0, 1], 5000)), 4, per_client=1)
     for indices in clients(split):  # 2,500 of one label's 5,000, in the order of the file
@@ -511,6 +556,9 @@ def test_seeds_differ(kind):
         (lambda fed: partition.shards(fed, 2, 0), "per_client=0"),
         (lambda fed: partition.shards(fed, 20, 6), r"per_client=6: must be an integer in \[1, 5\]"),
         (lambda fed: partition.shards(fed, 101), "num_clients=101"),
+        (lambda fed: partition.gamma_similarity(fed, 2, 1.1), "gamma=1.1: must be in"),
+        (lambda fed: partition.gamma_similarity(fed, 2, float("nan")), "gamma=nan"),
+        (lambda fed: partition.gamma_similarity(fed, 101, 0.5), "num_clients=101"),
         (lambda fed: partition.quantity_skew(fed, 2, -1.0), "sigma=-1.0"),
         (lambda fed: partition.quantity_skew(fed, 2, float("nan")), "sigma=nan"),
         (lambda fed: partition.quantity_skew(fed, 11, 1.0, min_size=10), "num_clients=11: .*10 examples each"),
@@ -535,6 +583,7 @@ def test_partition_describes_itself():
     assert partition.dirichlet(fed, 3, 0.5, balanced=True).partition == "dirichlet(beta=0.5, seed=0, balanced)"
     described = partition.label_groups(fed, 4, [0.25, 0.5], seed=3).partition
     assert described == "label_groups(fractions=(0.25, 0.5), seed=3)"
+    assert partition.gamma_similarity(fed, 3, 0.5).partition == "gamma_similarity(gamma=0.5, seed=0)"
     assert partition.quantity_skew(fed, 3, 0.5, seed=1).partition == "quantity_skew(sigma=0.5, seed=1)"
     described = partition.dirichlet_quantity(fed, 3, 0.5, 1.0, min_size=2).partition
     assert described == "dirichlet_quantity(beta=0.5, sigma=1.0, seed=0, min_size=2)"

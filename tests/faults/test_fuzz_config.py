@@ -380,7 +380,7 @@ def extremes():
             needed = {
                 argument: 0.5
                 if resolve.phrase(hint) in ("a number", "a value")
-                else "krum"
+                else {"attack": "sign_flip"}.get(resolve.table_of(hint), "krum")
                 if resolve.table_of(hint)
                 else 3
                 for argument, (parameter, hint) in allowed.items()

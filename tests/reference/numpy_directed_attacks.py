@@ -106,3 +106,42 @@ def ascend(
         return offset
 
     return after
+
+
+def strongest(
+    harm: Callable[[float], float], starts: tuple[float, ...], evaluations: int, step: float, ratio: float
+) -> tuple[float, list[float]]:
+    """What the line search of ByzFL's optimal attacks comes to, and all strengths that it tries."""
+    best, tried, expands = max(starts, key=harm), list(starts), True
+    while len(tried) < evaluations:
+        tried.append(best + step)
+        if harm(tried[-1]) > harm(best):
+            best = tried[-1]
+            step *= 2 if expands else ratio
+        else:
+            expands = False
+            step *= ratio
+    return best, tried
+
+
+def outside_top(delta: np.ndarray, last_update: np.ndarray, share: float) -> np.ndarray:
+    """``delta`` without the coordinates of the largest absolute changes, of which ties are all left out."""
+    number, size = int(np.floor(share * len(delta) + 1e-9)), abs(last_update)
+    least = np.sort(size)[len(size) - number] if number else np.inf
+    return np.where((size >= least) & (size > 0), 0, delta)
+
+
+def trigger_part(x: np.ndarray, size: int, value: float, part: int, parts: int) -> np.ndarray:
+    """Images with the rows of a square in the lower right corner that are of one of its parts."""
+    x, first = x.copy(), x.shape[1] - size
+    for row in range(size):
+        if row * parts // size == part:
+            x[:, first + row, x.shape[2] - size :] = value
+    return x
+
+
+def tail(x: np.ndarray, share: float) -> tuple[list[int], float]:
+    """The examples of a class that are furthest from its mean, the furthest first, and the last one's distance."""
+    distance = [np.sqrt(((example - x.mean(axis=0)) ** 2).sum()) for example in x]
+    furthest = sorted(range(len(x)), key=lambda i: -distance[i])[: max(1, int(share * len(x) + 1e-9))]
+    return furthest, distance[furthest[-1]]

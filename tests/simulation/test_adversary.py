@@ -5,7 +5,9 @@ import dataclasses
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from tiny import TINY
 
 import fedjax_drag as fd
 from fedjax_drag import aggregators, tree
@@ -149,6 +151,47 @@ def test_an_attack_of_ones_own_may_know_what_others_know(settings):
     attack = Attack(forge=forge, needs=frozenset({"last_update", "root_delta", "aggregate"}))
     algorithm = fd.algorithms.from_aggregator(aggregators.fltrust())
     fd.simulation.prepare(algorithm, **settings(**UNDER_ATTACK | {"attack": attack}))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fd.algorithms.from_aggregator(aggregators.centered_clipping(radius=0.5)),
+        pytest.param(
+            fd.algorithms.scaffold(12, aggregator=aggregators.nnm(aggregators.median())), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["centered_clipping", "scaffold"],
+)
+def test_in_a_run_an_optimal_strength_is_at_least_as_harmful_as_a_fixed_one(settings, algorithm):
+    """After the first round, in which the server is where it is in the other run."""
+    whole = {"num_byzantine": 2, "byzantine_of": "cohort", "num_rounds": 1, "eval_every": 1}
+    start = fd.simulate(algorithm, **settings(num_rounds=1, step_size=1e-30)).params
+
+    def harm(attack):
+        result = fd.simulate(algorithm, **settings(attack=attack, initial_params=start, **whole))
+        length = tree.norm(tree.subtract(result.params, start))
+        return -result.history["cosine_to_benign"][-1] * float(length)
+
+    optimal = harm(fd.attacks.optimal_ipm(objective="against", starts=(0.0, 0.5, 2.0)))
+    assert optimal >= harm(fd.attacks.ipm(2.0)) - 1e-5
+
+
+@pytest.mark.slow
+def test_a_sweep_of_an_optimal_attack_and_its_rounds_is_one_program():
+    """Through a rule with random draws."""
+    attack = {"name": "during", "attack": {"name": "optimal_alie", "evaluations": 4}}
+    rule = {"name": "bucketing", "aggregator": "median"}
+    config = TINY | {"aggregator": rule, "attack": attack, "num_byzantine": 1, "eval_every": 3}
+    axes = {"attack.start": [0, 4], "attack.attack.step": [1.0, 10.0]}
+    found = fd.sweep(config | {"axes": axes}, quiet=True)
+    assert [cell.status for cell in found.cells] == 4 * ["done"]
+    loss = np.array([cell.history["test_loss"] for cell in found.cells])
+    alone = fd.run(config, ["attack.start=4", "attack.attack.step=10.0"], quiet=True)
+    np.testing.assert_allclose(loss[3], alone.history["test_loss"], rtol=1e-4)
+    np.testing.assert_allclose(loss[2, 0], loss[3, 0], rtol=1e-5)
+    assert abs(loss[0, 0] - loss[2, 0]) > 1e-4
 
 
 @dataclasses.dataclass

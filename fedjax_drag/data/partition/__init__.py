@@ -5,6 +5,7 @@ arguments and the seed, and shuffles each client's row, so that the beginning of
 client's examples. It replaces an earlier partition.
 """
 
+from fedjax_drag.data.partition._gamma_similarity import gamma_similarity
 from fedjax_drag.data.partition._iid import iid
 from fedjax_drag.data.partition._label_groups import label_groups
 from fedjax_drag.data.partition._label_skew import dirichlet, label_affinity, shards
@@ -14,6 +15,7 @@ from fedjax_drag.data.partition._quantity_skew import dirichlet_quantity, quanti
 __all__ = [
     "dirichlet",
     "dirichlet_quantity",
+    "gamma_similarity",
     "iid",
     "label_affinity",
     "label_groups",

@@ -101,7 +101,8 @@ def attack(config: Config, fed: FederatedDataset) -> Any:
     """The attack of a resolved configuration, or None."""
     if config.attack is None:
         return None
-    return _call("attack", config.attack, {"num_classes": fed.num_classes, "num_clients": fed.num_clients})
+    known = {"fed": fed, "num_classes": fed.num_classes, "num_clients": fed.num_clients}
+    return _call("attack", config.attack, known)
 
 
 def step_size(config: Config) -> float | optax.Schedule:

@@ -84,10 +84,16 @@ ATTACKS: Builders = {
     "mimic": attacks.mimic,
     "krum_attack": attacks.krum_attack,
     "trim_attack": attacks.trim_attack,
+    "optimal_alie": attacks.optimal_alie,
+    "optimal_ipm": attacks.optimal_ipm,
     "optimised": attacks.optimised,
     "label_flip": attacks.label_flip,
     "freeloader": attacks.freeloader,
     "backdoor": attacks.backdoor,
+    "dba": attacks.dba,
+    "edge_case": attacks.edge_case,
+    "neurotoxin": attacks.neurotoxin,
+    "during": attacks.during,
 }
 PARTITIONS: Builders = {
     "iid": partition.iid,
@@ -95,6 +101,7 @@ PARTITIONS: Builders = {
     "label_affinity": partition.label_affinity,
     "label_groups": partition.label_groups,
     "shards": partition.shards,
+    "gamma_similarity": partition.gamma_similarity,
     "quantity_skew": partition.quantity_skew,
     "dirichlet_quantity": partition.dirichlet_quantity,
     "natural": partition.natural,
@@ -163,6 +170,7 @@ those of :func:`~fedjax_drag.simulation.model.functions.is_model`."""
 
 NESTED: Mapping[Any, str] = {
     Aggregator: "aggregator",
+    Attack: "attack",
     ClientRule: "client",
     optax.GradientTransformation: "optimizer",
     Callable: "schedule",
@@ -183,7 +191,7 @@ SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "local_optimizer": (),
     "loss": (),
     "augmentation": (),
-    "attack": ("num_classes", "num_clients"),
+    "attack": ("fed", "num_classes", "num_clients"),
     "optimizer": (),
     "schedule": (),
 }

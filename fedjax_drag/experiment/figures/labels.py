@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from fedjax_drag.experiment.config.components import Component, split
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.config.own import short
 
@@ -76,7 +77,7 @@ def header(configs: Sequence[Config]) -> list[tuple[str, str]]:
         "model": _model,
         "method": method,
         "training": lambda c: f"{c.rounds:,} rounds, {_round(c)}",
-        "attack": lambda c: c.attack.name.replace("_", " ") if c.attack is not None else "none",
+        "attack": lambda c: _attack(c.attack) if c.attack is not None else "none",
         "malicious clients": _share,
     }
     return [(name, text) for name, describe in wanted.items() if (text := _listed(map(describe, configs)))]
@@ -168,6 +169,8 @@ def _partition(config: Config) -> str:
             return f"{'balanced ' * bool(arguments.get('balanced'))}Dirichlet({arguments.get('beta')}) split"
         case "label_affinity":
             return f"label affinity {arguments.get('q')}"
+        case "gamma_similarity":
+            return f"{arguments.get('gamma')}-similarity split"
         case "iid":
             return "IID split"
     return "" if config.partition.label == "as_given" else f"{config.partition.label} split"
@@ -180,7 +183,15 @@ def _share(config: Config) -> str:
     return f"{config.byzantine_fraction or 0.0:.0%}" if config.num_byzantine is None else f"{config.num_byzantine}"
 
 
+def _attack(attack: Component) -> str:
+    """``label flip``; of an attack around another ``backdoor, during``."""
+    own, inner = attack.label.replace("_", " "), attack.arguments.get("attack")
+    if inner is None:
+        return own
+    return f"{_attack(inner if isinstance(inner, Component) else split('attack.attack', inner))}, {own}"
+
+
 def _adversary(config: Config) -> str:
     if config.attack is None or not (config.byzantine_fraction or config.num_byzantine):
         return ""
-    return f"{_share(config)} malicious clients ({config.attack.label.replace('_', ' ')})"
+    return f"{_share(config)} malicious clients ({_attack(config.attack)})"

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import tree
 from fedjax_drag.simulation.model.model import Statistics
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.types import POISON_NEEDS, Attack, Uplink
 
 MODEL_STATES = ("auto", "average", "weighted", "median", "frozen", "local")
 """What can become of the statistics; ``"auto"`` is the average, or the median under an attack that forges."""
@@ -58,7 +58,9 @@ def forged(
       round_index: from 0.
       valid: whose messages reach the server, ``[S]``; None where nobody can be absent.
     """
-    if attack is None or attack.forge is None or attack.needs or not jax.tree.leaves(local):
+    if attack is None or attack.forge is None or not jax.tree.leaves(local):
+        return local
+    if any(name not in POISON_NEEDS for name in attack.needs):
         return local
     # Numbers such as counters are no quantities that an attack could scale.
     floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)

@@ -190,7 +190,9 @@ def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInp
     # The same key in every round: an example is poisoned in the same way whenever it is drawn.
     key = jax.random.fold_in(sampling.stream(shared.key, "poison"), own.client_id)
     about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": work.model.num_classes}
-    return tree.where(own.malicious, attack.poison(key, batch, **about), batch)
+    if own.attacker_index is not None:
+        about["attacker_index"] = own.attacker_index
+    return tree.where(attack.attackers(own.malicious, shared.round), attack.poison(key, batch, **about), batch)
 
 
 _PLAIN = PassInput()

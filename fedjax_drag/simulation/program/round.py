@@ -47,7 +47,7 @@ def make_round(algorithm: Algorithm, attack: Attack | None, work: Work) -> Round
     def round_fn(
         federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
     ) -> tuple[RunState, dict[str, jax.Array], Any]:
-        cohort = open_round(algorithm, work, client_pass, federation, key, state)
+        cohort = open_round(algorithm, attack, work, client_pass, federation, key, state)
         outcome, scratch = server(state, cohort, scratch)
         return *close_round(attack, work, state, cohort, outcome), scratch
 
@@ -56,6 +56,7 @@ def make_round(algorithm: Algorithm, attack: Attack | None, work: Work) -> Round
 
 def open_round(
     algorithm: Algorithm,
+    attack: Attack | None,
     work: Work,
     client_pass: ClientPass,
     federation: Federation,
@@ -73,6 +74,8 @@ def open_round(
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
     kept = per_client.gather(state.clients, ids)
     clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
+    if attack is not None and "attacker_index" in attack.needs:
+        clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
     extras = {
         "client_ids": ids,
         "round": state.round,
@@ -115,8 +118,9 @@ def _statistics(attack: Attack | None, work: Work, before: RunState, cohort: Coh
     """The model's statistics on the server after a round."""
     clients, old = cohort.clients, before.model.statistics
     key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
-    ids = (clients.malicious, clients.client_id, before.round, cohort.valid if work.may_be_absent else None)
     attack = None if work.statistics in ("local", "frozen") else attack  # then they are in no message
+    attackers = clients.malicious if attack is None else attack.attackers(clients.malicious, before.round)
+    ids = (attackers, clients.client_id, before.round, cohort.valid if work.may_be_absent else None)
     local = statistics.forged(attack, key, old, outcome.local.statistics, *ids)
     return statistics.combined(work.statistics, old, local, clients.num_examples, cohort.valid)
 
@@ -174,6 +178,15 @@ def malicious_in_cohort(
         return federation.malicious[ids]
     order = jax.random.permutation(sampling.round_key(key, "malicious", round_index), ids.shape[0])
     return order < federation.malicious_per_cohort
+
+
+def attacker_indices(
+    federation: Federation, malicious: Bool[Array, " clients"], ids: Int[Array, " clients"]
+) -> Int[Array, " clients"]:
+    """The number of each malicious client of a cohort among all malicious ones, from 0; of benign clients any."""
+    if federation.malicious_per_cohort is None:
+        return jnp.cumsum(federation.malicious, dtype=jnp.int32)[ids] - 1
+    return jnp.cumsum(malicious, dtype=jnp.int32) - 1
 
 
 def work_metrics(

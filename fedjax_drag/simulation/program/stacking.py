@@ -11,7 +11,7 @@ from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
 from fedjax_drag.simulation.program.dissimilarity import Dissimilarity, make_dissimilarity, requested
 from fedjax_drag.simulation.program.local import ClientPass
 from fedjax_drag.simulation.program.work import Cohort, LocalResult, Outcome, RunState, ServerSide, Work
-from fedjax_drag.types import Algorithm, Attack, Params, State, Uplink
+from fedjax_drag.types import POISON_NEEDS, Algorithm, Attack, Params, State, Uplink
 
 
 def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_pass: ClientPass) -> ServerSide:
@@ -90,9 +90,9 @@ def _forge(
     return attack.forge(
         sampling.round_key(cohort.shared.key, "attack", state.round),
         uplink,
-        cohort.clients.malicious,
+        attack.attackers(cohort.clients.malicious, state.round),
         client_ids=cohort.clients.client_id,
         round=state.round,
-        **{name: knowledge[name] for name in attack.needs},
+        **{name: knowledge[name] for name in attack.needs if name not in POISON_NEEDS},
         **({"valid": cohort.valid} if tells_valid else {}),
     )

@@ -181,6 +181,7 @@ class ClientInput(NamedTuple):
       downlink: the client's own part of the server's message, ``Downlink.own``.
       kept: what the client has kept of earlier rounds; default nothing.
       num_steps: local steps until the pass ends, int32 scalar; None for all that are drawn.
+      attacker_index: number of the client among the malicious ones, int32 scalar; None unless the attack needs it.
     """
 
     client_id: Int[Array, "*clients"]
@@ -190,6 +191,7 @@ class ClientInput(NamedTuple):
     downlink: Any = ()
     kept: ClientRows = NOTHING_KEPT
     num_steps: Int[Array, "*clients"] | None = None
+    attacker_index: Int[Array, "*clients"] | None = None
 
 
 class LocalResult(NamedTuple):

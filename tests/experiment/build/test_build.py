@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 import yaml
+from tiny import TINY
 
 from fedjax_drag import aggregators, algorithms, attacks, clients, models, server_optimizers
 from fedjax_drag.data import partition
@@ -19,6 +20,7 @@ from fedjax_drag.experiment.arena.trials import Trials
 from fedjax_drag.experiment.build import build, catalog, registry
 from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.build.resolve import arguments, phrase, resolve
+from fedjax_drag.experiment.build.traced_numbers import numbers, with_numbers
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.loading import load, read
 from fedjax_drag.experiment.run import results
@@ -105,6 +107,16 @@ def test_table_is_plain_text_with_bars_escaped(monkeypatch):
     monkeypatch.setitem(registry.TABLES, "aggregator", {"rule": rule})
     row = catalog.table("aggregators").splitlines()[-1]
     assert row == r"| `rule` | A. Author et al. A title, 2020 | one \|\|g\|\|, as median has, and x |"
+
+
+def test_an_attack_inside_an_attack():
+    inside = {"name": "neurotoxin", "attack": "edge_case"}
+    config = resolve(load({**TINY, "attack": {"name": "during", "attack": inside, "start": 2}, "num_byzantine": 2}))
+    assert {"attack.start": 2, "attack.attack.share": 0.05}.items() <= numbers(config).items()
+    attack = build.attack(with_numbers(config, {"attack.start": 1.0}), build.dataset(config))
+    assert attack.name == "neurotoxin"
+    assert attack.goal is not None
+    assert [bool(attack.active(jnp.int32(t))) for t in range(3)] == [False, True, True]
 
 
 def test_defaults_are_written_out():

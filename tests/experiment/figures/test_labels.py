@@ -51,5 +51,10 @@ def test_header_names_data_model_attack_and_share_and_lists_what_differs():
     honest = dict(labels.header(configs({"attack": None, "byzantine_fraction": 0.0})))
     assert honest["attack"] == "none"
     assert "malicious clients" not in honest
+    limited = {"name": "during", "attack": {"name": "label_flip"}, "stop": 5}
+    split = {"name": "gamma_similarity", "num_clients": 8, "gamma": 0.5}
+    other = dict(labels.header(configs({"attack": limited, "partition": split})))
+    assert other["attack"] == "label flip, during"
+    assert other["partition"] == "0.5-similarity split, 8 clients"
     many = labels.header(configs(*({"partition": {"name": "dirichlet", "beta": b / 10}} for b in range(1, 8))))
     assert dict(many)["partition"].endswith("; and 3 more")

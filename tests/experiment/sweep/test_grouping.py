@@ -64,6 +64,16 @@ def test_a_method_that_needs_the_number_of_malicious_clients_is_grouped_by_it(mo
         ({"aggregator.c": [0.1, 0.5], "seed": [0, 1]}, {"aggregator": "drag"}, [4]),
         ({"step_size": [0.1, 0.2], "partition.beta": [0.1, 1.0]}, {}, [4]),
         ({"partition.beta": [0.1, 1.0], "partition.over": ["clients", "labels"]}, {}, [4]),
+        (
+            {"attack.start": [0, 2], "attack.attack.step": [1.0, 10.0]},
+            {"attack": {"name": "during", "attack": "optimal_alie", "stop": 4}, "num_byzantine": 2},
+            [4],
+        ),
+        (
+            {"partition.gamma": [0.0, 0.5, 1.0]},
+            {"partition": {"name": "gamma_similarity", "num_clients": 8, "gamma": 0.0}},
+            [3],
+        ),
         ({"data.normalize": ["standard", "unit"], "seed": [0, 1]}, {}, [2, 2]),
         ({"aggregator": ["fedavg", "median"], "seed": [0, 1, 2]}, {}, [3, 3]),
         ({"local_steps": [1, 2], "seed": [0, 1]}, {}, [2, 2]),

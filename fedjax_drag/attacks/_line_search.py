@@ -1,0 +1,118 @@
+"""Attacks whose strength is searched for through the server's rule, in every round anew."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fedjax_drag import checks, tree
+from fedjax_drag.attacks._attack import known, mean_and_std, replace_malicious
+from fedjax_drag.attacks._harm import OBJECTIVES, Objective, harm_of
+from fedjax_drag.types import Attack, Params, Uplink
+
+_LARGEST = 1e9
+"""Strengths beyond that are of no use, and their messages would overflow."""
+
+
+@runtime_checkable
+class PushFn(Protocol):
+    """What malicious clients send with some strength."""
+
+    def __call__(self, strength: Float[Array, ""], mean: Uplink, std: Uplink, /) -> Uplink:
+        """Makes the message from mean and standard deviation of the benign ones, without the client axis."""
+        ...
+
+
+def searched(
+    push: PushFn, objective: Objective, evaluations: int, starts: Sequence[float], step: Any, ratio: Any
+) -> Attack:
+    """All malicious clients send ``push(strength, mean, std)`` with the strength of :func:`line_search`.
+
+    Args:
+      push: the attack of a given strength.
+      objective: the harm, see :func:`~fedjax_drag.attacks._harm.harm_of`.
+      evaluations: of the rule, at least as many as ``starts``.
+      starts: strengths that are tried first, at least one, none above a billion.
+      step: > 0, the first beyond them.
+      ratio: in (0, 1), by which steps shrink.
+
+    Raises:
+      ValueError: if an argument is out of range.
+    """
+    checks.one_of("objective", objective, OBJECTIVES)
+    if not len(starts):
+        raise ValueError(f"starts={starts!r}: must hold a strength to begin with, such as 0.0")
+    for start in starts:
+        checks.in_range("starts", start, -_LARGEST, _LARGEST)
+    checks.count("evaluations", evaluations, len(starts))
+    checks.positive("step", step)
+    checks.in_range("ratio", ratio, 0.0, 1.0, open_low=True, open_high=True)
+
+    def forge(
+        key: jax.Array,
+        uplink: Uplink,
+        malicious: jax.Array,
+        *,
+        aggregate: Callable[[Uplink], Params],
+        valid: Any = None,
+        **_: Any,
+    ) -> Uplink:
+        del key
+        benign = known(malicious, "full", uplink, valid)
+        mean, std = mean_and_std(uplink, benign)
+
+        def sent(strength: jax.Array) -> Uplink:
+            return replace_malicious(uplink, malicious & benign.any(), push(strength, mean, std))
+
+        def harm(strength: jax.Array) -> jax.Array:
+            return harm_of(objective, aggregate(sent(strength)), mean.delta)
+
+        first = jnp.asarray(starts, tree.norm(mean.delta).dtype)
+        return sent(line_search(harm, first, evaluations, step, ratio))
+
+    return Attack(forge=forge, needs=frozenset({"aggregate"}))
+
+
+class _Search(NamedTuple):
+    """The most harmful strength so far, its harm, the next step, and whether every step so far was an improvement."""
+
+    strength: Float[Array, ""]
+    harm: Float[Array, ""]
+    step: Float[Array, ""]
+    expands: Bool[Array, ""]
+
+
+def line_search(
+    harm: Callable[[jax.Array], jax.Array], starts: Float[Array, " starts"], evaluations: int, step: Any, ratio: Any
+) -> Float[Array, ""]:
+    """The most harmful of ``evaluations`` strengths, in as many evaluations of ``harm``.
+
+    The search goes on from the most harmful of ``starts``, the first of those that are equal: each trial is a step
+    beyond the best strength so far. As long as trials are more harmful, the step doubles; after the first that is not,
+    every step is ``ratio`` times the one before. What is returned is at least as harmful as all that was tried.
+
+    Args:
+      harm: of a strength; -inf where it is none.
+      starts: see above.
+      evaluations: at least as many as ``starts``.
+      step: the first.
+      ratio: in (0, 1).
+    """
+
+    # One loop for starts and steps, so that the rule is compiled once.
+    def attempt(trial: jax.Array, best: _Search) -> _Search:
+        is_start = trial < len(starts)
+        strength = jnp.where(is_start, starts[jnp.minimum(trial, len(starts) - 1)], best.strength + best.step)
+        reached = harm(strength).astype(starts.dtype)
+        better = reached > best.harm
+        expands = best.expands & (better | is_start)
+        factor = jnp.where(is_start, 1, jnp.where(expands, 2, ratio))
+        next_step = (best.step * factor).astype(starts.dtype)
+        found = _Search(strength, reached, next_step, expands)
+        return tree.where(better, found, best._replace(step=next_step, expands=expands))
+
+    lowest = jnp.full((), -jnp.inf, starts.dtype)
+    first = _Search(starts[0], lowest, jnp.asarray(step, starts.dtype), jnp.ones((), bool))
+    return jax.lax.fori_loop(0, evaluations, attempt, first).strength

@@ -1,0 +1,77 @@
+"""A backdoor in the coordinates that others leave alone, so that it lasts."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+from fedjax_drag import checks, kinds
+from fedjax_drag.attacks._attack import replace_malicious
+from fedjax_drag.attacks._backdoor import backdoor
+from fedjax_drag.types import Attack, Params, Uplink
+
+
+def neurotoxin(attack: Attack | None = None, share: Any = 0.05) -> Attack:
+    """Another attack, kept out of the coordinates that the last round changed most.
+
+    Of what malicious clients would send, the coordinates of the delta with the ``share`` largest changes of the global
+    parameters in the last round, in absolute value and over all leaves together, are set to 0: benign clients write
+    there, and would soon overwrite a backdoor. There are ``floor(share D)`` of them, and those that tie with the
+    smallest of these; coordinates that did not change at all are none of them. In the first round all are free.
+
+    Args:
+      attack: what is kept out; default :func:`backdoor` with its defaults. Any other, such as :func:`dba`,
+        :func:`edge_case`, or one on messages.
+      share: of the coordinates, in [0, 1]. Its authors' code leaves out 5 %.
+
+    Raises:
+      ValueError: if ``attack`` is none, or ``share`` is out of range.
+
+    Knows:
+      what the server sent to it: the parameters of this round and of the one before; and what the attack inside knows.
+
+    References:
+      Zhang et al., Neurotoxin: Durable backdoors in federated learning, ICML 2022, Algorithm 1. Readings: the paper
+      projects every local gradient, here it is the delta at the end of the local pass, which is the same for one step.
+      Its code estimates the coordinates from a gradient on the attacker's own clean examples, the text from the last
+      update of the server, as here.
+    """
+    if attack is not None:
+        kinds.ATTACK.check("attack", attack)
+    checks.in_range("share", share, 0.0, 1.0)
+    inner = backdoor() if attack is None else attack
+
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, last_update: Params, **knowledge: Any) -> Uplink:
+        if "last_update" in inner.needs:
+            knowledge["last_update"] = last_update
+        sent = uplink if inner.forge is None else inner.forge(key, uplink, malicious, **knowledge)
+        least = smallest_of_top(last_update, share)
+        outside = lambda x, last: jnp.where(_magnitude(last) < least, x, jnp.zeros((), x.dtype))
+        kept = jax.tree.map(outside, sent.delta, last_update)
+        return sent._replace(delta=replace_malicious(sent.delta, malicious, kept))
+
+    return inner._replace(forge=forge, needs=frozenset(inner.needs) | {"last_update"})
+
+
+def smallest_of_top(update: Params, share: Any) -> UInt32[Array, ""]:
+    """The bits of the smallest absolute value among the ``floor(share D)`` largest of D; above all if there are none.
+
+    Found bit by bit, without a sort, by counts of the coordinates that are at least as large: non-negative floats are
+    ordered as their bits are. It is at least 1, so that zeros are below.
+    """
+    size = sum(leaf.size for leaf in jax.tree.leaves(update))
+    wanted = jnp.floor(share * size + 1e-3).astype(jnp.int32)
+
+    def with_bit(place: Int[Array, ""], found: UInt32[Array, ""]) -> UInt32[Array, ""]:
+        trial = found | (jnp.uint32(1) << (jnp.uint32(30) - place.astype(jnp.uint32)))
+        reached = sum((_magnitude(leaf) >= trial).sum() for leaf in jax.tree.leaves(update))
+        return jnp.where(reached >= wanted, trial, found)
+
+    found = jax.lax.fori_loop(0, 31, with_bit, jnp.uint32(0))
+    return jnp.where(wanted > 0, jnp.maximum(found, 1), jnp.uint32(2**32 - 1))
+
+
+def _magnitude(leaf: Float[Array, "..."]) -> UInt32[Array, "..."]:
+    """Absolute values as integers in their order."""
+    return jax.lax.bitcast_convert_type(jnp.abs(leaf.astype(jnp.float32)), jnp.uint32)
