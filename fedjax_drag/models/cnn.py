@@ -26,6 +26,7 @@ _VARIANTS = {
     "cifar10": _Variant(5, (32, 64), 512),
     "cifar100": _Variant(3, (32, 64, 64), 512),
     "pooled_once": _Variant(3, (32, 64), 128, "VALID", first_pooled=1),
+    "mnist": _Variant(5, (20, 50), 500, "VALID"),
     "small": _Variant(3, (8, 16), 32),
 }
 
@@ -88,19 +89,21 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
     | ``cifar10`` | 5x5: 32, 64 | 512 | 2,156,490 for 32x32x3 and 10 classes |
     | ``cifar100`` | 3x3: 32, 64, 64 | 512 | 632,420 for 32x32x3 and 100 classes |
     | ``pooled_once`` | 3x3: 32, 64, not padded, only the second pooled | 128 | 1,626,442 for 32x32x3 and 10 classes |
+    | ``mnist`` | 5x5: 20, 50, not padded | 500 | 431,080 for 28x28x1 and 10 classes |
     | ``small`` | 3x3: 8, 16 | 32 | 3,658 for 8x8x1 and 10 classes |
 
     Args:
       num_classes: number of logits, at least 1.
       variant: a row of the table.
       dropout: rates in [0, 1) after the convolutions and after the hidden dense layer. ``pooled_once`` with
-        ``(0.25, 0.5)`` is the CIFAR-10 network of the benchmarks of pfl-research.
+        ``(0.25, 0.5)`` is the CIFAR-10 network of the benchmarks of pfl-research, ``mnist`` without dropout the
+        ``cnn_mnist`` of ByzFL.
       init: how its parameters begin: ``"flax"``, ``"torch"`` or ``"normal"``
         (:mod:`~fedjax_drag.models.initialisation`).
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``. Height and width must be at
-      least 4, for ``pooled_once`` 6, for ``cifar100`` 8.
+      least 4, for ``pooled_once`` 6, for ``cifar100`` 8, for ``mnist`` 16.
 
     Raises:
       ValueError: if an argument is not allowed.

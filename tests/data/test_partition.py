@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_drag.data import from_arrays, load, partition
+from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.data.partition import _quantity_skew
 
 PARTITIONS = {
@@ -344,6 +345,19 @@ def test_gamma_similarity_between_has_a_part_of_each():
     assert (abs(counts - 40)[~neighbours] < 5 * np.sqrt(40)).all()
 
 
+def test_gamma_similarity_among_the_benign_clients_is_the_split_without_the_others():
+    """The malicious clients, those of a run of this seed, have rows of benign clients beside it."""
+    fed, seed = labelled(np.arange(1000) % 10), 3
+    among = partition.gamma_similarity(fed, 14, 0.33, num_byzantine=4, seed=seed)
+    malicious = choose_malicious(14, 4, seed)
+    alone = clients(partition.gamma_similarity(fed, 10, 0.33, seed=seed))
+    rows = clients(among)
+    assert [list(row) for row, lies in zip(rows, malicious, strict=True) if not lies] == [list(row) for row in alone]
+    assert [list(row) for row, lies in zip(rows, malicious, strict=True) if lies] == [list(row) for row in alone[:4]]
+    most = partition.gamma_similarity(fed, 5, 0.0, num_byzantine=4)  # more malicious clients than there are rows
+    assert len({tuple(row) for row in clients(most)}) == 1
+
+
 @pytest.mark.parametrize(("gamma", "dealt"), [(0.0, 0), (0.29, 29), (0.57, 57), (0.575, 57), (1.0, 100)])
 def test_gamma_similarity_deals_the_floor_of_its_share(gamma, dealt):
     """Also where the product in floating point is just below. The labels reverse the order of the deal."""
@@ -559,6 +573,7 @@ def test_seeds_differ(kind):
         (lambda fed: partition.gamma_similarity(fed, 2, 1.1), "gamma=1.1: must be in"),
         (lambda fed: partition.gamma_similarity(fed, 2, float("nan")), "gamma=nan"),
         (lambda fed: partition.gamma_similarity(fed, 101, 0.5), "num_clients=101"),
+        (lambda fed: partition.gamma_similarity(fed, 5, 0.5, num_byzantine=5), "num_byzantine=5"),
         (lambda fed: partition.quantity_skew(fed, 2, -1.0), "sigma=-1.0"),
         (lambda fed: partition.quantity_skew(fed, 2, float("nan")), "sigma=nan"),
         (lambda fed: partition.quantity_skew(fed, 11, 1.0, min_size=10), "num_clients=11: .*10 examples each"),

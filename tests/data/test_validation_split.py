@@ -9,9 +9,10 @@ from test_partition import PARTITIONS
 
 import fedjax_drag as fd
 from fedjax_drag.data import from_arrays, hold_out, load, partition
+from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.experiment.build import build, registry
 from fedjax_drag.experiment.build.experiment import load_experiment
-from fedjax_drag.simulation.program.federation import choose_malicious, choose_root
+from fedjax_drag.simulation.program.federation import choose_root
 
 
 def numbered(labels, users=None):

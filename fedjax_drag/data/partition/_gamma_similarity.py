@@ -1,23 +1,32 @@
 """The split that is partly even and partly sorted by label."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.data.partition._assign import check, with_clients
 
 
-def gamma_similarity(fed: FederatedDataset, num_clients: int, gamma: float, seed: int = 0) -> FederatedDataset:
+def gamma_similarity(
+    fed: FederatedDataset, num_clients: int, gamma: float, num_byzantine: int = 0, seed: int = 0
+) -> FederatedDataset:
     """Deals a share ``gamma`` of the examples evenly; the rest is sorted by label and cut into one block per client.
 
     The ``floor(gamma N)`` examples that are dealt are drawn at random from all N. Of the sorted rest, in random order
-    within a label, client 0 has the first block, client 1 the second, and so on: with ``gamma=0`` clients that are
-    neighbours have the same or neighbouring labels. ``gamma=1`` is :func:`iid`, with the same seed bit for bit.
+    within a label, the first client has the first block, the second client the second, and so on: with ``gamma=0``
+    clients that are neighbours have the same or neighbouring labels. ``gamma=1`` is :func:`iid`, with the same seed bit
+    for bit.
 
     Args:
       fed: the data set.
       num_clients: M, at most the number of training examples.
       gamma: share of the examples that is alike on all clients, in [0, 1].
+      num_byzantine: so many clients have no examples of their own, fewer than M: those that are malicious in a run with
+        the same seed and as many malicious clients. Each of them gets the examples of a benign client too, with which
+        an honest one in its place could work. With the default 0 all clients have a part.
       seed: >= 0.
 
     Returns:
@@ -29,17 +38,27 @@ def gamma_similarity(fed: FederatedDataset, num_clients: int, gamma: float, seed
     References:
       Karimireddy et al., SCAFFOLD: Stochastic controlled averaging for federated learning, ICML 2020, Section 7, where
       the share is ``s`` percent; after Hsu et al., 2019. In ByzFL (González et al., 2025) it is the distribution
-      ``gamma_similarity_niid``. Deviations from ByzFL: the share is drawn at random, there it is the beginning of the
-      file; and malicious clients have a part of the data, as in all partitions here, where there they have none.
+      ``gamma_similarity_niid``, with the malicious clients beside those among whom it divides the examples, as with
+      ``num_byzantine``. Deviation from ByzFL: the share is drawn at random, there it is the beginning of the file.
     """
     check(fed, num_clients, seed)
     checks.in_range("gamma", gamma, 0.0, 1.0)
-    available = len(fed.train.y)
+    checks.count("num_byzantine", num_byzantine, 0, num_clients - 1)
+    available, owners = len(fed.train.y), num_clients - num_byzantine
     rng = np.random.default_rng(seed)
     place = rng.permutation(available)  # of each example in a random order
-    owner = place % num_clients
+    owner = place % owners
     num_dealt = int(gamma * available + 1e-6)  # 0.29 * 100 is just below 29
     rest = np.argsort(place)[num_dealt:]
     rest = rest[np.argsort(fed.train.y[rest], kind="stable")]  # by label, and random within
     owner[rest] = np.sort(owner[rest])
-    return with_clients(fed, owner, num_clients, f"gamma_similarity(gamma={gamma}, seed={seed})", rng)
+    described = f"gamma={gamma}, seed={seed}" + (f", num_byzantine={num_byzantine}" if num_byzantine else "")
+    split = with_clients(fed, owner, owners, f"gamma_similarity({described})", rng)
+    return _beside(split, choose_malicious(num_clients, num_byzantine, seed)) if num_byzantine else split
+
+
+def _beside(split: FederatedDataset, malicious: np.ndarray) -> FederatedDataset:
+    """The clients of a split as the benign ones among more; a malicious one has the row of a benign one."""
+    benign = np.cumsum(~malicious) - 1
+    row = np.where(malicious, np.cumsum(malicious) - 1, benign) % split.num_clients
+    return replace(split, rows=split.rows[row], counts=split.counts[row])

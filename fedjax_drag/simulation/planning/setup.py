@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag.clients import sgd
+from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
 from fedjax_drag.simulation.devices.processes import from_first
@@ -25,7 +26,7 @@ from fedjax_drag.simulation.planning.arguments import (
 from fedjax_drag.simulation.planning.calibration import Passes, choose
 from fedjax_drag.simulation.planning.model_checks import check_model, refusing_tokens
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
-from fedjax_drag.simulation.program.federation import Federation, choose_malicious, choose_root
+from fedjax_drag.simulation.program.federation import Federation, choose_root
 from fedjax_drag.simulation.program.programs import Programs, make_programs
 from fedjax_drag.simulation.program.work import FULL, CohortExecution, LocalTraining, Work
 from fedjax_drag.simulation.settings import Settings

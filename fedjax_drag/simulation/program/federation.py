@@ -92,14 +92,6 @@ def malicious_per_cohort(num_clients: int, cohort_size: int, number: int, of: st
     return -(-number * cohort_size // num_clients), min(number, cohort_size)
 
 
-def choose_malicious(num_clients: int, number: int, seed: int) -> np.ndarray:
-    """Marks ``number`` clients as malicious for the whole run, ``[M]`` bool."""
-    order = np.random.default_rng([seed, 1]).permutation(num_clients)
-    malicious = np.zeros(num_clients, bool)
-    malicious[order[:number]] = True
-    return malicious
-
-
 def choose_root(
     data: FederatedDataset,
     malicious: np.ndarray,

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_drag as fd
+from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.simulation.planning.setup import federate
-from fedjax_drag.simulation.program.federation import _even_quotas, choose_malicious, choose_root, count_malicious
+from fedjax_drag.simulation.program.federation import _even_quotas, choose_root, count_malicious
 from fedjax_drag.simulation.settings import Settings
 
 
