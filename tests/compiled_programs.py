@@ -74,7 +74,8 @@ class Program(NamedTuple):
 
 def of_rule(case: Case, cohort: int = COHORT, params: Any = None) -> Program:
     """One call of a rule; by default on single vectors of a million parameters."""
-    rule = case.build(**({"num_clients": cohort} if "num_clients" in case.settings else {}))
+    sizes = {"num_clients": cohort, "history": 10 * cohort}
+    rule = case.build(**{name: size for name, size in sizes.items() if name in case.settings})
     params = {"w": jax.ShapeDtypeStruct((DIMENSION,), jnp.float32)} if params is None else params
     deltas = jax.tree.map(lambda p: jax.ShapeDtypeStruct((cohort, *p.shape), p.dtype), params)
     given = {name: value for name, value in extras(cohort).items() if name in case.requires}

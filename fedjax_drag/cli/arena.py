@@ -88,7 +88,7 @@ def run(
             try:
                 finished = standing.run(arena, trials)
             except KeyboardInterrupt:
-                stopped()
+                stopped(resume=())
         if not quiet:
             typer.echo(f"\n{finished.table()}\nresults in {trials.folder}")
 

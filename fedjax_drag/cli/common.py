@@ -189,9 +189,9 @@ def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
     return folder
 
 
-def stopped() -> NoReturn:
-    """Exits after Ctrl-C or SIGTERM, with the command that resumes."""
+def stopped(resume: Sequence[str] = ("--resume",)) -> NoReturn:
+    """Exits after Ctrl-C or SIGTERM, with the command that goes on: the same with ``resume``."""
     kept = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
-    command = shlex.join(["fedjax-drag", *kept, "--resume"])
+    command = shlex.join(["fedjax-drag", *kept, *resume])
     typer.echo(f"stopped; to go on: {command}", err=True)
     raise typer.Exit(INTERRUPTED) from None

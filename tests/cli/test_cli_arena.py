@@ -83,6 +83,8 @@ def test_after_ctrl_c_the_same_command_goes_on(command, protocol, play, monkeypa
         return play(self, arena, entry)
 
     monkeypatch.setattr(Trials, "play", stopping)
-    assert command("arena", "run", protocol).exit_code == 130
+    first = command("arena", "run", protocol)
+    assert first.exit_code == 130
+    assert first.stderr.splitlines()[-1] == f"stopped; to go on: fedjax-drag arena run {protocol}"
     assert command("arena", "run", protocol).exit_code == 0
     assert labels == ["fedavg", "root_only", "root_only", "median"]
