@@ -83,8 +83,9 @@ def test_after_ctrl_c_the_same_command_goes_on(command, protocol, play, monkeypa
         return play(self, arena, entry)
 
     monkeypatch.setattr(Trials, "play", stopping)
+    monkeypatch.setattr("sys.argv", ["fedjax-drag", "arena", "run", "tiny.yaml"])
     first = command("arena", "run", protocol)
     assert first.exit_code == 130
-    assert first.stderr.splitlines()[-1] == f"stopped; to go on: fedjax-drag arena run {protocol}"
+    assert first.stderr.splitlines()[-1] == "stopped; to go on: fedjax-drag arena run tiny.yaml"
     assert command("arena", "run", protocol).exit_code == 0
     assert labels == ["fedavg", "root_only", "root_only", "median"]
