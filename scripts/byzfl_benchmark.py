@@ -1,0 +1,199 @@
+"""Sets the runs of configs/arena/byzfl_mnist.yaml beside the figures of ByzFL's documentation, and times its own code.
+
+    python scripts/byzfl_benchmark.py table runs/byzfl_f1 runs/byzfl_f4
+    python scripts/byzfl_benchmark.py time --attack optimal_ipm --steps 20       # where byzfl and torch are installed
+
+ByzFL's figure is the test accuracy at the best of the evaluations, of the mean over the seeds, under the attack that
+leaves least of it. The table has that, and the accuracy at the end of the runs under the worst attack for comparison.
+"""
+
+import csv
+import enum
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+import yaml
+from jaxtyping import Float
+
+import fedjax_drag as fd
+from fedjax_drag.experiment.sweep.summary_page import markdown
+
+PUBLISHED = {
+    ("trimmed mean", 0.0): {1: 0.87, 2: 0.61, 3: 0.26, 4: 0.21},
+    ("trimmed mean", 0.33): {1: 0.98, 2: 0.97, 3: 0.94, 4: 0.91},
+    ("geometric median", 0.0): {1: 0.87, 2: 0.56, 3: 0.26, 4: 0.27},
+}
+"""Worst-case test accuracies that the documentation of ByzFL prints, by rule and gamma, then by malicious clients."""
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=__doc__)
+
+
+class Cell(NamedTuple):
+    """A rule in a setting."""
+
+    rule: str
+    gamma: float
+    num_byzantine: int
+
+
+Curves = dict[int, list[float]]
+"""Test accuracies at the evaluations, by seed."""
+
+
+def read(folders: Iterable[Path]) -> dict[Cell, dict[str, Curves]]:
+    """The curves of sweeps, by cell and attack."""
+    curves: dict[Cell, dict[str, Curves]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for folder in folders:
+        number = yaml.safe_load((folder / "sweep.yaml").read_text(encoding="utf-8"))["num_byzantine"]
+        with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                rule = "trimmed mean" if "trimmed_mean" in row["aggregator"] else "geometric median"
+                if row["test_accuracy"]:
+                    cell = Cell(rule, float(row["gamma"]), number)
+                    curves[cell][row["attack"]][int(row["seed"])].append(float(row["test_accuracy"]))
+    return curves
+
+
+def worst(by_attack: Mapping[str, Curves]) -> tuple[float, float, str]:
+    """ByzFL's figure of a cell, the lowest mean at the end of the runs, and the attack behind the former."""
+    means: dict[str, Float[np.ndarray, " evaluations"]] = {
+        attack: np.mean(list(curves.values()), axis=0) for attack, curves in by_attack.items()
+    }
+    attack = min(means, key=lambda name: means[name].max())
+    return float(means[attack].max()), float(min(mean[-1] for mean in means.values())), attack
+
+
+@app.command()
+def table(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders of the sweeps.")],
+) -> None:
+    """Print the worst cases of the sweeps beside the published ones."""
+    head = ["rule", "gamma", "f", "seeds", "published", "here", "under", "at the end", "attacks"]
+    lines = []
+    for cell, by_attack in sorted(read(folders).items()):
+        best, end, attack = worst(by_attack)
+        seeds = {len(curves) for curves in by_attack.values()}
+        published = PUBLISHED.get((cell.rule, cell.gamma), {}).get(cell.num_byzantine)
+        lines.append(
+            [
+                cell.rule,
+                f"{cell.gamma:g}",
+                str(cell.num_byzantine),
+                "-".join(map(str, sorted(seeds))),
+                "" if published is None else f"{published:.2f}",
+                f"{best:.2f}",
+                attack,
+                f"{end:.2f}",
+                str(len(by_attack)),
+            ]
+        )
+    typer.echo(markdown([head, *lines]))
+
+
+class Attack(enum.StrEnum):
+    """Attacks of the benchmark, by their names here."""
+
+    IPM = "ipm"
+    OPTIMAL_IPM = "optimal_ipm"
+    OPTIMAL_ALIE = "optimal_alie"
+
+
+class Rule(enum.StrEnum):
+    """Rules of the benchmark, by their names here."""
+
+    TRIMMED_MEAN = "trimmed_mean"
+    RFA = "rfa"
+
+
+_THEIR_ATTACK = {
+    Attack.IPM: "SignFlipping",
+    Attack.OPTIMAL_IPM: "Optimal_InnerProductManipulation",
+    Attack.OPTIMAL_ALIE: "Optimal_ALittleIsEnough",
+}
+
+
+@app.command(name="time")
+def timed(
+    attack: Annotated[Attack, typer.Option(help="What the malicious clients do.")] = Attack.OPTIMAL_IPM,
+    rule: Annotated[Rule, typer.Option(help="Behind clipping and mixing.")] = Rule.TRIMMED_MEAN,
+    num_byzantine: Annotated[int, typer.Option(min=1, help="Malicious clients beside the ten honest ones.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 20,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the MNIST files.")] = None,
+) -> None:
+    """Time steps of one run of the benchmark by ByzFL's own classes."""
+    seconds, of_cpu = theirs(attack, rule, num_byzantine, steps, threads, data_dir)
+    typer.echo(
+        f"byzfl, {rule}, {attack}, f={num_byzantine}: {seconds:.3f} s a step ({of_cpu:.3f} s of CPU), "
+        f"{800 * seconds / 60:.1f} min a run of 800"
+    )
+
+
+def theirs(
+    attack: Attack, rule: Rule, num_byzantine: int, steps: int, threads: int, data_dir: str | None
+) -> tuple[float, float]:
+    """Seconds of a step by ByzFL's clients, server and attack, and those of CPU; the first step is not counted.
+
+    Raises:
+      typer.BadParameter: byzfl or torch is not installed.
+    """
+    try:
+        import torch
+        from byzfl import fed_framework
+    except ImportError as error:
+        raise typer.BadParameter(f"{error.name}: is not installed; pip install byzfl torch") from None
+    torch.set_num_threads(threads)
+    loaders = _loaders(torch, data_dir)
+    optimiser = {"learning_rate": 0.1, "weight_decay": 1e-4, "milestones": [], "learning_rate_decay": 1.0}
+    shared: dict[str, Any] = {"model_name": "cnn_mnist", "device": "cpu", "optimizer_name": "SGD", **optimiser}
+    name, own = (
+        ("TrMean", {"f": num_byzantine}) if rule is Rule.TRIMMED_MEAN else ("GeometricMedian", {"nu": 0.1, "T": 3})
+    )
+    defence = {
+        "aggregator_info": {"name": name, "parameters": own},
+        "pre_agg_list": [
+            {"name": "Clipping", "parameters": {"c": 2.0}},
+            {"name": "NNM", "parameters": {"f": num_byzantine}},
+        ],
+    }
+    client = {"loss_name": "NLLLoss", "LabelFlipping": False, "nb_labels": 10, "momentum": 0.9}
+    honest = [
+        fed_framework.Client({**shared, **client, "training_dataloader": loader, "store_per_client_metrics": False})
+        for loader in loaders
+    ]
+    server = fed_framework.Server({**shared, **defence, "test_loader": loaders[0]})
+    lying = {"name": _THEIR_ATTACK[attack], "f": num_byzantine, "parameters": {**defence, "f": num_byzantine}}
+    malicious = fed_framework.ByzantineClient(lying)
+    started = of_cpu = 0.0
+    for step in range(steps + 1):
+        if step == 1:
+            started, of_cpu = time.perf_counter(), time.process_time()
+        for one in honest:
+            one.set_model_state(server.get_dict_parameters())
+            one.compute_gradients()
+        sent = [one.get_flat_gradients_with_momentum() for one in honest]
+        server.update_model_with_gradients(sent + malicious.apply_attack(sent))
+    return (time.perf_counter() - started) / steps, (time.process_time() - of_cpu) / steps
+
+
+def _loaders(torch: Any, data_dir: str | None) -> list[Any]:
+    """The data of ten honest clients, sorted by label, as their loaders."""
+    data = fd.data.partition.gamma_similarity(fd.data.load("mnist", data_dir=data_dir), 10, 0.0)
+    assert data.rows is not None
+    assert data.counts is not None
+    loaders = []
+    for row, count in zip(data.rows, data.counts, strict=True):
+        x = (data.train.x[row[:count]] / np.float32(255) - np.float32(0.1307)) / np.float32(0.3081)
+        images, labels = torch.from_numpy(x.transpose(0, 3, 1, 2)), torch.from_numpy(data.train.y[row[:count]]).long()
+        examples = torch.utils.data.TensorDataset(images, labels)
+        loaders.append(torch.utils.data.DataLoader(examples, batch_size=25, shuffle=True))
+    return loaders
+
+
+if __name__ == "__main__":
+    app()
