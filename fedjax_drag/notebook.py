@@ -3,7 +3,7 @@
 They take the notebook's own colour of text, so that they can be read on light and on dark pages. All text is escaped.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -28,6 +28,42 @@ def table(title: str, rows: Mapping[str, Any]) -> str:
     )
     caption = f'<caption style="text-align:left;color:inherit"><b>{escape(title)}</b></caption>'
     return f'<table style="color:inherit">{caption}<tbody>{body}</tbody></table>'
+
+
+def grid(
+    title: str, lines: Sequence[Sequence[str]], marked: Collection[str] = (), shares: np.ndarray | None = None
+) -> str:
+    """A table with a head.
+
+    Args:
+      title: above it.
+      lines: of cells, the first of them the head; the first cell of a line is its name.
+      marked: names of lines that are set off.
+      shares: of the cells from the last column backwards, values in [0, 1] that shade them ``[rows, columns]``; NaN for
+        none.
+    """
+    plain = len(lines[0]) - (0 if shares is None else shares.shape[1])
+
+    def style(row: int, column: int) -> str:
+        written = f"text-align:{'right' if column else 'left'};padding:1px 8px"
+        if lines[row][0] in marked and row:
+            written += f";font-weight:bold;border-top:2px solid {_COLOUR};border-bottom:2px solid {_COLOUR}"
+        if shares is not None and row and column >= plain and np.isfinite(share := shares[row - 1, column - plain]):
+            written += f";background:rgba(76,139,245,{0.7 * share:.2f})"
+        return f'style="{written}"'
+
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<{tag} {style(row, column)}>{escape(cell)}</{tag}>"
+            for column, cell in enumerate(line)
+            for tag in ["td" if row and column else "th"]
+        )
+        + "</tr>"
+        for row, line in enumerate(lines)
+    )
+    caption = f'<caption style="text-align:left;color:inherit"><b>{escape(title)}</b></caption>'
+    return f'<table style="color:inherit;border-collapse:collapse">{caption}<tbody>{body}</tbody></table>'
 
 
 def curve(title: str, x: np.ndarray, y: np.ndarray, width: int = 320, height: int = 160) -> str:

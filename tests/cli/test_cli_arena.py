@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedjax_drag.experiment.arena import demands
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.trials import Outcome, Trials
 
@@ -42,6 +43,7 @@ def play(monkeypatch):
         return Outcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
 
     monkeypatch.setattr(Trials, "play", outcome)
+    monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
     return outcome
 
 
