@@ -2,7 +2,8 @@
 
 ``protocol`` says what is compared, ``trials`` runs it as sweeps, ``choice`` picks settings by validation accuracy,
 ``scores`` has the figures with their intervals, ``demands`` what a defence asks for, ``standing`` keeps the rows,
-``tables`` shows them, ``entering`` is what Python calls. In Python this package is ``fd.arena``.
+``tables``, ``figures``, ``page`` and ``changes`` show them, ``entering`` is what Python calls. The package is
+``fd.arena``.
 """
 
 from fedjax_drag.experiment.arena.entering import enter, load, run

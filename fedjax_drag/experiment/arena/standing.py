@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedjax_drag.experiment.arena import demands, tables
+from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, load_arena
 from fedjax_drag.experiment.arena.scores import Score, score
 from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
@@ -20,7 +21,7 @@ from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 
-FILE, TABLE = "arena.json", "arena.md"
+FILE, TABLE, PAGE = "arena.json", "arena.md", "arena.html"
 """What is written into an arena's folder, beside the folders of its entries."""
 
 SHIPPED = Path(__file__).parent / "standings"
@@ -89,9 +90,14 @@ class Standing:
     rows: dict[str, Row]
     protocol: dict[str, Any] | None = None
 
-    def scores(self) -> dict[str, Score]:
-        """The figures of the entries, the best first."""
-        return score({label: np.asarray(row.accuracy) for label, row in self.rows.items()})
+    def scores(self, among: Iterable[str] | None = None) -> dict[str, Score]:
+        """The figures of the entries, the best first.
+
+        Args:
+          among: labels of the entries that are compared; default all.
+        """
+        labels = self.rows if among is None else among
+        return score({label: np.asarray(self.rows[label].accuracy) for label in labels})
 
     def write(self, folder: Path) -> None:
         """Writes :data:`FILE` and :data:`TABLE`."""
@@ -99,9 +105,33 @@ class Standing:
         results.write_json(folder / FILE, dataclasses.asdict(self))
         results.write_text(folder / TABLE, self.table())
 
-    def table(self) -> str:
-        """The page: ranks over all tasks, then every task by itself."""
-        return tables.page(self)
+    def table(self, since: "Standing | None" = None) -> str:
+        """Ranks over all tasks, then every task by itself, as Markdown.
+
+        Args:
+          since: an earlier standing; the table tells what has changed.
+        """
+        return tables.page(self, [] if since is None else changes(since, self))
+
+    def page(self, path: str | Path, since: "Standing | None" = None) -> Path:
+        """Writes one HTML page with tables, maps and figures, and what has changed since an earlier standing.
+
+        Returns:
+          Its path.
+        """
+        from fedjax_drag.experiment.arena import page  # here: matplotlib is slow
+
+        return page.write(self, Path(path), since)
+
+    def figures(self, folder: str | Path) -> list[Path]:
+        """Writes the maps of defences by attacks, and accuracy against knowledge, as SVG.
+
+        Returns:
+          Their paths.
+        """
+        from fedjax_drag.experiment.arena import figures
+
+        return figures.write(self, Path(folder))
 
     def _repr_html_(self) -> str:
         return tables.notebook_page(self)
@@ -130,6 +160,8 @@ def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing
             standing.rows[entry.label] = row
             if trials.folder is not None:
                 standing.write(trials.folder)
+    if trials.folder is not None:
+        standing.page(trials.folder / PAGE)
     return standing
 
 

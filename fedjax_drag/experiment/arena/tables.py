@@ -1,5 +1,6 @@
 """The tables of a standing, made of its rows alone; each is lines of cells, the first of them its head."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 Lines = list[list[str]]
 
 
-def page(standing: "Standing") -> str:
-    """Ranks over all tasks, then every task by itself, as Markdown."""
+def page(standing: "Standing", changes: Sequence[str] = ()) -> str:
+    """Ranks over all tasks, what has changed, then every task by itself, as Markdown."""
     parts = [f"# {standing.name}, version {standing.version}", about(standing), markdown(ranks(standing))]
+    parts += ["## What has changed", "\n".join(f"- {change}" for change in changes)] if changes else []
     for place, name in enumerate(standing.tasks):
         parts += [f"## {name}", markdown(task(standing, place))]
     failed = [f"- {label}: {message}" for label, row in standing.rows.items() for message in row.failures]
