@@ -26,8 +26,7 @@ def table(title: str, rows: Mapping[str, Any]) -> str:
     body = "".join(
         f"<tr><th {style}>{escape(name)}</th><td {style}>{escape(str(value))}</td></tr>" for name, value in rows.items()
     )
-    caption = f'<caption style="text-align:left;color:inherit"><b>{escape(title)}</b></caption>'
-    return f'<table style="color:inherit">{caption}<tbody>{body}</tbody></table>'
+    return f'<table style="color:inherit">{_caption(title)}<tbody>{body}</tbody></table>'
 
 
 def grid(
@@ -44,26 +43,18 @@ def grid(
     """
     plain = len(lines[0]) - (0 if shares is None else shares.shape[1])
 
-    def style(row: int, column: int) -> str:
-        written = f"text-align:{'right' if column else 'left'};padding:1px 8px"
-        if lines[row][0] in marked and row:
-            written += f";font-weight:bold;border-top:2px solid {_COLOUR};border-bottom:2px solid {_COLOUR}"
+    def cell(row: int, column: int) -> str:
+        style = f"text-align:{'right' if column else 'left'};padding:1px 8px"
+        if row and lines[row][0] in marked:
+            style += f";font-weight:bold;border-top:2px solid {_COLOUR};border-bottom:2px solid {_COLOUR}"
         if shares is not None and row and column >= plain and np.isfinite(share := shares[row - 1, column - plain]):
-            written += f";background:rgba(76,139,245,{0.7 * share:.2f})"
-        return f'style="{written}"'
+            style += f";background:rgba(76,139,245,{0.7 * share:.2f})"
+        tag = "td" if row and column else "th"
+        return f'<{tag} style="{style}">{escape(lines[row][column])}</{tag}>'
 
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<{tag} {style(row, column)}>{escape(cell)}</{tag}>"
-            for column, cell in enumerate(line)
-            for tag in ["td" if row and column else "th"]
-        )
-        + "</tr>"
-        for row, line in enumerate(lines)
-    )
-    caption = f'<caption style="text-align:left;color:inherit"><b>{escape(title)}</b></caption>'
-    return f'<table style="color:inherit;border-collapse:collapse">{caption}<tbody>{body}</tbody></table>'
+    rows = ("".join(cell(row, column) for column in range(len(line))) for row, line in enumerate(lines))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<table style="color:inherit;border-collapse:collapse">{_caption(title)}<tbody>{body}</tbody></table>'
 
 
 def curve(title: str, x: np.ndarray, y: np.ndarray, width: int = 320, height: int = 160) -> str:
@@ -130,6 +121,10 @@ def heat_map(title: str, values: np.ndarray, across: str, down: str) -> str:
         _text(12, top + _CELL * rows / 2, down, "middle", upright),
     ]
     return _svg(title, width, height, [*shades, frame, *labels])
+
+
+def _caption(title: str) -> str:
+    return f'<caption style="text-align:left;color:inherit"><b>{escape(title)}</b></caption>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:

@@ -41,7 +41,7 @@ def _content(standing: "Standing", old: "Standing | None") -> dict[str, Any]:
         "title": standing.name,
         "header": [
             ("version", str(standing.version)),
-            ("tasks", ", ".join(standing.tasks)),
+            ("tasks", "; ".join(standing.tasks)),
             ("attacks", ", ".join(standing.opponents[1:])),
             ("seeds", ", ".join(map(str, standing.seeds))),
         ],

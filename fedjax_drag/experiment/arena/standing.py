@@ -133,6 +133,11 @@ class Standing:
 
         return figures.write(self, Path(folder))
 
+    def __repr__(self) -> str:
+        leading = [f"{label} {one.worst}" for label, one in self.scores().items() if one.rank == 1]
+        sizes = f"{len(self.rows)} entries, {len(self.tasks)} tasks, {len(self.opponents) - 1} attacks"
+        return f"Standing({self.name}: {sizes}, best worst case in %: {', '.join(leading) or 'none'})"
+
     def _repr_html_(self) -> str:
         return tables.notebook_page(self)
 
@@ -259,7 +264,7 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
 
 def _demands(arena: Arena, entry: Entry, trials: Trials) -> tuple[list[str], float | None]:
     """What it must know, and its passes over the deltas."""
-    config = trials.grids(arena, entry)[0].points[0].config
+    config = trials.config(arena, entry)
     num_clients = Federations().split(config).num_clients
     return demands.needs(config, num_clients), demands.passes(config, num_clients)
 

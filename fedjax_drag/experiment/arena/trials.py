@@ -14,6 +14,7 @@ from fedjax_drag.experiment.arena.choice import Choice, Place, Values, choose
 from fedjax_drag.experiment.arena.own_code import codes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, Opponent
 from fedjax_drag.experiment.build.own_parts import Code
+from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
@@ -101,6 +102,10 @@ class Trials(NamedTuple):
           ValueError: a configuration is not valid.
         """
         return [self._grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
+
+    def config(self, arena: Arena, entry: Entry) -> Config:
+        """The configuration of one of its runs, without an attack."""
+        return self._grid(arena, entry, arena.opponents[0], arena.tuning_seeds).points[0].config
 
     def seconds(self, arena: Arena, entry: Entry) -> float:
         """What all runs of an entry in the folder took together, those before an interruption included."""

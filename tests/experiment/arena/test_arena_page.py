@@ -93,6 +93,13 @@ def test_figures_are_written_and_reproducible(tmp_path):
     assert [path.read_text() for path in standing(WORST).figures(tmp_path)] == before
 
 
+def test_a_standing_says_who_leads():
+    told = repr(standing({"krum": 0.6, "median": 0.6, "fedavg": 0.1}))
+    pair = "krum 60.0 \N{PLUS-MINUS SIGN} 2.5, median 60.0 \N{PLUS-MINUS SIGN} 2.5"
+    assert told == f"Standing(tiny: 3 entries, 2 tasks, 2 attacks, best worst case in %: {pair})"
+    assert repr(standing({})).endswith("best worst case in %: none)")
+
+
 def test_names_in_a_figure_are_apart():
     heights = figures._apart([10.0, 10.1, 10.2, 50.0, 52.0, 90.0])
     assert min(np.diff(heights)) > figures._GAP - 1e-9

@@ -84,7 +84,7 @@ def test_without_a_standing_all_are_played_once(played, tmp_path):
 @pytest.mark.usefixtures("played")
 def test_a_standing_is_named_by_its_file(tmp_path):
     fd.arena.run(PROTOCOL, tmp_path)
-    for place in (tmp_path, tmp_path / "arena.json", str(tmp_path)):
+    for place in (tmp_path, str(tmp_path / "arena.json")):
         assert list(fd.arena.enter(clipped, arena=place).rows)[-1] == "clipped"
     assert fd.arena.load(tmp_path) == fd.arena.load(PROTOCOL)
     assert list(fd.arena.enter(clipped, arena=PROTOCOL, standing=tmp_path).rows)[-1] == "clipped"
