@@ -99,8 +99,9 @@ class Standing:
         labels = self.rows if among is None else among
         return score({label: np.asarray(self.rows[label].accuracy) for label in labels})
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: str | Path) -> None:
         """Writes :data:`FILE` and :data:`TABLE`."""
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         results.write_json(folder / FILE, dataclasses.asdict(self))
         results.write_text(folder / TABLE, self.table())
