@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         types,
     )
     from fedjax_drag.cores import use_cores
+    from fedjax_drag.experiment import arena
     from fedjax_drag.experiment.run.run import run
     from fedjax_drag.experiment.sweep.sweep import sweep
     from fedjax_drag.simulation import simulate
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "aggregators",
     "algorithms",
+    "arena",
     "attacks",
     "callbacks",
     "clients",
@@ -54,13 +56,15 @@ _FUNCTIONS = {
     "use_cores": "fedjax_drag.cores",
 }
 
+_MODULES = {"arena": "fedjax_drag.experiment.arena"}
+
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the command line answers --help without JAX, and who imports only the rules gets only them.
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     if name in __all__:
-        return importlib.import_module(f"fedjax_drag.{name}")
+        return importlib.import_module(_MODULES.get(name, f"fedjax_drag.{name}"))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

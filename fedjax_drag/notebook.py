@@ -3,7 +3,7 @@
 They take the notebook's own colour of text, so that they can be read on light and on dark pages. All text is escaped.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -26,8 +26,35 @@ def table(title: str, rows: Mapping[str, Any]) -> str:
     body = "".join(
         f"<tr><th {style}>{escape(name)}</th><td {style}>{escape(str(value))}</td></tr>" for name, value in rows.items()
     )
-    caption = f'<caption style="text-align:left;color:inherit"><b>{escape(title)}</b></caption>'
-    return f'<table style="color:inherit">{caption}<tbody>{body}</tbody></table>'
+    return f'<table style="color:inherit">{_caption(title)}<tbody>{body}</tbody></table>'
+
+
+def grid(
+    title: str, lines: Sequence[Sequence[str]], marked: Collection[str] = (), shares: np.ndarray | None = None
+) -> str:
+    """A table with a head.
+
+    Args:
+      title: above it.
+      lines: of cells, the first of them the head; the first cell of a line is its name.
+      marked: names of lines that are set off.
+      shares: of the cells from the last column backwards, values in [0, 1] that shade them ``[rows, columns]``; NaN for
+        none.
+    """
+    plain = len(lines[0]) - (0 if shares is None else shares.shape[1])
+
+    def cell(row: int, column: int) -> str:
+        style = f"text-align:{'right' if column else 'left'};padding:1px 8px"
+        if row and lines[row][0] in marked:
+            style += f";font-weight:bold;border-top:2px solid {_COLOUR};border-bottom:2px solid {_COLOUR}"
+        if shares is not None and row and column >= plain and np.isfinite(share := shares[row - 1, column - plain]):
+            style += f";background:rgba(76,139,245,{0.7 * share:.2f})"
+        tag = "td" if row and column else "th"
+        return f'<{tag} style="{style}">{escape(lines[row][column])}</{tag}>'
+
+    rows = ("".join(cell(row, column) for column in range(len(line))) for row, line in enumerate(lines))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<table style="color:inherit;border-collapse:collapse">{_caption(title)}<tbody>{body}</tbody></table>'
 
 
 def curve(title: str, x: np.ndarray, y: np.ndarray, width: int = 320, height: int = 160) -> str:
@@ -94,6 +121,10 @@ def heat_map(title: str, values: np.ndarray, across: str, down: str) -> str:
         _text(12, top + _CELL * rows / 2, down, "middle", upright),
     ]
     return _svg(title, width, height, [*shades, frame, *labels])
+
+
+def _caption(title: str) -> str:
+    return f'<caption style="text-align:left;color:inherit"><b>{escape(title)}</b></caption>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:

@@ -2,7 +2,7 @@
 """Runs the notebooks and keeps their outputs, so that they can be read without running them.
 
 Examples:
-  python scripts/run_notebooks.py                # all, about ten minutes on two cores
+  python scripts/run_notebooks.py                # all, about a quarter of an hour on two cores
   python scripts/run_notebooks.py 04             # those whose names begin so
 
 What is kept is text and PNG images; execution counts, times, ids of outputs and what goes to standard error are not.

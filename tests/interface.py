@@ -28,6 +28,7 @@ MODULES = (
     "fedjax_drag.data",
     "fedjax_drag.data.augmentation",
     "fedjax_drag.data.partition",
+    "fedjax_drag.experiment.arena",
     "fedjax_drag.interop",
     "fedjax_drag.losses",
     "fedjax_drag.models",

@@ -76,6 +76,15 @@ def test_text_is_escaped_and_takes_the_colour_of_the_page(digits):
     assert "currentColor" in result([0.5, 0.6])._repr_html_()
 
 
+def test_a_grid_marks_lines_and_shades_its_last_columns():
+    page = notebook.grid(
+        "<title>", [["a", "b", "c"], ["own", "1", "2"], ["<other>", "3", "4"]], ["own"], np.array([[0.5], [np.nan]])
+    )
+    styles = {cell.text: cell.get("style") for cell in parsed(page).iter() if cell.tag in ("td", "th")}
+    assert ["bold" in styles[name] for name in ("own", "1", "2", "<other>", "3", "4", "a")] == [True] * 3 + [False] * 4
+    assert [name for name, style in styles.items() if "background" in style] == ["2"]
+
+
 def test_shades_grow_with_the_values():
     page = notebook.heat_map("map", np.array([[0, 1], [4, 100]]), "across", "down")
     shades = [float(path.get("fill-opacity")) for path in parsed(page).iter() if path.get("fill-opacity")]

@@ -106,18 +106,19 @@ class Work(NamedTuple):
         return max(self.seconds_of_memory(chip), self.seconds_of_kernels(chip))
 
 
-def work_of(text: str, lengths: Mapping[str, int] | None = None) -> Work:
+def work_of(text: str, lengths: Mapping[str, int] | None = None, least: bool = False) -> Work:
     """What a compiled program does.
 
     Args:
       text: of the program, ``compiled.as_text()``.
       lengths: trips of loops whose length depends on the input, by the ``jax.named_scope`` that they are in.
+      least: of alternatives between which the input decides, count the one that moves least; default most.
 
     Raises:
       ValueError: the text is not a compiled program's.
     """
     module = parse(text)
-    counter = _Counter(module, lengths or {})
+    counter = _Counter(module, lengths or {}, least)
     counter.add(module.entry, 1, {})
     collectives = {kind: Collective(times, counter.sent[kind]) for kind, times in sorted(counter.exchanges.items())}
     return Work(counter.bytes, counter.kernels, collectives, counter.open_loops)
@@ -137,8 +138,8 @@ def memory_of(compiled: Any) -> Memory:
 class _Counter:
     """Adds up the instructions of a module."""
 
-    def __init__(self, module: Module, lengths: Mapping[str, int]) -> None:
-        self.module, self.of_tpu, self.lengths = module, module.of_tpu, lengths
+    def __init__(self, module: Module, lengths: Mapping[str, int], least: bool = False) -> None:
+        self.module, self.of_tpu, self.lengths, self.least = module, module.of_tpu, lengths, least
         self.bytes, self.open_loops = 0, 0
         self.kernels, self.exchanges, self.sent = Counter[str](), Counter[str](), Counter[str]()
 
@@ -157,7 +158,7 @@ class _Counter:
             assert body is not None
             self.add(body, times * (1 if number is None else number), inner)
         elif one.opcode == "conditional":
-            self._add_longest(one.called, times)
+            self._add_alternative(one.called, times)
         elif one.opcode in ("call", "async-start"):
             for name in one.called:
                 self.add(name, times, {})
@@ -179,18 +180,18 @@ class _Counter:
         is_simple = one.opcode.removesuffix("-start") not in (*COLLECTIVES, "fusion", "custom-call", "reduce")
         return self.of_tpu and is_simple and is_scalar(one.shape)
 
-    def _add_longest(self, branches: list[str], times: int) -> None:
-        """Of alternatives the one that moves most."""
+    def _add_alternative(self, branches: list[str], times: int) -> None:
+        """Of alternatives the one that moves most, or least."""
         counters = []
         for name in branches:
-            counters.append(_Counter(self.module, self.lengths))
+            counters.append(_Counter(self.module, self.lengths, self.least))
             counters[-1].add(name, times, {})
-        longest = max(counters, key=lambda counter: counter.bytes)
-        self.bytes += longest.bytes
-        self.open_loops += longest.open_loops
-        self.kernels += longest.kernels
-        self.exchanges += longest.exchanges
-        self.sent += longest.sent
+        chosen = (min if self.least else max)(counters, key=lambda counter: counter.bytes)
+        self.bytes += chosen.bytes
+        self.open_loops += chosen.open_loops
+        self.kernels += chosen.kernels
+        self.exchanges += chosen.exchanges
+        self.sent += chosen.sent
 
     def _add_exchange(self, one: Instruction, within: Computation, times: int) -> None:
         """The collective of an instruction, or those inside a fusion."""

@@ -32,6 +32,10 @@ def run(
     entry: Annotated[
         list[str] | None, typer.Option(metavar="LABEL", help="Play this entry alone; repeatable. Default all.")
     ] = None,
+    standing: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Rows that are not played again: arena.json, or a standing of the package."),
+    ] = None,
     out: OutFolder = None,
     quiet: Quiet = False,
     allow_code: AllowCode = False,
@@ -59,12 +63,14 @@ def run(
     test accuracy is read once. fedavg, root_only and the federation without an attack are always there.
 
     What has been played is in the folder, by default runs/NAME, and is not played again, unless the protocol or the
-    entry has changed; after Ctrl-C the same command goes on.
+    entry has changed; after Ctrl-C the same command goes on. Entries that are in the standing of --standing are not
+    played either; it must have been played by the same protocol.
 
     \b
     Examples:
       fedjax-drag arena run configs/arena/digits.yaml
       fedjax-drag arena run configs/arena/digits.yaml --entry krum
+      fedjax-drag arena run mine.yaml --standing digits --entry my_rule
       fedjax-drag arena table runs/arena_digits
 
     Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
@@ -72,7 +78,7 @@ def run(
     with reported(debug):
         with misuse(), uncollected():
             from fedjax_drag.cores import one_device_per_core
-            from fedjax_drag.experiment.arena import standing
+            from fedjax_drag.experiment.arena import standing as standings
             from fedjax_drag.experiment.arena.protocol import load_arena
             from fedjax_drag.experiment.arena.trials import Trials
             from fedjax_drag.experiment.config.names import slug
@@ -83,10 +89,11 @@ def run(
             keep_compiled()
             one_device_per_core()
             trials = Trials(out or Path("runs") / slug(arena.name), quiet or None, allow_code)
-            standing.begin(arena, trials)
+            given = None if standing is None else standings.read(standing)
+            standings.begin(arena, trials, given)
         with terminable():
             try:
-                finished = standing.run(arena, trials)
+                finished = standings.run(arena, trials, given)
             except KeyboardInterrupt:
                 stopped(resume=())
         if not quiet:
@@ -96,18 +103,34 @@ def run(
 @app.command()
 @laid_out
 def table(
-    standing: Annotated[Path, typer.Argument(metavar="DIR", help="Results folder, or its arena.json.")],
+    standing: Annotated[
+        str, typer.Argument(metavar="DIR", help="Results folder, its arena.json, or a standing of the package.")
+    ],
+    since: Annotated[
+        str | None, typer.Option(metavar="OLD", help="An earlier standing: tell what has changed since.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one HTML page that needs no network.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures as SVG.")] = None,
     debug: Debug = False,
 ) -> None:
     r"""Show the standing of an arena that has been played.
 
+    What has changed: entries that are new or gone, those whose rank is another among the entries of both standings, and
+    those whose worst case has left its interval.
+
     \b
     Examples:
       fedjax-drag arena table runs/arena_digits
+      fedjax-drag arena table runs/arena_digits --since old/arena.json --html arena.html
     """
     with reported(debug):
         with misuse():
             from fedjax_drag.experiment.arena.standing import read
 
-            text = read(standing).table()
-        typer.echo(text)
+            shown, old = read(standing), None if since is None else read(since)
+            text = shown.table(old)
+            written = [] if html is None else [shown.page(html, old)]
+            written += [] if figures is None else shown.figures(figures)
+        typer.echo("\n".join([text.rstrip(), *(["", *map(str, written)] if written else [])]))

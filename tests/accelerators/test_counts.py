@@ -53,6 +53,33 @@ def test_a_caller_may_know_the_length_of_a_loop():
     assert counts.work_of(named, {"steps": 3}).open_loops == 1
 
 
+ALTERNATIVES = """HloModule alternatives
+
+%cheap (x: f32[10]) -> f32[10] {
+  %x = f32[10]{0} parameter(0)
+  ROOT %out = f32[10]{0} negate(%x)
+}
+
+%dear (y: f32[10]) -> f32[10] {
+  %y = f32[10]{0} parameter(0)
+  %inner = f32[10]{0} negate(%y)
+  ROOT %result = f32[10]{0} abs(%inner)
+}
+
+ENTRY %main (which: s32[], z: f32[10]) -> f32[10] {
+  %which = s32[] parameter(0)
+  %z = f32[10]{0} parameter(1)
+  ROOT %chosen = f32[10]{0} conditional(%which, %z, %z), branch_computations={%cheap, %dear}
+}
+"""
+
+
+def test_of_alternatives_the_one_that_moves_most_counts_or_least():
+    assert counts.work_of(ALTERNATIVES).bytes == 2 * 80
+    assert counts.work_of(ALTERNATIVES, least=True).bytes == 80
+    assert counts.work_of(ALTERNATIVES, least=True).kernels == Counter({"negate": 1})
+
+
 def test_floor_is_the_longer_of_memory_and_kernels():
     work, chip = counts.work_of(GPU), targets.GPUS["h100"]
     assert work.seconds_of_kernels(chip) == 20 * targets.GPU_SECONDS_PER_KERNEL

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedjax_drag.experiment.arena import demands
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.trials import Outcome, Trials
 
@@ -42,6 +43,7 @@ def play(monkeypatch):
         return Outcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
 
     monkeypatch.setattr(Trials, "play", outcome)
+    monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
     return outcome
 
 
@@ -55,6 +57,40 @@ def test_it_is_played_and_shown(command, protocol, tmp_path):
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.strip() in result.stdout
     assert (tmp_path / "runs" / "tiny" / "arena.md").read_text().strip() == shown.stdout.strip()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("play")
+def test_what_has_changed_and_the_page(command, protocol, tmp_path):
+    assert command("arena", "run", protocol, "--entry", "median", "--out", "old").exit_code == 0
+    assert command("arena", "run", protocol, "--out", "new").exit_code == 0
+    assert (tmp_path / "new" / "arena.html").is_file()
+    written = ("--html", "pages/arena.html", "--figures", "pages")
+    result = command("arena", "table", "new", "--since", "old/arena.json", *written)
+    assert result.exit_code == 0, result.output
+    assert "## What has changed\n\n- New: fedavg, root_only.\n- No entry has moved" in result.stdout
+    assert result.stdout.splitlines()[-3:] == ["pages/arena.html", "pages/heat_map.svg", "pages/knowledge.svg"]
+    assert all((tmp_path / line).is_file() for line in result.stdout.splitlines()[-3:])
+
+
+def test_rows_of_a_standing_are_not_played_again(command, protocol, play, monkeypatch, tmp_path):
+    assert command("arena", "run", protocol, "--entry", "median", "--out", "old").exit_code == 0
+    labels = []
+
+    def noted(self, arena, entry):
+        labels.append(entry.label)
+        return play(self, arena, entry)
+
+    monkeypatch.setattr(Trials, "play", noted)
+    result = command("arena", "run", protocol, "--standing", "old", "--entry", "fedavg", "--entry", "median")
+    assert result.exit_code == 0, result.output
+    assert labels == ["fedavg"]
+    assert "| median |" in result.stdout
+    other = tmp_path / "other.yaml"
+    other.write_text(yaml.safe_dump(PROTOCOL | {"seeds": [2, 3]}))
+    refused = command("arena", "run", other, "--standing", "old", "--out", "fresh")
+    assert refused.exit_code == 2
+    assert "standing='tiny': was played by another protocol than 'tiny'; must have the same seeds" in refused.stderr
 
 
 def test_errors_are_one_line(command, protocol, tmp_path):

@@ -46,7 +46,7 @@ def _kinds(cell):
 
 
 def test_all_notebooks_begin_alike():
-    assert len(PATHS) == 5
+    assert len(PATHS) == 6
     (badge,) = {read(path).cells[0].source.splitlines()[2] for path in PATHS}
     assert badge.startswith("[![Open in Colab](")
     (install,) = {code_of(path)[0].source for path in PATHS}

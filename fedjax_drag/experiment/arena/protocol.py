@@ -9,6 +9,7 @@ from typing import Any
 from fedjax_drag.experiment.config.config import flatten
 from fedjax_drag.experiment.config.loading import read
 from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.own import as_text
 
 HONEST = "none"
 """The opponent that does not attack; it is always there."""
@@ -88,6 +89,13 @@ class Arena:
                 raise ValueError(f"entry={label!r}: must be one of {', '.join(known)}")
         return dataclasses.replace(self, entries=tuple(known[label] for label in wanted))
 
+    def protocol(self) -> dict[str, Any]:
+        """All but the entries as plain values, as :func:`load_arena` reads them."""
+        attacks = {one.label: {"attack": one.attack, "strengths": one.strengths} for one in self.opponents}
+        del attacks[HONEST]
+        plain = {key: getattr(self, key) for key in _KEYS if key not in ("attacks", "entries")}
+        return as_text(plain | {"attacks": attacks})
+
 
 def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
     """Reads a protocol; the configurations of its runs are checked where they are planned.
@@ -120,7 +128,7 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
         raise ValueError(f"most_settings={most!r}: must be a whole number, at least 1")
     opponents = [_opponent(label, value) for label, value in mapping["attacks"].items()]
     written = mapping.get("entries") or {}
-    entries = [_entry(label, value, most) for label, value in (dict.fromkeys(ALWAYS) | written).items()]
+    entries = [entry_of(label, value, most) for label, value in (dict.fromkeys(ALWAYS) | written).items()]
     for kind, labels in (("attacks", [o.label for o in opponents]), ("entries", [e.label for e in entries])):
         _check_labels(kind, labels)
     honest = Opponent(HONEST, None, {})
@@ -142,7 +150,12 @@ def _opponent(label: str, value: Any) -> Opponent:
     )
 
 
-def _entry(label: str, value: Any, most: int) -> Entry:
+def entry_of(label: str, value: Any, most: int) -> Entry:
+    """An entry as it is written, with at most so many settings.
+
+    Raises:
+      ValueError: a key or the number of settings is not allowed.
+    """
     value = {} if value is None else value
     if not isinstance(value, Mapping) or set(value) - {*_METHOD_KEYS, "settings"}:
         allowed = ", ".join((*_METHOD_KEYS, "settings"))

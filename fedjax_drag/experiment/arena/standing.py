@@ -1,39 +1,31 @@
 """The result of an arena: a JSON file with every test accuracy, and tables that are made of it alone."""
 
 import dataclasses
-import inspect
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.arena.protocol import Arena, Entry
-from fedjax_drag.experiment.arena.scores import Estimate, Score, estimate, score
+from fedjax_drag.experiment.arena import demands, tables
+from fedjax_drag.experiment.arena.changes import changes
+from fedjax_drag.experiment.arena.protocol import Arena, Entry, load_arena
+from fedjax_drag.experiment.arena.scores import Score, score
 from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
-from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.config.components import Component
-from fedjax_drag.experiment.config.own import as_text
+from fedjax_drag.experiment.build.own_parts import is_own
+from fedjax_drag.experiment.config.own import as_text, texts
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
-from fedjax_drag.experiment.sweep.summary_page import markdown
 
-FILE, TABLE = "arena.json", "arena.md"
+FILE, TABLE, PAGE = "arena.json", "arena.md", "arena.html"
 """What is written into an arena's folder, beside the folders of its entries."""
 
-TOLD = "num_byzantine"
-
-KNOWLEDGE = {
-    TOLD: "number of attackers",
-    "root_delta": "root data",
-    "malicious": "who attacks",
-    "num_examples": "clients' numbers of examples",
-}
-"""Words for the extras that a rule asks for and that are knowledge about the federation."""
+SHIPPED = Path(__file__).parent / "standings"
+"""Standings that come with the package, as ``NAME.json``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +42,7 @@ class Row:
       failures: messages of runs that failed.
       seconds: that its runs took.
       key: equal for rows whose runs are the same.
+      passes: what the server's side of the method moves in a round, in multiples of the deltas; None if unknown.
     """
 
     label: str
@@ -61,6 +54,17 @@ class Row:
     failures: list[str]
     seconds: float
     key: str
+    passes: float | None = None
+
+    @property
+    def knowledge(self) -> str:
+        """What it must know, as one text."""
+        return ", ".join(self.needs) or "nothing"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of a user's own parts: Python objects, or code that a configuration refers to."""
+        return any(is_own(name) for name in texts(self.method))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Standing:
       opponents: labels, that of the federation without an attack first.
       seeds: of the test runs.
       rows: by label.
+      protocol: as :func:`~fedjax_drag.experiment.arena.protocol.load_arena` reads it, without the entries; None in the
+        files of older versions.
     """
 
     name: str
@@ -82,108 +88,140 @@ class Standing:
     opponents: list[str]
     seeds: list[int]
     rows: dict[str, Row]
+    protocol: dict[str, Any] | None = None
 
-    def scores(self) -> dict[str, Score]:
-        """The figures of the entries, the best first."""
-        return score({label: np.asarray(row.accuracy) for label, row in self.rows.items()})
+    def scores(self, among: Iterable[str] | None = None) -> dict[str, Score]:
+        """The figures of the entries, the best first.
 
-    def write(self, folder: Path) -> None:
+        Args:
+          among: labels of the entries that are compared; default all.
+        """
+        labels = self.rows if among is None else among
+        return score({label: np.asarray(self.rows[label].accuracy) for label in labels})
+
+    def write(self, folder: str | Path) -> None:
         """Writes :data:`FILE` and :data:`TABLE`."""
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         results.write_json(folder / FILE, dataclasses.asdict(self))
         results.write_text(folder / TABLE, self.table())
 
-    def table(self) -> str:
-        """The page: ranks over all tasks, then every task by itself."""
-        number = len(self.seeds)
-        page = [
-            f"# {self.name}, version {self.version}",
-            f"Test accuracy in %, mean over {number} seeds with the 95 % interval, over {len(self.tasks)} tasks: "
-            f"without an attack, with the worst of {len(self.opponents) - 1} attacks in each task and under each seed, "
-            "and the mean over the attacks. Settings and the attacks' strengths were chosen on validation examples "
-            "with other seeds. Ranks are by the worst case; entries share one where the interval of the paired "
-            "difference contains zero.",
-            markdown(self._ranks()),
-        ]
-        for place, task in enumerate(self.tasks):
-            page += [f"## {task}", markdown(self._task(place))]
-        failed = [f"- {label}: {message}" for label, row in self.rows.items() for message in row.failures]
-        return "\n\n".join([*page, *(["Runs that failed count as 0:", "\n".join(failed)] if failed else [])]) + "\n"
+    def table(self, since: "Standing | None" = None) -> str:
+        """Ranks over all tasks, then every task by itself, as Markdown.
 
-    def _ranks(self) -> list[list[str]]:
-        head = ["entry", "rank", "clean", "worst case", "mean", "needs", "minutes"]
-        lines = [
-            [label, str(one.rank), *map(str, (one.clean, one.worst, one.mean)), *self._known(label)]
-            for label, one in self.scores().items()
-        ]
-        return [head, *lines]
+        Args:
+          since: an earlier standing; the table tells what has changed.
+        """
+        return tables.page(self, [] if since is None else changes(since, self))
 
-    def _known(self, label: str) -> list[str]:
-        row = self.rows[label]
-        return [", ".join(row.needs) or "-", f"{row.seconds / 60:.0f}"]
+    def page(self, path: str | Path, since: "Standing | None" = None) -> Path:
+        """Writes one HTML page with tables, maps and figures, and what has changed since an earlier standing.
 
-    def _task(self, place: int) -> list[list[str]]:
-        lines = []
-        for label in self.scores():
-            row = self.rows[label]
-            by_opponent = np.asarray(row.accuracy)[place]
-            worst = estimate(by_opponent.min(axis=0))
-            chosen = row.choices[place]["setting"]
-            means = [str(Estimate(float(one.mean()), float("nan"))) for one in by_opponent]
-            lines.append([label, describe(chosen) or "-", *means, str(worst)])
-        return [["entry", "setting", *self.opponents, "worst case"], *lines]
+        Returns:
+          Its path.
+        """
+        from fedjax_drag.experiment.arena import page  # here: matplotlib is slow
+
+        return page.write(self, Path(path), since)
+
+    def figures(self, folder: str | Path) -> list[Path]:
+        """Writes the maps of defences by attacks, and accuracy against knowledge, as SVG.
+
+        Returns:
+          Their paths.
+        """
+        from fedjax_drag.experiment.arena import figures
+
+        return figures.write(self, Path(folder))
+
+    def __repr__(self) -> str:
+        leading = [f"{label} {one.worst}" for label, one in self.scores().items() if one.rank == 1]
+        sizes = f"{len(self.rows)} entries, {len(self.tasks)} tasks, {len(self.opponents) - 1} attacks"
+        return f"Standing({self.name}: {sizes}, best worst case in %: {', '.join(leading) or 'none'})"
+
+    def _repr_html_(self) -> str:
+        return tables.notebook_page(self)
 
 
-def run(arena: Arena, trials: Trials) -> Standing:
-    """Plays all entries that are not in the folder yet, and writes the standing after each.
+def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing:
+    """Plays all entries that have no row yet, and writes the standing after each.
 
     Args:
       arena: the protocol.
       trials: how its runs are executed; with the folder of the standing, if it is to be kept.
+      given: rows of entries that have been played elsewhere, by the same protocol.
 
     Raises:
-      ValueError: the configuration of an entry is not valid, or the folder is that of another protocol.
+      ValueError: the configuration of an entry is not valid, or the folder or ``given`` is that of another protocol.
       KeyboardInterrupt: stopped by Ctrl-C; the same call goes on.
     """
-    standing = begin(arena, trials)
+    standing = begin(arena, trials, given)
     for entry in arena.entries:
         row = standing.rows.get(entry.label)
         if row is None or row.key != folder_of(arena, entry):
-            standing.rows[entry.label] = enter(arena, entry, trials)
+            row = _play(arena, entry, trials)
+        elif row.passes is None:  # of a version that did not count them
+            row = dataclasses.replace(row, passes=_demands(arena, entry, trials)[1])
+        if row != standing.rows.get(entry.label):
+            standing.rows[entry.label] = row
             if trials.folder is not None:
                 standing.write(trials.folder)
+    if trials.folder is not None:
+        standing.page(trials.folder / PAGE)
     return standing
 
 
-def begin(arena: Arena, trials: Trials) -> Standing:
-    """The standing in the folder, or one without rows; nothing is computed.
+def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing:
+    """The standing in the folder and the rows that are given; nothing is computed.
 
     Raises:
-      ValueError: the configuration of an entry is not valid, or the folder is that of another protocol.
+      ValueError: the configuration of an entry is not valid, or the folder or ``given`` is that of another protocol.
     """
     labels, *_ = [trials.grids(arena, entry)[0].labels for entry in arena.entries]
     values = itertools.product(*(labels[axis] for axis in arena.tasks))
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]
-    new = Standing(arena.name, arena.version, tasks, opponents, list(arena.seeds), {})
-    if trials.folder is None or not (trials.folder / FILE).is_file():
-        return new
-    old = read(trials.folder)
-    if dataclasses.replace(old, rows={}) != new:
-        raise ValueError(f"out={str(trials.folder)!r}: holds a standing of another protocol; choose another folder")
-    return old
+    new = Standing(arena.name, arena.version, tasks, opponents, list(arena.seeds), {}, arena.protocol())
+    if given is not None:
+        _check_protocol(given, arena, new)
+        new.rows.update(given.rows)
+    if trials.folder is not None and (trials.folder / FILE).is_file():
+        old = read(trials.folder)
+        if dataclasses.replace(old, rows={}, protocol=None) != dataclasses.replace(new, rows={}, protocol=None):
+            raise ValueError(f"out={str(trials.folder)!r}: holds a standing of another protocol; choose another folder")
+        new.rows.update(old.rows)
+    return new
 
 
-def read(path: Path) -> Standing:
-    """A standing from :data:`FILE`, or from the folder that has one.
+def _check_protocol(given: Standing, arena: Arena, wanted: Standing) -> None:
+    """Refuses rows that were not played by this protocol."""
+    differ = next((key for key in ("tasks", "opponents", "seeds") if getattr(given, key) != getattr(wanted, key)), None)
+    rows = [row for row in given.rows.values() if not row.is_own]
+    if differ is None and any(row.key != folder_of(arena, Entry(row.label, row.method, row.settings)) for row in rows):
+        differ = "base, attacks, tuning seeds or version"
+    if differ is not None:
+        raise ValueError(
+            f"standing={given.name!r}: was played by another protocol than {arena.name!r}; must have the same {differ}"
+        )
+
+
+def read(source: str | Path) -> Standing:
+    """A standing from :data:`FILE`, from the folder that has one, or one of those that come with the package.
+
+    Args:
+      source: path of the file or the folder, or the name of one of :data:`SHIPPED`.
 
     Raises:
       FileNotFoundError: there is no such file.
       ValueError: it is not what :meth:`Standing.write` has written.
     """
-    path = path / FILE if path.is_dir() else path
+    path = Path(source) / FILE if Path(source).is_dir() else Path(source)
+    if not path.is_file() and (SHIPPED / f"{source}.json").is_file():
+        path = SHIPPED / f"{source}.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{str(path)!r}: no such file; 'fedjax-drag arena run' writes it")
+        names = [f"{place.stem!r}" for place in sorted(SHIPPED.glob("*.json"))]
+        known = f", and the package has {', '.join(names)}" if names else ""
+        raise FileNotFoundError(f"{str(path)!r}: no such file; 'fedjax-drag arena run' writes it{known}")
     try:
         mapping = json.loads(path.read_text(encoding="utf-8"))
         rows = {label: Row(**row) for label, row in mapping.pop("rows").items()}
@@ -192,41 +230,44 @@ def read(path: Path) -> Standing:
         raise ValueError(f"{str(path)!r}: is not a standing of an arena: {error}") from None
 
 
-def enter(arena: Arena, entry: Entry, trials: Trials) -> Row:
-    """Plays an entry, or reads what it has played.
+def arena_of(standing: Standing) -> Arena:
+    """The arena in which a standing was played, with those of its entries that files can hold.
 
     Raises:
-      ValueError: its configuration is not valid.
-      KeyboardInterrupt: stopped by Ctrl-C; the same call goes on.
+      ValueError: the standing is of a version that did not keep the protocol.
     """
+    if standing.protocol is None:
+        raise ValueError(f"standing={standing.name!r}: does not hold its protocol; give the arena's configuration")
+    rows = [row for row in standing.rows.values() if not row.is_own]
+    entries = {row.label: {**row.method, "settings": row.settings} for row in rows}
+    return load_arena(standing.protocol | {"entries": entries})
+
+
+def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
+    """Plays an entry, or reads what it has played."""
     started = time.monotonic()
     outcome = trials.play(arena, entry)
+    seconds = trials.seconds(arena, entry) or time.monotonic() - started
+    needs, passes = _demands(arena, entry, trials)
     return Row(
         entry.label,
         as_text(entry.method),
         as_text(entry.settings),
-        _needs(arena, entry, trials),
+        needs,
         _choices(arena, entry, outcome),
         outcome.accuracy.tolist(),
         list(outcome.failures),
-        time.monotonic() - started,
+        seconds,
         folder_of(arena, entry),
+        passes,
     )
 
 
-def _needs(arena: Arena, entry: Entry, trials: Trials) -> list[str]:
-    config = trials.grids(arena, entry)[0].points[0].config
-    needs = build.method(config, Federations().split(config).num_clients).needs
-    needs |= {TOLD} if _is_told("aggregator", config.aggregator) else frozenset()
-    return [words for name, words in KNOWLEDGE.items() if name in needs]
-
-
-def _is_told(key: str, part: Component) -> bool:
-    """Whether a rule, or one inside it, has the number of attackers as an argument, which a simulation fills in."""
-    inside = [value for value in part.arguments.values() if isinstance(value, Component)]
-    return TOLD in inspect.signature(build.builder_of(key, part)).parameters or any(
-        _is_told(key, one) for one in inside
-    )
+def _demands(arena: Arena, entry: Entry, trials: Trials) -> tuple[list[str], float | None]:
+    """What it must know, and its passes over the deltas."""
+    config = trials.config(arena, entry)
+    num_clients = Federations().split(config).num_clients
+    return demands.needs(config, num_clients), demands.passes(config, num_clients)
 
 
 def _choices(arena: Arena, entry: Entry, outcome: Outcome) -> list[dict[str, Any]]:

@@ -11,10 +11,13 @@ import numpy as np
 from jaxtyping import Float
 
 from fedjax_drag.experiment.arena.choice import Choice, Place, Values, choose
+from fedjax_drag.experiment.arena.own_code import codes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, Opponent
 from fedjax_drag.experiment.build.own_parts import Code
+from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import as_text
+from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep import sweep as sweeping
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
@@ -100,6 +103,16 @@ class Trials(NamedTuple):
         """
         return [self._grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
 
+    def config(self, arena: Arena, entry: Entry) -> Config:
+        """The configuration of one of its runs, without an attack."""
+        return self._grid(arena, entry, arena.opponents[0], arena.tuning_seeds).points[0].config
+
+    def seconds(self, arena: Arena, entry: Entry) -> float:
+        """What all runs of an entry in the folder took together, those before an interruption included."""
+        found = self.folder and self.folder / folder_of(arena, entry)
+        summaries = found.glob(f"*/*/{sweeping.CELLS}/*/{results.SUMMARY}") if found else ()
+        return sum(float(results.read_summary(path.parent)["seconds"] or 0.0) for path in summaries)
+
     def _grid(self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]) -> Grid:
         """All runs of an entry against an opponent."""
         axes = {**entry.settings, **opponent.strengths, **arena.tasks, "seed": list(seeds)}
@@ -116,7 +129,8 @@ class Trials(NamedTuple):
 def folder_of(arena: Arena, entry: Entry) -> str:
     """The folder of an entry: its label, and a checksum of all on which its runs depend."""
     rest = dataclasses.replace(arena, name="", entries=(), most_settings=1)
-    content = json.dumps([as_text(dataclasses.asdict(part)) for part in (rest, entry)], sort_keys=True, default=str)
+    parts = [dataclasses.asdict(part) for part in (rest, entry)]
+    content = json.dumps([*map(as_text, parts), *codes(parts)], sort_keys=True, default=str)
     return f"{slug(entry.label)}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 

@@ -89,12 +89,17 @@ def is_reference(name: str) -> bool:
 
 def references(value: Any) -> Iterator[str]:
     """The references to code in a configuration, to any depth."""
-    return (text for text in _texts(value) if is_reference(text))
+    return (text for text in texts(value) if is_reference(text))
+
+
+def own_names(value: Any) -> Iterator[OwnName]:
+    """The names of Python objects in a configuration, to any depth."""
+    return (text for text in texts(value) if isinstance(text, OwnName))
 
 
 def identities(value: Any) -> list[int]:
     """What tells apart Python objects of the same label in a configuration, to any depth."""
-    return [id(text.part) for text in _texts(value) if isinstance(text, OwnName)]
+    return [id(name.part) for name in own_names(value)]
 
 
 def place_and_name(reference: str) -> tuple[str, str]:
@@ -109,12 +114,13 @@ def short(name: str) -> str:
     return name.rpartition(":")[2] if name.startswith(PYTHON) or is_reference(name) else name
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts(value: Any) -> Iterator[str]:
+    """All texts in a configuration, to any depth."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
         for entry in value:
-            yield from _texts(entry)
+            yield from texts(entry)
     elif isinstance(value, str):
         yield value
 

@@ -1,7 +1,5 @@
-"""The page: what is on it, in which order, and how it becomes one file."""
+"""The page: what is on it, and in which order."""
 
-import base64
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -16,13 +14,10 @@ from fedjax_drag.experiment.figures.labels import clean, header, method
 from fedjax_drag.experiment.report import clients, curves, every_client, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
+from fedjax_drag.experiment.report.rendering import render
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.simulation.result import TEST
 
-_SOURCES = Path(__file__).parent / "page"
-_LIBRARY = (
-    "plotly-cartesian.min.js"  # the npm package plotly.js-cartesian-dist-min, 4.1.1: lines and heat maps, no more
-)
 _WRONG = 20  # most messages of what went wrong
 _ENVIRONMENTS = 3
 
@@ -64,7 +59,7 @@ def write(
     if place.is_dir():
         raise ValueError(f"out={str(place)!r}: must be a file, and this is a folder")
     with np.errstate(all="ignore"):  # figures may come from anywhere; what is not finite is left out where it is shown
-        page = _render(_content(read(Path(folder)), Path(folder), target, with_skew))
+        page = render("page.html", _content(read(Path(folder)), Path(folder), target, with_skew))
     place.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(place, page)
     return place
@@ -198,30 +193,3 @@ def _environments(runs: Sequence[Run]) -> list[str]:
     ]
     told = [text if number == len(texts) else f"{text}\n({number} runs)" for text, number in Counter(texts).items()]
     return told[:_ENVIRONMENTS] + ([f"and {len(told) - _ENVIRONMENTS} others"] if len(told) > _ENVIRONMENTS else [])
-
-
-def _render(content: dict[str, Any]) -> str:
-    """The page, its scripts allowed by their hashes alone and all other sources forbidden."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # here: only a report needs them
-    from markupsafe import Markup
-
-    templates = Environment(
-        loader=FileSystemLoader(_SOURCES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    templates.globals["clean"] = clean
-    files = (_LIBRARY, "page.js", "page.css")
-    library, script, style = (_SOURCES.joinpath(name).read_text(encoding="utf-8") for name in files)
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
-    page = templates.get_template("page.html").render(
-        content, library=Markup(library), script=Markup(script), style=Markup(style), hashes=Markup(hashes)
-    )
-    return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,8 +139,10 @@ def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
       cells: those that have run.
     """
     places = dict.fromkeys(place(grid, point.values) for point in grid.points)
-    groups = {key: [cell for cell in cells if place(grid, cell.values) == key] for key in places}
     rows, columns = (tuple(dict.fromkeys(key[side] for key in places)) for side in (0, 1))
+    groups: dict[tuple[str, str], list[Cell]] = {key: [] for key in itertools.product(rows, columns)}
+    for cell in cells:
+        groups[place(grid, cell.values)].append(cell)
     num_seeds, metric = len(grid.points) // len(places), metric_of(cells)
     mean, on_test = (
         np.array([[mean_final(groups[row, column], name) for column in columns] for row in rows])

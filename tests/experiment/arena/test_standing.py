@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.arena import standing
+from fedjax_drag.experiment.arena import demands, standing
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.protocol import load_arena
-from fedjax_drag.experiment.arena.trials import Outcome, Trials
+from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
 
 PROTOCOL = {
     "base": {
@@ -49,6 +49,7 @@ def played(monkeypatch):
         return Outcome({(1,): choice, (2,): choice}, table, ("no data",) if entry.label == "krum" else ())
 
     monkeypatch.setattr(Trials, "play", play)
+    monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
     return labels
 
 
@@ -116,6 +117,53 @@ def test_a_configuration_that_is_not_valid_stops_before_anything_is_played(playe
     with pytest.raises(ValueError, match="krun"):
         standing.run(broken, Trials())
     assert not played
+
+
+def test_a_file_of_an_older_version_is_read_and_completed(arena, played, tmp_path):
+    first = standing.run(arena, Trials(tmp_path))
+    path = tmp_path / standing.FILE
+    older = json.loads(path.read_text())
+    del older["protocol"]
+    for row in older["rows"].values():
+        del row["passes"]
+    path.write_text(json.dumps(older))
+    assert standing.read(tmp_path).rows["krum"].passes is None
+    assert " - |" in standing.read(tmp_path).table()
+    with pytest.raises(ValueError, match="standing='arena': does not hold its protocol"):
+        standing.arena_of(standing.read(tmp_path))
+    assert standing.run(arena, Trials(tmp_path)) == first
+    assert standing.read(tmp_path) == first
+    assert len(played) == 4
+
+
+def test_a_standing_holds_its_arena(arena, played, tmp_path):
+    standing.run(arena, Trials(tmp_path))
+    again = standing.arena_of(standing.read(tmp_path))
+    assert again == arena
+    assert [folder_of(again, one) for one in again.entries] == [folder_of(arena, one) for one in arena.entries]
+
+
+def test_rows_of_another_standing_are_not_played_again(arena, played):
+    given = standing.run(arena.only(["fedavg", "krum"]), Trials())
+    again = standing.run(arena, Trials(), given)
+    assert played == ["fedavg", "krum", "root_only", "norm_clipping"]
+    assert again.rows["krum"] == given.rows["krum"]
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"seeds": [0, 2]}, "seeds"),
+        ({"tasks": {"num_byzantine": [1]}}, "tasks"),
+        ({"attacks": {"sign_flip": None}}, "opponents"),
+        ({"base": PROTOCOL["base"] | {"rounds": 2}}, "base, attacks, tuning seeds or version"),
+        ({"version": 2}, "base, attacks, tuning seeds or version"),
+    ],
+)
+def test_rows_of_another_protocol_are_refused(arena, played, change, differs):
+    given = standing.run(arena.only(["krum"]), Trials())
+    with pytest.raises(ValueError, match=f"^standing='arena': was played by another protocol.*the same {differs}$"):
+        standing.run(load_arena(PROTOCOL | change), Trials(), given)
 
 
 def test_rows_are_plain(arena, played):

@@ -56,7 +56,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     """Writes a page, with next to nothing for plotly.js since that is long, and reads it."""
-    monkeypatch.setattr("fedjax_drag.experiment.report.page._LIBRARY", "page.js")
+    monkeypatch.setattr("fedjax_drag.experiment.report.rendering._LIBRARY", "page.js")
 
     def make(folder, **options):
         return Page(write(folder, tmp_path / "page.html", **({"with_skew": False} | options)))

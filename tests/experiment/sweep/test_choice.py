@@ -1,6 +1,7 @@
 """Which setting of a sweep is best, by validation accuracy where there is one."""
 
 import csv
+import dataclasses
 
 import numpy as np
 import pytest
@@ -66,6 +67,25 @@ def test_cells_of_which_one_has_no_validation_are_compared_on_the_test_set():
     grid = grid_of(step_size=[0.1, 0.2])
     (first, _), (_, second) = cells_of(grid, [0.5, 0.6]), cells_of(grid, [0.5, 0.6], [0.9, 0.2])
     assert choice.best(grid, [first, second]).metric == "test_accuracy"
+
+
+def test_of_a_grid_some_cells_may_be_left_out():
+    whole = grid_of(step_size=[0.1, 0.2], cohort_size=[2, 3], seed=[0, 1])
+    chosen = [
+        point
+        for point in whole.points
+        if (point.values["step_size"], point.values["cohort_size"]) in ((0.1, 2), (0.2, 3))
+    ]
+    grid = dataclasses.replace(whole, points=tuple(chosen))
+    cells = cells_of(grid, [0.5, 0.7, 0.8, 0.8])
+    found = outcome_table.matrix(grid, cells)
+    shown = dict(zip(found.rows, found.texts, strict=True))
+    assert {row: texts.count("-") for row, texts in shown.items()} == {"0.1": 1, "0.2": 1}
+    assert np.isnan(found.worst).all()
+    assert not found.failed.any()
+    assert choice.best(grid, cells).values == {"step_size": 0.2, "cohort_size": 3}
+    assert "80.0" in summary(grid, cells)
+    heatmap.draw(found, "some cells")
 
 
 def test_heat_map_names_what_it_shows():

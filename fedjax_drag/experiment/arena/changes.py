@@ -1,0 +1,57 @@
+"""What has changed from one standing to another."""
+
+from typing import TYPE_CHECKING
+
+from fedjax_drag.experiment.arena.scores import Score
+from fedjax_drag.experiment.config.config import flatten
+
+if TYPE_CHECKING:
+    from fedjax_drag.experiment.arena.standing import Standing
+
+NOTHING = "No entry has moved beyond the intervals."
+
+
+def changes(old: "Standing", new: "Standing") -> list[str]:
+    """A sentence for each change: of the protocol, entries that are new or gone, and those that have moved.
+
+    An entry has moved if its rank is another among the entries of both standings, or if its intervals of the worst case
+    do not overlap. Differences within the intervals are not listed: seeds alone would make them.
+    """
+    common = [label for label in new.rows if label in old.rows]
+    before, after = old.scores(common), new.scores(common)
+    sentences = [f"Protocol: {difference}." for difference in _protocol(old, new)]
+    if added := [label for label in new.scores() if label not in old.rows]:
+        sentences.append(f"New: {', '.join(added)}.")
+    if gone := [label for label in old.scores() if label not in new.rows]:
+        sentences.append(f"Gone: {', '.join(gone)}.")
+    moved = [_moved(label, before[label], score) for label, score in after.items() if _is_other(before[label], score)]
+    return [*sentences, *(moved or [NOTHING])]
+
+
+def _protocol(old: "Standing", new: "Standing") -> list[str]:
+    """What is another in the protocol; settings of the runs only where both standings hold them."""
+    found = []
+    for key in ("name", "version", "seeds", "tasks", "opponents"):
+        was, now = getattr(old, key), getattr(new, key)
+        if was != now:
+            name = "attacks" if key == "opponents" else key
+            found.append(f"{name} {_told(now)}, before {_told(was)}")
+    if old.protocol and new.protocol:
+        keys = ("base", "attacks", "tuning_seeds", "most_settings")
+        was, now = (flatten({key: one.protocol[key] for key in keys}) for one in (old, new))  # pyright: ignore
+        others = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+        found += [f"{key}={now.get(key)}, before {was.get(key)}" for key in others]
+    return found
+
+
+def _told(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _is_other(before: Score, after: Score) -> bool:
+    apart = abs(after.worst.mean - before.worst.mean) > after.worst.half + before.worst.half  # never of a single seed
+    return before.rank != after.rank or apart
+
+
+def _moved(label: str, before: Score, after: Score) -> str:
+    return f"{label}: rank {before.rank} to {after.rank}, worst case {before.worst} to {after.worst}."

@@ -1,0 +1,94 @@
+"""What a defence demands: knowledge about the federation, and passes over the deltas."""
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_drag import per_client
+from fedjax_drag.accelerators import counts
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.config.components import Component
+from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.types import Algorithm, Downlink, Uplink
+
+TOLD = "num_byzantine"
+
+KNOWLEDGE = {
+    TOLD: "number of attackers",
+    "root_delta": "root data",
+    "malicious": "who attacks",
+    "num_examples": "clients' numbers of examples",
+}
+"""Words for the extras that a rule asks for and that are knowledge about the federation."""
+
+DIMENSION = 10**5
+"""Parameters with which passes are counted."""
+
+
+def needs(config: Config, num_clients: int) -> list[str]:
+    """What the method of a resolved configuration must know, in words."""
+    names = build.method(config, num_clients).needs
+    names |= {TOLD} if _is_told("aggregator", config.aggregator) else frozenset()
+    return [words for name, words in KNOWLEDGE.items() if name in names]
+
+
+def passes(config: Config, num_clients: int) -> float | None:
+    """What the server's side of a method moves in a round, in multiples of the deltas; None where it is not known.
+
+    Counted, not timed: the bytes that the kernels of the program for a CPU read and write, of a cohort of the
+    configuration's size with :data:`DIMENSION` parameters in one vector. Of alternatives, such as the slower arithmetic
+    for deltas of extreme length, the one that moves least counts; a loop whose length depends on the deltas counts
+    once.
+    """
+    cohort = config.cohort_size
+    try:
+        text = _compiled(build.method(config, num_clients), cohort, num_clients)
+        return round(counts.work_of(text, least=True).bytes / (4 * cohort * DIMENSION), 1)
+    except Exception:  # of a user's own rule that needs the parameters of the model, or cannot be compiled
+        return None
+
+
+def _compiled(method: Algorithm, cohort: int, num_clients: int) -> str:
+    """The text of the server's program."""
+    clients = jnp.arange(cohort) % num_clients
+    params = {"w": jax.ShapeDtypeStruct((DIMENSION,), jnp.float32)}
+    stack = {"w": jax.ShapeDtypeStruct((cohort, DIMENSION), jnp.float32)}
+    extras = {
+        "client_ids": clients,
+        "round": jnp.int32(0),
+        "key": jax.random.key(0),
+        "num_examples": jnp.ones(cohort, jnp.int32),
+        "dissimilarity": jnp.ones(cohort),
+        "malicious": jnp.zeros(cohort, bool),
+        "root_delta": params,
+    }
+
+    def server(params: Any, uplink: Uplink, state: Any, extras: dict[str, Any]) -> Any:
+        return method.aggregate(params, uplink, state, **extras)
+
+    state = jax.eval_shape(lambda params: per_client.gather(method.init(params), clients), params)
+    uplink = Uplink(stack, jax.eval_shape(lambda params, state: _aux(method, params, state, clients), params, state))
+    state = jax.eval_shape(lambda *given: server(*given)[1], params, uplink, state, extras)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return jax.jit(server).lower(params, uplink, state, extras).compile().as_text() or ""
+
+
+def _aux(method: Algorithm, params: Any, state: Any, clients: jax.Array) -> Any:
+    """What the clients send beside their deltas."""
+    downlink = method.broadcast(params, state, clients)
+
+    def report(own: Any) -> Any:
+        received = Downlink(downlink.start, downlink.shared, own)
+        return method.client.report(received, params, method.client.begin(received), jnp.ones(()))
+
+    return jax.vmap(report, axis_size=len(clients))(downlink.own)
+
+
+def _is_told(key: str, part: Component) -> bool:
+    """Whether a rule, or one inside it, has the number of attackers as an argument, which a simulation fills in."""
+    inside = [value for value in part.arguments.values() if isinstance(value, Component)]
+    return TOLD in inspect.signature(build.builder_of(key, part)).parameters or any(
+        _is_told(key, one) for one in inside
+    )

@@ -1,0 +1,45 @@
+"""From a template and its content to one HTML file that needs nothing else."""
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from fedjax_drag.experiment.figures.labels import clean
+
+_SOURCES = Path(__file__).parent / "page"
+_LIBRARY = (
+    "plotly-cartesian.min.js"  # the npm package plotly.js-cartesian-dist-min, 4.1.1: lines and heat maps, no more
+)
+
+
+def render(template: str, content: dict[str, Any]) -> str:
+    """The page, its scripts allowed by their hashes alone and all other sources forbidden.
+
+    Args:
+      template: a file in ``page/``, which extends ``base.html``.
+      content: all that the template asks for, with ``charts`` for plotly.js; the library is left out if there is none.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # here: only a report needs them
+    from markupsafe import Markup
+
+    templates = Environment(
+        loader=FileSystemLoader(_SOURCES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    templates.globals["clean"] = clean
+    library = _SOURCES.joinpath(_LIBRARY).read_text(encoding="utf-8") if content["charts"] else ""
+    script, style = (_SOURCES.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script) if text)
+    page = templates.get_template(template).render(
+        content, library=Markup(library), script=Markup(script), style=Markup(style), hashes=Markup(hashes)
+    )
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,54 @@
+"""What a defence demands: words for what it must know, and passes of the magnitude that its arithmetic has."""
+
+import pytest
+
+from fedjax_drag.experiment.arena import demands
+from fedjax_drag.experiment.build.experiment import load_experiment
+
+BASE = {
+    "data": "digits",
+    "partition": {"name": "iid", "num_clients": 12},
+    "model": {"name": "mlp", "hidden": [4]},
+    "rounds": 1,
+    "cohort_size": 10,
+    "step_size": 0.1,
+    "num_byzantine": 2,
+    "attack": "sign_flip",
+}
+
+
+def config(**method):
+    return load_experiment(BASE | method).config
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ({"aggregator": "fedavg"}, []),
+        ({"aggregator": "krum"}, ["number of attackers"]),
+        ({"aggregator": {"name": "nnm", "aggregator": "median"}}, ["number of attackers"]),
+        ({"aggregator": "br_drag"}, ["root data"]),
+    ],
+    ids=str,
+)
+def test_knowledge_in_words(method, words):
+    assert demands.needs(config(**method), 12) == words
+
+
+@pytest.mark.optimised
+@pytest.mark.thorough
+def test_passes_are_those_of_the_arithmetic():
+    mean, middle, pair = (
+        demands.passes(config(**method), 12)
+        for method in ({"aggregator": "fedavg"}, {"aggregator": "median"}, {"algorithm": "scaffold"})
+    )
+    assert 2.0 <= mean <= 5.0  # the docstring says 3, and parameters are a tenth of the deltas here
+    assert mean < middle <= 10.0
+    assert pair > mean + 2.0  # another stack of messages, and rows of the state
+
+
+def test_what_cannot_be_counted_has_none():
+    def odd():
+        raise RuntimeError("no rule")
+
+    assert demands.passes(config(aggregator={"name": odd}), 12) is None

@@ -1,0 +1,33 @@
+"""The standings that come with the package belong to the configurations of the same name."""
+
+from pathlib import Path
+
+import pytest
+
+import fedjax_drag as fd
+from fedjax_drag.experiment.arena import standing as standings
+from fedjax_drag.experiment.arena.trials import Trials, folder_of
+
+CONFIGS = Path(__file__).parents[3] / "configs" / "arena"
+NAMES = sorted(path.stem for path in standings.SHIPPED.glob("*.json"))
+
+
+def test_there_is_one():
+    assert "digits" in NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_was_played_by_its_configuration(name):
+    standing, arena = fd.arena.read(name), fd.arena.load(CONFIGS / f"{name}.yaml")
+    known = {entry.label: entry for entry in arena.entries}
+    assert set(standing.rows) <= set(known)
+    assert [row.key for row in standing.rows.values()] == [folder_of(arena, known[label]) for label in standing.rows]
+    begun = standings.begin(arena.only(["fedavg"]), Trials(), standing)
+    assert begun == standing
+    assert all(row.passes is not None and not row.is_own for row in standing.rows.values())
+    assert fd.arena.load(name).protocol() == arena.protocol()
+
+
+def test_an_unknown_name_is_told_the_known_ones():
+    with pytest.raises(FileNotFoundError, match=r"'nowhere': no such file.*and the package has .*'digits'"):
+        fd.arena.read("nowhere")
