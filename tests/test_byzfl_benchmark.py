@@ -1,9 +1,10 @@
 """The script that sets ByzFL's benchmark beside the published figures."""
 
-import byzfl_benchmark
 import pytest
 import yaml
 from typer.testing import CliRunner
+
+import byzfl_benchmark
 
 HEADER = "aggregator,gamma,attack,seed,round,test_accuracy"
 RULE = "clipping(nnm(trimmed_mean))"
