@@ -56,6 +56,7 @@ def test_it_is_played_and_shown(command, protocol, tmp_path):
     shown = command("arena", "table", "runs/tiny")
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.strip() in result.stdout
+    assert "median" in (tmp_path / "runs" / "tiny" / "arena.html").read_text()
     assert (tmp_path / "runs" / "tiny" / "arena.md").read_text().strip() == shown.stdout.strip()
 
 

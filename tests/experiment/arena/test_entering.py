@@ -50,6 +50,7 @@ def played(monkeypatch):
 
     monkeypatch.setattr(Trials, "play", play)
     monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
+    monkeypatch.setattr(fd.arena.Standing, "page", lambda self, path: path)
     return entries
 
 

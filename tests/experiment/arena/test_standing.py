@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+import fedjax_drag as fd
 from fedjax_drag.experiment.arena import demands, standing
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.protocol import load_arena
@@ -50,6 +51,7 @@ def played(monkeypatch):
 
     monkeypatch.setattr(Trials, "play", play)
     monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
+    monkeypatch.setattr(fd.arena.Standing, "page", lambda self, path: path)
     return labels
 
 
@@ -120,6 +122,7 @@ def test_a_configuration_that_is_not_valid_stops_before_anything_is_played(playe
 
 
 def test_a_file_of_an_older_version_is_read_and_completed(arena, played, tmp_path):
+    arena = arena.only(["krum"])
     first = standing.run(arena, Trials(tmp_path))
     path = tmp_path / standing.FILE
     older = json.loads(path.read_text())
@@ -133,7 +136,7 @@ def test_a_file_of_an_older_version_is_read_and_completed(arena, played, tmp_pat
         standing.arena_of(standing.read(tmp_path))
     assert standing.run(arena, Trials(tmp_path)) == first
     assert standing.read(tmp_path) == first
-    assert len(played) == 4
+    assert played == ["krum"]
 
 
 def test_a_standing_holds_its_arena(arena, played, tmp_path):
@@ -144,9 +147,9 @@ def test_a_standing_holds_its_arena(arena, played, tmp_path):
 
 
 def test_rows_of_another_standing_are_not_played_again(arena, played):
-    given = standing.run(arena.only(["fedavg", "krum"]), Trials())
-    again = standing.run(arena, Trials(), given)
-    assert played == ["fedavg", "krum", "root_only", "norm_clipping"]
+    given = standing.run(arena.only(["krum"]), Trials())
+    again = standing.run(arena.only(["fedavg", "krum"]), Trials(), given)
+    assert played == ["krum", "fedavg"]
     assert again.rows["krum"] == given.rows["krum"]
 
 
