@@ -18,6 +18,7 @@ from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
     check_loss,
+    check_secure_aggregation,
     check_sign,
     resolve_aggregation,
     resolve_axis,
@@ -75,6 +76,8 @@ def programs_of(
     # Without malicious clients: the same program, and so the same bits, as a run without attack.
     attack = settings.attack if settings.num_malicious else None
     check_attack(attack, settings.uses_root)
+    if settings.secure_aggregation:
+        check_secure_aggregation(settings.algorithm)
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     axis = resolve_axis(settings.clients_axis, settings.clients_per_chunk, platform_of(devices))
     usual = Walk(axis, settings.clients_per_chunk)
@@ -105,8 +108,11 @@ def programs_of(
         num_byzantine=num_byzantine,
         may_be_absent=settings.may_be_absent,
         statistics=statistics,
+        compression=settings.compression,
+        downlink_compression=settings.downlink_compression,
+        compresses_forged=settings.forged_messages == "compressed",
     )
-    return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
+    return make_programs(settings.algorithm, attack, work, settings.reports_clients), work
 
 
 def _training_of(settings: Settings) -> LocalTraining:
