@@ -88,11 +88,18 @@ def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack |
     return aggregation != "stack" and obstacle is None
 
 
-def check_secure_aggregation(algorithm: Algorithm) -> None:
-    """Refuses a method whose server needs more than sums over clients, or what only a simulation knows."""
+def check_secure_aggregation(algorithm: Algorithm, statistics: str | None = None) -> None:
+    """Refuses a method whose server needs more than sums over clients, or what only a simulation knows.
+
+    Args:
+      algorithm: the method.
+      statistics: what becomes of the model's statistics, where it has any.
+    """
+    if statistics == "median":
+        raise ValueError("secure_aggregation=True: model_state='median' compares clients; must be 'average' or another")
     reason = None
     if algorithm.streamed is None:
-        reason = "compares the clients' messages with each other"
+        reason = "has no form of sums, and may compare single messages"
     elif requested(algorithm.needs):
         reason = "needs the dissimilarity of single messages"
     elif "malicious" in algorithm.needs:

@@ -76,14 +76,15 @@ def programs_of(
     # Without malicious clients: the same program, and so the same bits, as a run without attack.
     attack = settings.attack if settings.num_malicious else None
     check_attack(attack, settings.uses_root)
-    if settings.secure_aggregation:
-        check_secure_aggregation(settings.algorithm)
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     axis = resolve_axis(settings.clients_axis, settings.clients_per_chunk, platform_of(devices))
     usual = Walk(axis, settings.clients_per_chunk)
     statistics = resolved(settings.model_state, attack)
     model = _model_of(settings, statistics == "frozen")
     params, model_state = check_model(settings.model, model, _example(settings))
+    if settings.secure_aggregation:
+        has_statistics = bool(jax.tree.leaves(model_state.statistics))
+        check_secure_aggregation(settings.algorithm, statistics if has_statistics else None)
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
