@@ -4,6 +4,7 @@
 """
 
 import sys
+import textwrap
 
 from cases import AGGREGATORS, ALGORITHMS, Case
 
@@ -88,7 +89,7 @@ def page() -> str:
         parts.append(
             "\n".join([f"## {title}", "", "| passes | what a client adds to the sums |", "| --- | --- |", *rows])
         )
-        parts.append(f"Refused: {', '.join(f'`{name}`' for name in refused)}.")
+        parts.append(textwrap.fill(f"Refused: {', '.join(f'`{name}`' for name in refused)}.", 120))
     parts.append(
         "A rule inside another, such as `nnm`, or inside a method counts as part of it. A rule of your own passes if it"
         "\nhas [sums](api/types.md); that these are sums of single messages is then its author's word."

@@ -209,7 +209,7 @@ class Adversary:
         that of a client without a memory does, and is then what a compressor can send.
       secure_aggregation: whether the server sees nothing but sums over clients. Methods and rules that must see single
         messages are refused, and the history has no metrics of single clients, as without ``diagnostics``. Nothing is
-        encrypted: it is a check of what could run so (docs/compression.md). Default False.
+        encrypted: it is a check of what could run so (docs/secure_aggregation.md). Default False.
     """
 
     byzantine_fraction: float | None = option(optional(partial(checks.in_range, low=0.0, high=1.0)), default=None)
