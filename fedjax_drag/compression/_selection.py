@@ -63,13 +63,18 @@ def largest(ranks: Int[Array, " coordinates"], number: Any) -> Bool[Array, " coo
     above, equal = ranks > smallest, ranks == smallest
     missing = number - above.sum()
 
-    # The first of the equal ones end where their number is reached, which is found in the same way.
-    places = jnp.arange(ranks.size)
-    length = ranks.size.bit_length()
+    # As a rule there are no more equal ones than are missing.
+    first = jax.lax.cond(equal.sum() > missing, lambda: _first(equal, missing), lambda: equal)
+    return above | first
 
-    def add_place(step: jax.Array, end: jax.Array) -> jax.Array:
+
+def _first(chosen: Bool[Array, " coordinates"], number: Any) -> Bool[Array, " coordinates"]:
+    """The first ``number`` of those that are ``chosen``, of which there are more: where they end is found in bits."""
+    places = jnp.arange(chosen.size)
+    length = chosen.size.bit_length()
+
+    def add_bit(step: jax.Array, end: jax.Array) -> jax.Array:
         trial = end + jnp.left_shift(1, length - 1 - step)
-        return jnp.where((equal & (places < trial)).sum() <= missing, trial, end)
+        return jnp.where((chosen & (places < trial)).sum() <= number, trial, end)
 
-    end = jax.lax.fori_loop(0, length, add_place, jnp.zeros((), jnp.int32))
-    return above | (equal & (places < end))
+    return chosen & (places < jax.lax.fori_loop(0, length, add_bit, jnp.zeros((), jnp.int32)))
