@@ -19,6 +19,7 @@ _BUILDERS = (
     "attacks",
     "callbacks",
     "clients",
+    "compression",
     "data",
     "data.augmentation",
     "data.partition",

@@ -1,4 +1,4 @@
-"""Names of rules, algorithms and attacks, which are tuples of functions: those of the functions that made them."""
+"""Names of rules, algorithms, attacks and compressors, which are tuples: those of the functions that made them."""
 
 from typing import Any, TypeVar
 
@@ -12,13 +12,13 @@ def name_of(function: Any) -> str:
 
 
 def named(name: str, part: Part) -> Part:
-    """A rule, an algorithm or an attack that a helper has made, with the name that it is to have.
+    """A rule, an algorithm, an attack or a compressor that a helper has made, with the name that it is to have.
 
     Args:
       name: of the function that called the helper.
-      part: an :class:`~fedjax_drag.types.Aggregator`, :class:`~fedjax_drag.types.Algorithm` or
-        :class:`~fedjax_drag.types.Attack`.
+      part: an :class:`~fedjax_drag.types.Aggregator`, :class:`~fedjax_drag.types.Algorithm`,
+        :class:`~fedjax_drag.types.Attack` or :class:`~fedjax_drag.compression.Compressor`.
     """
-    found = (getattr(part, field, None) for field in ("apply", "aggregate", "forge"))
+    found = (getattr(part, field, None) for field in ("apply", "aggregate", "forge", "compress"))
     next(function for function in found if function is not None).__qualname__ = name
     return part

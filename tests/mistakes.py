@@ -105,6 +105,19 @@ DATA = (
 PARTS = (
     Mistake("name of an attack", 'run(attack="alie")', "attack='alie'", "write fd.attacks.alie(...)"),
     Mistake("attack not called", "run(attack=fd.attacks.alie)", "attack=", "call it, fd.attacks.alie(...)"),
+    Mistake("name of a compressor", 'run(compression="sign")', "compression='sign'", "write fd.compression.sign(...)"),
+    Mistake(
+        "compressor whose errors add up",
+        "run(downlink_compression=fd.compression.qsgd(4))",
+        "downlink_compression=Compressor(qsgd)",
+        "set error_feedback=True",
+    ),
+    Mistake(
+        "single messages under secure aggregation",
+        "run(fd.aggregators.median(), secure_aggregation=True)",
+        "secure_aggregation=True: median",
+        "must be a method of sums over clients",
+    ),
     Mistake(
         "attack in an attack not called",
         "fd.attacks.during(fd.attacks.alie)",

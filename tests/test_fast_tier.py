@@ -30,6 +30,8 @@ PLACES = {
     "loss": ("simulation",),
     "augmentation": ("simulation",),
     "attack": ("attacks",),
+    "compression": ("compression",),
+    "downlink_compression": ("compression",),
     "optimizer": ("reference", "experiment"),
     "schedule": ("experiment",),
 }

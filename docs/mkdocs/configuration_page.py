@@ -91,7 +91,10 @@ def _yaml(value: Any) -> str:
 
 
 def _allowed(key: str) -> str:
-    kinds = {chosen: kind for kind, chosen in catalog.KINDS.items()} | {"root_client": "clients"}
+    kinds = {chosen: kind for kind, chosen in catalog.KINDS.items()} | {
+        "root_client": "clients",
+        "downlink_compression": "compressors",
+    }
     if key in COMPONENTS:
         kind = kinds[key]
         target = ELSEWHERE.get(kind, f"#{kind.replace('_', '-')}")
@@ -137,7 +140,7 @@ def _meaning(key: str) -> str:
 
 
 def _use(key: str) -> str:
-    keys = [key, *(["root_client"] if key == "client" else [])]
+    keys = [key, *{"client": ["root_client"], "compression": ["downlink_compression"]}.get(key, [])]
     return USES.get(key, f"For the key{'s' * (len(keys) > 1)} {' and '.join(f'`{key}`' for key in keys)}.")
 
 

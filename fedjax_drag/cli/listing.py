@@ -15,7 +15,7 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="aggregators, algorithms, clients, attacks, partitions, models, datasets, optimizers, "
+            help="aggregators, algorithms, clients, attacks, compressors, partitions, models, datasets, optimizers, "
             "local_optimizers, schedules, losses or augmentations.",
             show_default=False,
         ),

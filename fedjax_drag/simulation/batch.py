@@ -90,7 +90,7 @@ class BatchSimulation:
       walk: the way over the clients of a round.
       given: from which all cells start, on the device; None to draw it for each.
       lowered: the programs for :attr:`width` cells, traced.
-      cost: what the method asks of one client.
+      costs: what the method asks of one client, by cell.
     """
 
     first: Settings
@@ -103,7 +103,7 @@ class BatchSimulation:
     walk: Walk
     given: Start | None
     lowered: LoweredBatch
-    cost: ClientCost
+    costs: tuple[ClientCost, ...]
 
     @property
     def mesh_devices(self) -> int:
@@ -189,8 +189,8 @@ class BatchSimulation:
             rows = {}
             for place in running:
                 metrics, totals, evaluated = _row(place, measured)
-                evaluated = by_client_and_class(evaluated, self.first.diagnostics)
-                rows[place] = history_row(done, done - before, metrics, totals, evaluated, self.cost)
+                evaluated = by_client_and_class(evaluated, self.first.reports_clients)
+                rows[place] = history_row(done, done - before, metrics, totals, evaluated, self.costs[which[place]])
                 histories[place].append(rows[place])
                 if totals.diverged_at:
                     diverged_at.setdefault(place, int(totals.diverged_at))
@@ -203,7 +203,7 @@ class BatchSimulation:
         spent = Spent(seconds, compiled.seconds / len(which), seconds_per_step)
         ends = [stopped.get(place) or _row(place, states) for place in range(len(which))]
         return [
-            self._result(history, end, spent, diverged_at.get(place))
+            self._result(history, end, spent, diverged_at.get(place), self.costs[which[place]])
             for place, (history, end) in enumerate(zip(histories, ends, strict=True))
         ]
 
@@ -217,7 +217,14 @@ class BatchSimulation:
             measured = metrics, totals, self.compiled.evaluate(cells, states, self.held_out, self.examined)
             return states, jax.device_get(measured)
 
-    def _result(self, history: list[dict[str, Any]], state: RunState, spent: Spent, diverged_at: int | None) -> Result:
+    def _result(
+        self,
+        history: list[dict[str, Any]],
+        state: RunState,
+        spent: Spent,
+        diverged_at: int | None,
+        cost: ClientCost,
+    ) -> Result:
         columns = stack_history(history)
         if spent.per_step is not None and columns:
             columns |= {"client_seconds": client_seconds(columns, spent.per_step)}
@@ -227,7 +234,7 @@ class BatchSimulation:
             state=state,
             seconds=spent.running,
             compile_seconds=spent.compiling,
-            cost=self.cost,
+            cost=cost,
             seconds_per_step=spent.per_step,
             diverged_at=diverged_at,
         )

@@ -53,6 +53,7 @@ ALIASES = {
     "key": "seed",
     "random_state": "seed",
     "callback": "callbacks",
+    "compressor": "compression",
     "verbose": "progress",
     "eval_interval": "eval_every",
     "params": "initial_params",

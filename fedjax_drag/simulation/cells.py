@@ -19,7 +19,15 @@ from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Metrics, Programs, Totals, cost_of, own_examples
+from fedjax_drag.simulation.program.programs import (
+    Metrics,
+    Programs,
+    Totals,
+    cost_of,
+    messages_of,
+    own_examples,
+    with_traffic,
+)
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
@@ -125,7 +133,7 @@ class TracedBatch(NamedTuple):
     walk: Walk
     given: Start | None
     lowered: LoweredBatch
-    cost: ClientCost
+    costs: tuple[ClientCost, ...]
 
 
 def trace_batch(
@@ -172,8 +180,11 @@ def trace_batch(
     totals, platform = for_each(width, alone.totals), platform_of(devices)
     lowered = _lower(programs, cells, totals, (train, held_out, given), split, platform)
     check_benign(first, alone, federation, own[1], state)
-    cost = cost_of(first.algorithm, work, alone, federation, own[1], state)
-    return TracedBatch(cells, train, held_out, width, alone, walk, given, lowered, cost)
+    messages = messages_of(first.algorithm, work, alone, federation, own[1], state)
+    cost = cost_of(first.algorithm, work, messages)
+    # Cells may differ in how much they compress.
+    costs = tuple(with_traffic(cost, messages, one.compression, one.downlink_compression) for one in settings)
+    return TracedBatch(cells, train, held_out, width, alone, walk, given, lowered, costs)
 
 
 def _lower(

@@ -363,7 +363,7 @@ def trace(asked: Settings) -> Simulation:
         name=name,
         time_clients=asked.time_clients,
         stop_on_divergence=asked.stop_on_divergence,
-        diagnostics=asked.diagnostics,
+        diagnostics=asked.reports_clients,
     )
 
 

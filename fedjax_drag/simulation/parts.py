@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from fedjax_drag import checks, kinds
 from fedjax_drag.algorithms import from_aggregator
+from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.kinds import Kind
 from fedjax_drag.models.modes import WithModes
@@ -35,6 +36,7 @@ DATA = Kind(
     otherwise="arrays become one by fd.data.from_arrays(train_x, train_y, test_x, test_y)",
 )
 OPTIMIZER = Kind(optax.GradientTransformation, "an optax transformation, such as optax.trace(0.9)")
+COMPRESSOR = Kind(Compressor, "a compressor, such as fd.compression.top_k(0.01)", ("compression",))
 METHOD = Kind(
     (Algorithm, Aggregator),
     "an algorithm or an aggregation rule, such as fd.aggregators.drag()",
@@ -92,6 +94,13 @@ def check_model_form(name: str, value: Any) -> None:
     """Refuses what is no model in any of its forms."""
     if not is_model(value):
         MODEL.check(name, value.model if isinstance(value, WithModes) else value)
+
+
+def check_downlink_compression(name: str, value: Any) -> None:
+    """Refuses what is no compressor, and one whose errors may add up over the rounds."""
+    COMPRESSOR.check(name, value)
+    if value.contraction is None:
+        raise ValueError(f"{name}={checks.shown(value)}: must feed its errors back; set error_feedback=True")
 
 
 def check_step_size(name: str, value: Any) -> None:

@@ -15,6 +15,7 @@ import optax
 from jax.sharding import Mesh
 
 from fedjax_drag import checks, kinds
+from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
@@ -39,12 +40,14 @@ from fedjax_drag.simulation.options import (
 from fedjax_drag.simulation.participation.availability import as_trace, check_availability
 from fedjax_drag.simulation.parts import (
     ALGORITHM,
+    COMPRESSOR,
     METHOD,
     OPTIMIZER,
     STATE,
     check_augmentation,
     check_callbacks,
     check_data,
+    check_downlink_compression,
     check_initial_params,
     check_loss,
     check_model_form,
@@ -201,6 +204,12 @@ class Adversary:
         malicious ones' as they are without an attack.
       nonfinite: ``"reject"`` clients whose message is not finite, or too long for sums in float32 (a norm above
         2.0e31, see docs/numerics.md), or ``"propagate"``: one such message makes the parameters NaN.
+      forged_messages: with ``compression``, what attackers forge: ``"decompressed"`` (default), any message at all in
+        the place of what the server decompresses; or ``"compressed"``, a message that goes through the compressor, as
+        that of a client without a memory does, and is then what a compressor can send.
+      secure_aggregation: whether the server sees nothing but sums over clients. Methods and rules that must see single
+        messages are refused, and the history has no metrics of single clients, as without ``diagnostics``. Nothing is
+        encrypted: it is a check of what could run so (docs/secure_aggregation.md). Default False.
     """
 
     byzantine_fraction: float | None = option(optional(partial(checks.in_range, low=0.0, high=1.0)), default=None)
@@ -210,6 +219,8 @@ class Adversary:
     root_bias: float = option(partial(checks.in_range, low=0.0, high=1.0), default=0.0)
     root_source: str = option(one_of(*ROOT_SOURCES), default="benign")
     nonfinite: str = option(one_of("reject", "propagate"), default="reject")
+    forged_messages: str = option(one_of("decompressed", "compressed"), default="decompressed")
+    secure_aggregation: bool = option(flag, default=False)
 
 
 @options
@@ -328,6 +339,13 @@ class Parts:
       augmentation: ``(key, x [B, ...]) -> x``, applied to every training batch after normalisation and before an
         attack on the data, such as :func:`~fedjax_drag.data.augmentation.crop_flip`; default none.
       attack: what malicious clients do; default None.
+      compression: through which each client's message goes: the delta, and what else the method sends, each by itself.
+        The server decompresses it, and everything after that has the decompressed message; the bytes in the history are
+        those of the compressed one. What a compressor keeps for each client is kept as ``client_state`` says. Default
+        none.
+      downlink_compression: through which the difference goes that the server broadcasts: where the local passes are to
+        start, less what the clients have received so far. It must feed its errors back. What else a method sends down
+        goes as it is. Default none.
       root_client: what the server runs on its root data, for rules that need it; default
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
       initial_params: parameters from which the run starts: a pytree of arrays like the model's own, or variables with
@@ -350,6 +368,8 @@ class Parts:
     loss: Loss | None = option(optional(check_loss), default=None)
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
     attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
+    compression: Compressor | None = option(optional(COMPRESSOR.check), default=None)
+    downlink_compression: Compressor | None = option(optional(check_downlink_compression), default=None)
     root_client: ClientRule | None = option(optional(kinds.CLIENT_RULE.check), default=None)
     initial_params: Any = option(optional(check_initial_params), default=None)
 
@@ -413,6 +433,11 @@ class Settings(Arguments):
             has = "trains on" if self.evaluate_clients else "has"
             allowed = f"at most {most}, what the largest client {has}, or {FULL!r} for all data of each client"
             raise ValueError(f"batch_size={self.batch_size!r}: must be {allowed}")
+
+    @property
+    def reports_clients(self) -> bool:
+        """Whether the history has metrics of single clients."""
+        return self.diagnostics and not self.secure_aggregation
 
     @cached_property
     def split(self) -> Split:

@@ -117,7 +117,8 @@ def part(config: Config, key: str) -> Any:
 
     Args:
       config: a single-run configuration.
-      key: ``"root_client"``, ``"local_optimizer"``, ``"loss"`` or ``"augmentation"``.
+      key: ``"root_client"``, ``"local_optimizer"``, ``"loss"``, ``"augmentation"``, ``"compression"`` or
+        ``"downlink_compression"``.
     """
     component = getattr(config, key)
     return None if component is None else _call(key, component, {})
@@ -154,6 +155,8 @@ def settings(
         local_optimizer=part(config, "local_optimizer"),
         loss=part(config, "loss"),
         augmentation=part(config, "augmentation"),
+        compression=part(config, "compression"),
+        downlink_compression=part(config, "downlink_compression"),
         root_client=part(config, "root_client"),
         initial_params=config.initial_params,
         **plain,

@@ -16,6 +16,7 @@ KINDS: Mapping[str, str] = {
     "algorithms": "algorithm",
     "clients": "client",
     "attacks": "attack",
+    "compressors": "compression",
     "partitions": "partition",
     "models": "model",
     "datasets": "data",

@@ -33,6 +33,8 @@ ENTRY_POINTS: Mapping[str, str] = {
     "loss": "losses",
     "augmentation": "augmentations",
     "attack": "attacks",
+    "compression": "compressors",
+    "downlink_compression": "compressors",
     "optimizer": "optimizers",
     "schedule": "schedules",
 }

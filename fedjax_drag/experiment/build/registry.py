@@ -6,7 +6,8 @@ from typing import Any
 import flax.linen as nn
 import optax
 
-from fedjax_drag import aggregators, algorithms, attacks, clients, data, losses, models, server_optimizers
+from fedjax_drag import aggregators, algorithms, attacks, clients, compression, data, losses, models, server_optimizers
+from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset, augmentation, partition
 from fedjax_drag.experiment.build import optimizers
 from fedjax_drag.models.modes import WithModes
@@ -95,6 +96,13 @@ ATTACKS: Builders = {
     "neurotoxin": attacks.neurotoxin,
     "during": attacks.during,
 }
+COMPRESSORS: Builders = {
+    "top_k": compression.top_k,
+    "random_k": compression.random_k,
+    "qsgd": compression.qsgd,
+    "sign": compression.sign,
+    "low_rank": compression.low_rank,
+}
 PARTITIONS: Builders = {
     "iid": partition.iid,
     "dirichlet": partition.dirichlet,
@@ -148,6 +156,8 @@ TABLES: Mapping[str, Builders] = {
     "loss": LOSSES,
     "augmentation": AUGMENTATIONS,
     "attack": ATTACKS,
+    "compression": COMPRESSORS,
+    "downlink_compression": COMPRESSORS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
 }
@@ -162,6 +172,8 @@ PARTS: Mapping[str, tuple[type, ...]] = {
     "client": (ClientRule,),
     "root_client": (ClientRule,),
     "attack": (Attack,),
+    "compression": (Compressor,),
+    "downlink_compression": (Compressor,),
     "local_optimizer": (optax.GradientTransformation,),
     "optimizer": (optax.GradientTransformation,),
 }
@@ -192,6 +204,8 @@ SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "loss": (),
     "augmentation": (),
     "attack": ("fed", "num_classes", "num_clients"),
+    "compression": (),
+    "downlink_compression": (),
     "optimizer": (),
     "schedule": (),
 }

@@ -20,10 +20,12 @@ COMPONENTS = (
     "loss",
     "augmentation",
     "attack",
+    "compression",
+    "downlink_compression",
 )
 """Keys whose value is a component."""
 
-OPTIONAL = ("local_optimizer", "augmentation", "attack")
+OPTIONAL = ("local_optimizer", "augmentation", "attack", "compression", "downlink_compression")
 """Those of them that may be null."""
 
 SCHEDULED = ("step_size",)

@@ -67,6 +67,8 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
       client: what a client runs when the algorithm does not bring its own rule.
       root_client: what the server runs on its root data, for rules that need it.
       attack: what malicious clients do, or None.
+      compression: what each client's message goes through, or None.
+      downlink_compression: what the difference goes through that the server broadcasts, or None.
       rounds: communication rounds.
       cohort_size: clients in a round, S.
       step_size: local step size, a number or a schedule.
@@ -94,6 +96,8 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
     client: Component = component("sgd")
     root_client: Component = component("sgd")
     attack: Component | None = None
+    compression: Component | None = None
+    downlink_compression: Component | None = None
     rounds: int = option(count, 200)
     cohort_size: int = option(count, 10)
     local_steps: Any = with_default(LocalWork, "local_steps", 5)

@@ -88,6 +88,27 @@ def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack |
     return aggregation != "stack" and obstacle is None
 
 
+def check_secure_aggregation(algorithm: Algorithm, statistics: str | None = None) -> None:
+    """Refuses a method whose server needs more than sums over clients, or what only a simulation knows.
+
+    Args:
+      algorithm: the method.
+      statistics: what becomes of the model's statistics, where it has any.
+    """
+    if statistics == "median":
+        raise ValueError("secure_aggregation=True: model_state='median' compares clients; must be 'average' or another")
+    reason = None
+    if algorithm.streamed is None:
+        reason = "has no form of sums, and may compare single messages"
+    elif requested(algorithm.needs):
+        reason = "needs the dissimilarity of single messages"
+    elif "malicious" in algorithm.needs:
+        reason = "needs to know who is malicious"
+    if reason:
+        allowed = "a method of sums over clients, such as fedavg, norm_clipping or br_drag"
+        raise ValueError(f"secure_aggregation=True: {algorithm.name} {reason}; must be {allowed}")
+
+
 def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
     """Refuses a loss that is not one number for each example."""
     logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)

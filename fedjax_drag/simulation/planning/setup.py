@@ -19,6 +19,7 @@ from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
     check_loss,
+    check_secure_aggregation,
     check_sign,
     resolve_aggregation,
     resolve_axis,
@@ -82,6 +83,9 @@ def programs_of(
     statistics = resolved(settings.model_state, attack)
     model = _model_of(settings, statistics == "frozen")
     params, model_state = check_model(settings.model, model, _example(settings))
+    if settings.secure_aggregation:
+        has_statistics = bool(jax.tree.leaves(model_state.statistics))
+        check_secure_aggregation(settings.algorithm, statistics if has_statistics else None)
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
@@ -106,8 +110,11 @@ def programs_of(
         num_byzantine=num_byzantine,
         may_be_absent=settings.may_be_absent,
         statistics=statistics,
+        compression=settings.compression,
+        downlink_compression=settings.downlink_compression,
+        compresses_forged=settings.forged_messages == "compressed",
     )
-    return make_programs(settings.algorithm, attack, work, settings.diagnostics), work
+    return make_programs(settings.algorithm, attack, work, settings.reports_clients), work
 
 
 def _training_of(settings: Settings) -> LocalTraining:

@@ -17,7 +17,7 @@ from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Programs, Totals, cost_of, own_examples
+from fedjax_drag.simulation.program.programs import Programs, Totals, cost_of, messages_of, own_examples
 from fedjax_drag.simulation.program.round import choose_cohort
 from fedjax_drag.simulation.program.work import RunState, Work
 from fedjax_drag.simulation.settings import Settings
@@ -138,7 +138,8 @@ def trace_programs(
         draw,
     )
     rows_on = DEVICE if draw is None else asked.client_state
-    cost = cost_of(asked.algorithm, work, programs, federation, key, state)
+    messages = messages_of(asked.algorithm, work, programs, federation, key, state)
+    cost = cost_of(asked.algorithm, work, messages)
     outline = Outline(shapes, shardings, cost, work.execution.walk, rows_on, programs.totals)
     return Traced(programs, lowered, outline)
 

@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
+from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
@@ -113,14 +114,33 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
     return client_pass
 
 
-def first_rows(client: ClientRule, work: Work, params: Params, statistics: Statistics) -> ClientRows:
+def sending(client_pass: ClientPass, work: Work) -> ClientPass:
+    """The same work, with the message as the server decompresses it; the server's own pass sends nothing."""
+    compressor = work.compression
+    if compressor is None:
+        return client_pass
+
+    def sending_pass(client: ClientRule, shared: RoundInput, own: ClientInput) -> LocalResult:
+        local = client_pass(client, shared, own)
+        key = sampling.client_key(shared.key, "compression", shared.round, own.client_id)
+        kept = own.kept.compression
+        memory = kept.rows if per_client.is_per_client(kept) else channel.uplink_memory(compressor, local.uplink)
+        uplink, memory = channel.send(compressor, local.uplink, memory, key)
+        after = PerClient(memory, gathered=True) if per_client.is_per_client(kept) else ()
+        return local._replace(uplink=uplink, kept=local.kept._replace(compression=after))
+
+    return sending_pass
+
+
+def first_rows(client: ClientRule, work: Work, params: Params, statistics: Statistics, uplink: Any) -> ClientRows:
     """What every client has kept before the first round: where a local pass would begin afresh.
 
     Args:
       client: what the clients compute.
-      work: says whether the state of an optimizer is kept, and statistics are local.
+      work: says whether the state of an optimizer is kept, statistics are local and messages compressed.
       params: the initial parameters.
       statistics: of the model at the start.
+      uplink: shapes of a client's message, where messages are compressed.
     """
     rows, training, num_clients = NOTHING_KEPT, work.training, work.num_clients
     if client.keeps_carry:
@@ -129,6 +149,10 @@ def first_rows(client: ClientRule, work: Work, params: Params, statistics: Stati
         rows = rows._replace(optimizer=per_client.repeat(training.optimizer.init(params), num_clients))
     if work.statistics == "local" and jax.tree.leaves(statistics):
         rows = rows._replace(statistics=per_client.repeat(statistics, num_clients))
+    if work.compression is not None:
+        memory = channel.uplink_memory(work.compression, uplink)
+        if jax.tree.leaves(memory):
+            rows = rows._replace(compression=per_client.repeat(memory, num_clients))
     return rows
 
 
@@ -320,8 +344,8 @@ def _kept_after(kept: ClientRows, end: Position) -> ClientRows:
     def after(before: Any, row: Any) -> Any:
         return PerClient(row, gathered=True) if per_client.is_per_client(before) else ()
 
-    ends = ClientRows(end.carry, end.optimizer, end.statistics)
-    return ClientRows(*(after(*pair) for pair in zip(kept, ends, strict=True)))
+    carry, optimizer = after(kept.carry, end.carry), after(kept.optimizer, end.optimizer)
+    return kept._replace(carry=carry, optimizer=optimizer, statistics=after(kept.statistics, end.statistics))
 
 
 def stateless(loss_fn: Callable[[Params, Batch], jax.Array]) -> LossFn:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
+from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model import statistics
 from fedjax_drag.simulation.model.model import Statistics
@@ -14,7 +15,7 @@ from fedjax_drag.simulation.participation import attendance
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import attack_metrics
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import ClientPass, make_client_pass
+from fedjax_drag.simulation.program.local import ClientPass, make_client_pass, sending
 from fedjax_drag.simulation.program.stacking import make_stack
 from fedjax_drag.simulation.program.streaming import make_stream
 from fedjax_drag.simulation.program.work import ClientInput, Cohort, LocalResult, Outcome, RoundInput, RunState, Work
@@ -42,7 +43,7 @@ def make_round(algorithm: Algorithm, attack: Attack | None, work: Work) -> Round
     """
     client_pass = make_client_pass(attack, work)
     make_server = make_stack if work.execution.accumulate_clients is None else make_stream
-    server = make_server(algorithm, attack, work, client_pass)
+    server = make_server(algorithm, attack, work, sending(client_pass, work))
 
     def round_fn(
         federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
@@ -69,7 +70,7 @@ def open_round(
     malicious = malicious_in_cohort(federation, key, state.round, ids)
     # The method sees the cohort's rows only, so that it does not matter where those of the others are.
     own_state = per_client.gather(state.algorithm, ids)
-    downlink = algorithm.broadcast(state.params, own_state, ids)
+    downlink, received = _compressed(work, key, state, algorithm.broadcast(state.params, own_state, ids))
     reachable, examples = _reachable(work, federation, federation.rows[ids])
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
     kept = per_client.gather(state.clients, ids)
@@ -89,7 +90,16 @@ def open_round(
     if "root_delta" in algorithm.needs:
         root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
         extras["root_delta"] = root_delta(work, client_pass, root)
-    return Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present)
+    return Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received)
+
+
+def _compressed(work: Work, key: PRNGKeyArray, state: RunState, downlink: Downlink) -> tuple[Downlink, Any]:
+    """The downlink that clients receive, and what they have of all broadcasts then."""
+    if work.downlink_compression is None:
+        return downlink, state.received
+    key = sampling.round_key(key, "downlink compression", state.round)
+    received = channel.broadcast(work.downlink_compression, state.received, downlink.start, key)
+    return downlink._replace(start=received.start), received
 
 
 def close_round(
@@ -110,7 +120,7 @@ def close_round(
     last_update = update if attack is not None and "last_update" in attack.needs else ()
     model = before.model._replace(statistics=_statistics(attack, work, before, cohort, outcome))
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
-    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients)
+    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received)
     return placed((state, metrics), work.execution.mesh)
 
 

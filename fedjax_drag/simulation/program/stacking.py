@@ -4,7 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from fedjax_drag import tree
+from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
@@ -44,6 +48,8 @@ def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_p
             benign_sum = sum_of_benign(local.uplink.delta, cohort.clients.malicious, cohort.valid)
             preview_of = functools.partial(preview, state, cohort)
             uplink = _forge(attack, state, cohort, uplink, preview_of, tells_valid=work.may_be_absent)
+            if work.compresses_forged:
+                uplink = _as_sent(attack, work, state, cohort, uplink)
         return Outcome(*aggregate(state.params, cohort, uplink), local, benign_sum), local
 
     return stack
@@ -96,3 +102,14 @@ def _forge(
         **{name: knowledge[name] for name in attack.needs if name not in POISON_NEEDS},
         **({"valid": cohort.valid} if tells_valid else {}),
     )
+
+
+def _as_sent(attack: Attack, work: Work, state: RunState, cohort: Cohort, uplink: Uplink) -> Uplink:
+    """The messages after the attack, those of attackers as what the server decompresses of them."""
+    if work.compression is None or attack.forge is None:
+        return uplink
+    ids, malicious = cohort.clients.client_id, cohort.clients.malicious
+    key_of = functools.partial(sampling.client_key, cohort.shared.key, "forged compression", state.round)
+    sent = jax.vmap(functools.partial(channel.send_once, work.compression))(uplink, jax.vmap(key_of)(ids))
+    attacks = attack.attackers(malicious, state.round)
+    return jax.tree.map(lambda new, old: jnp.where(tree.expand(attacks, old), new, old), sent, uplink)

@@ -13,6 +13,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from fedjax_drag.compression import Compressor
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState, Statistics
 from fedjax_drag.simulation.program.clients_axis import Accumulator, Mapper, Walk
@@ -91,6 +92,9 @@ class Work:
       statistics: what becomes of the clients' model statistics, one of
         :data:`~fedjax_drag.simulation.model.statistics.MODEL_STATES` but ``"auto"``.
       may_be_absent: whether a client that is drawn, or that the method would draw, may be missing.
+      compression: what clients' messages go through; None to send them as they are.
+      downlink_compression: what broadcasts go through, one that feeds its errors back; None to send them as they are.
+      compresses_forged: whether forged messages are what a compressor can send.
     """
 
     model: Model
@@ -103,6 +107,9 @@ class Work:
     num_byzantine: int | None = None
     statistics: str = "average"
     may_be_absent: bool = False
+    compression: Compressor | None = None
+    downlink_compression: Compressor | None = None
+    compresses_forged: bool = False
 
     @property
     def constants(self) -> Mapping[str, Any]:
@@ -120,11 +127,13 @@ class ClientRows(NamedTuple):
       carry: of the client rule, if that keeps it (:attr:`~fedjax_drag.types.ClientRule.keeps_carry`).
       optimizer: state of the local optimizer.
       statistics: of the client's own model, where they are local.
+      compression: memory of what the client's messages go through, such as what the server lacks of earlier ones.
     """
 
     carry: Any = ()
     optimizer: Any = ()
     statistics: Any = ()
+    compression: Any = ()
 
 
 NOTHING_KEPT = ClientRows()
@@ -141,6 +150,7 @@ class RunState(NamedTuple):
       last_update: the last round's change of ``params``; ``()`` unless the attack needs it.
       model: the model's frozen parameters and its statistics on the server.
       clients: what the engine keeps for every client.
+      received: what clients have of the server's broadcasts, where these are compressed; else ``()``.
     """
 
     params: Params
@@ -149,6 +159,7 @@ class RunState(NamedTuple):
     last_update: Any = ()
     model: ModelState = ModelState()
     clients: ClientRows = NOTHING_KEPT
+    received: Any = ()
 
 
 class RoundInput(NamedTuple):
@@ -223,6 +234,7 @@ class Cohort(NamedTuple):
       extras: what the algorithm's server side is given by keyword.
       drawn: who works in this round, ``[S]`` bool; None where all do.
       present: who would answer if the method let them, ``[S]`` bool; None where all would.
+      received: what clients have of the server's broadcasts, that of this round included; see :class:`RunState`.
     """
 
     shared: RoundInput
@@ -232,6 +244,7 @@ class Cohort(NamedTuple):
     extras: dict[str, Any]
     drawn: Bool[Array, " clients"] | None = None
     present: Bool[Array, " clients"] | None = None
+    received: Any = ()
 
 
 class Outcome(NamedTuple):

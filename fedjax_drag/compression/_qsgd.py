@@ -1,0 +1,62 @@
+"""QSGD: coordinates rounded at random to a few levels."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from fedjax_drag import checks, tree
+from fedjax_drag.compression._compressor import Compressor, Memory, Message, keys_for, nothing
+from fedjax_drag.compression._error_feedback import fed_back
+
+_NORM_BYTES = 4
+
+
+def qsgd(bits: Any, error_feedback: bool = False) -> Compressor:
+    """Rounds every coordinate at random to one of its two nearest levels, of ``2 s + 1`` from ``-||x||`` to ``||x||``.
+
+    ::
+
+        C(x)_i = ||x||_2 sign(x_i) xi_i;   xi_i = (l + 1)/s with probability s |x_i| / ||x||_2 - l, else l/s;
+        l = floor(s |x_i| / ||x||_2);   s = 2^(bits - 1) - 1
+
+    Unbiased: ``E C(x) = x`` and ``E ||C(x) - x||^2 <= omega ||x||^2``, ``omega = min(d/s^2, sqrt(d)/s)``. With
+    ``error_feedback`` it is divided by ``1 + omega``, and a contraction with ``delta = 1/(1 + omega)``.
+
+    Args:
+      bits: of each coordinate, its sign included, an integer from 2 (``s = 1``: -1, 0 or 1) to 16; may be traced.
+      error_feedback: whether what was lost is added to the next message, instead of an unbiased one.
+
+    Returns:
+      A :class:`Compressor`. Each array of the message is quantised by itself, as one of the paper's buckets, and sent
+      as its norm (4 bytes) and ``bits`` for each coordinate.
+
+    Raises:
+      ValueError: if ``bits`` is out of range.
+
+    References:
+      Alistarh et al., QSGD: Communication-efficient SGD via gradient quantization and encoding, 2017, Section 3.1
+      and Lemma 3.1. Readings: levels have codes of one length, not the paper's Elias codes; the levels are counted so
+      that code and sign fill ``bits``.
+    """
+    if checks.is_concrete(bits):
+        checks.count("bits", bits, 2, 16)
+
+    def rounded(x: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:
+        s = jnp.exp2(jnp.float32(bits) - 1) - 1
+        norm = tree.norm(x)
+        place = jnp.minimum(s * (jnp.abs(tree.accurate(x)) * tree.inverse(norm)), s)
+        below = jnp.floor(place)
+        level = below + (jax.random.uniform(key, x.shape, place.dtype) < place - below)
+        shrunk = 1 + jnp.minimum(x.size / s**2, math.sqrt(x.size) / s) if error_feedback else 1.0
+        return (jnp.sign(x) * (norm * (level / (s * shrunk)))).astype(x.dtype)
+
+    def compress(message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+        return jax.tree.map(rounded, message, keys_for(key, message)), memory
+
+    def num_bytes(message: Message) -> int:
+        return sum(_NORM_BYTES + -(-leaf.size * int(bits) // 8) for leaf in jax.tree.leaves(message))
+
+    return fed_back(Compressor(nothing, compress, num_bytes), error_feedback)

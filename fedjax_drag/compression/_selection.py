@@ -1,0 +1,80 @@
+"""Messages of which some coordinates are sent: a message as one vector, and the choice of its largest entries.
+
+The number of entries may be traced, so that one program runs a sweep over it.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fedjax_drag import checks, tree
+from fedjax_drag.compression._compressor import Message, dense_bytes
+
+
+def num_kept(fraction: Any, size: int) -> Any:
+    """``k = max(1, round(fraction d))`` of ``d`` coordinates, at most all of them; int32, traced if ``fraction`` is.
+
+    It is computed in float32, in which a program receives a fraction that is swept.
+    """
+    xnp = np if checks.is_concrete(fraction) else jnp
+    kept = xnp.round(xnp.float32(fraction) * xnp.float32(size))
+    return xnp.clip(kept.astype(xnp.int32), 1, size)
+
+
+def sparse_bytes(message: Message, fraction: Any, around: int, per_entry: int) -> int:
+    """Bytes of a message of which ``k`` values are sent, or of the whole if that is no longer.
+
+    Args:
+      message: arrays or shapes.
+      fraction: of the coordinates that are sent.
+      around: bytes beside the entries.
+      per_entry: bytes of each entry beside its value.
+    """
+    leaves = jax.tree.leaves(message)
+    size = sum(leaf.size for leaf in leaves)
+    value = jnp.result_type(*(leaf.dtype for leaf in leaves)).itemsize
+    return min(sum(map(dense_bytes, leaves)), around + int(num_kept(fraction, size)) * (value + per_entry))
+
+
+def order_of(values: Float[Array, " coordinates"]) -> Int[Array, " coordinates"]:
+    """Integers in the order of the magnitudes of ``values``; NaN is above infinity."""
+    magnitude = jnp.abs(tree.accurate(values))
+    return jax.lax.bitcast_convert_type(magnitude, jnp.dtype(f"int{8 * magnitude.dtype.itemsize}"))
+
+
+def largest(ranks: Int[Array, " coordinates"], number: Any) -> Bool[Array, " coordinates"]:
+    """Which entries are the ``number`` largest; of equal ones the first.
+
+    Args:
+      ranks: integers >= 0.
+      number: how many, from 1 to their number; may be traced.
+    """
+    bits = jnp.iinfo(ranks.dtype).bits - 1
+
+    # The smallest of them has the largest value that so many entries reach: found bit by bit, without sorting.
+    def add_bit(place: jax.Array, found: jax.Array) -> jax.Array:
+        trial = found | jnp.left_shift(jnp.ones((), ranks.dtype), (bits - 1 - place).astype(ranks.dtype))
+        return jnp.where((ranks >= trial).sum() >= number, trial, found)
+
+    smallest = jax.lax.fori_loop(0, bits, add_bit, jnp.zeros((), ranks.dtype))
+    above, equal = ranks > smallest, ranks == smallest
+    missing = number - above.sum()
+
+    # As a rule there are no more equal ones than are missing.
+    first = jax.lax.cond(equal.sum() > missing, lambda: _first(equal, missing), lambda: equal)
+    return above | first
+
+
+def _first(chosen: Bool[Array, " coordinates"], number: Any) -> Bool[Array, " coordinates"]:
+    """The first ``number`` of those that are ``chosen``, of which there are more: where they end is found in bits."""
+    places = jnp.arange(chosen.size)
+    length = chosen.size.bit_length()
+
+    def add_bit(step: jax.Array, end: jax.Array) -> jax.Array:
+        trial = end + jnp.left_shift(1, length - 1 - step)
+        return jnp.where((chosen & (places < trial)).sum() <= number, trial, end)
+
+    return chosen & (places < jax.lax.fori_loop(0, length, add_bit, jnp.zeros((), jnp.int32)))

@@ -1,0 +1,53 @@
+"""Top-k sparsification: the largest coordinates of a message."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PRNGKeyArray
+
+from fedjax_drag import checks
+from fedjax_drag.compression._compressor import Compressor, Memory, Message, nothing
+from fedjax_drag.compression._error_feedback import fed_back
+from fedjax_drag.compression._selection import largest, num_kept, order_of, sparse_bytes
+
+_INDEX_BYTES = 4
+
+
+def top_k(fraction: Any, error_feedback: bool = True) -> Compressor:
+    """Sends the ``k`` coordinates of a message that are largest in magnitude, with their places.
+
+    ::
+
+        C(x)_i = x_i where |x_i| is among the k largest, else 0;   k = max(1, round(fraction d))
+
+    A contraction: ``||C(x) - x||^2 <= (1 - k/d) ||x||^2``.
+
+    Args:
+      fraction: of the coordinates of the whole message, in (0, 1]; may be traced.
+      error_feedback: whether what was left out is added to the next message, as in the paper. Without it, coordinates
+        that are never among the largest never move.
+
+    Returns:
+      A :class:`Compressor`. Its message has ``k`` values and ``k`` places of 4 bytes; it is sent whole if that is no
+      longer. Of coordinates of equal magnitude the first are sent.
+
+    Raises:
+      ValueError: if ``fraction`` is out of range.
+
+    References:
+      Stich et al., Sparsified SGD with memory, 2018, Definitions 2.1 and 2.2, Algorithm 1; Aji and Heafield, Sparse
+      communication for distributed gradient descent, 2017.
+    """
+    checks.in_range("fraction", fraction, 0.0, 1.0, open_low=True)
+
+    def compress(message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+        del key
+        x, like_message = ravel_pytree(message)
+        sent = largest(order_of(x), num_kept(fraction, x.size))
+        return like_message(jnp.where(sent, x, 0)), memory
+
+    def num_bytes(message: Message) -> int:
+        return sparse_bytes(message, fraction, around=0, per_entry=_INDEX_BYTES)
+
+    return fed_back(Compressor(nothing, compress, num_bytes), error_feedback)
