@@ -167,6 +167,8 @@ class Sums(NamedTuple):
         ``needs_first_pass`` is.
       whole: the ``apply`` or ``aggregate`` that these are the sums of. Sums do not describe another function, such as
         that of a copy made with ``_replace(apply=...)``.
+      of_mean: whether parameters and state depend on the messages through the plain mean over the clients that count
+        alone: a single client that sends that mean has the same effect.
     """
 
     accumulate: AccumulateFn
@@ -174,6 +176,25 @@ class Sums(NamedTuple):
     needs_first_pass: Callable[[State], jax.Array] | None = None
     absorb_first_pass: AbsorbFirstPassFn | None = None
     whole: ApplyFn | None = None
+    of_mean: bool = False
+
+
+class Guarantee(NamedTuple):
+    """What a differentially private part does for the data of one client; the privacy spent is computed from it.
+
+    Attributes:
+      noise_multiplier: standard deviation of the noise in units of the clip.
+      delta: at which epsilon is reported; None to report none.
+      cohort_size: clients of a round that the noise is meant for; None for those of the run.
+      population: from how many they are drawn; None for those of the run.
+      local: whether each client adds the noise to its own message, instead of the server to the sum.
+    """
+
+    noise_multiplier: Any
+    delta: float | None = None
+    cohort_size: int | None = None
+    population: int | None = None
+    local: bool = False
 
 
 class Aggregator(NamedTuple):
@@ -197,13 +218,15 @@ class Aggregator(NamedTuple):
         are keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
         ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
         ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded up
-        (a Python integer). A rule names the extras it uses and ignores the rest.
+        (a Python integer). A rule with a ``guarantee`` also receives ``expected_clients`` (scalar) where clients may be
+        absent: how many answer on the average. A rule names the extras it uses and ignores the rest.
       needs: names of extras that a caller computes on request only. For ``dissimilarity`` it is one of
         :data:`DISSIMILARITIES`, which says which distance to compute.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if the rule takes
         norms, cosines and weighted sums of them only, so that they stay where they were computed; ``"coordinates"``
         if it compares the clients' values, as order statistics do, and needs whole columns.
       sums: the same rule for deltas that come in chunks; None if it needs the whole stack.
+      guarantee: of differential privacy; None for none.
     """
 
     init: InitFn
@@ -211,6 +234,7 @@ class Aggregator(NamedTuple):
     needs: frozenset[str] = frozenset()
     split: Literal["clients", "coordinates"] = "coordinates"
     sums: Sums | None = None
+    guarantee: Guarantee | None = None
 
     def __repr__(self) -> str:
         return f"Aggregator({self.name})"
@@ -430,6 +454,7 @@ class Algorithm(NamedTuple):
         engine evaluates both.
       sums: ``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once. In
         ``accumulate``, the per-client rows of the state are those of the chunk.
+      guarantee: of differential privacy; None for none.
     """
 
     client: ClientRule
@@ -441,6 +466,7 @@ class Algorithm(NamedTuple):
     eligible: EligibleFn | None = None
     output: OutputFn | None = None
     sums: Sums | None = None
+    guarantee: Guarantee | None = None
 
     def __repr__(self) -> str:
         client = "" if self.client.name.startswith("_") else f", client={self.client.name}"

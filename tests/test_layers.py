@@ -20,6 +20,7 @@ LAYERS = {
     "fedjax_drag.attacks": 2,
     "fedjax_drag.data": 2,
     "fedjax_drag.models": 2,
+    "fedjax_drag.privacy": 2,
     "fedjax_drag.algorithms": 3,
     "fedjax_drag.testing": 3,
     "fedjax_drag.simulation.devices": 4,

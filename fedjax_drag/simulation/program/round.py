@@ -84,6 +84,8 @@ def open_round(
     }
     if who.valid is not None:
         extras["valid"] = who.valid
+    if algorithm.guarantee is not None and who.valid is not None:
+        extras["expected_clients"] = attendance.expected_clients(federation, work.cohort_size, state.round)
     if "malicious" in algorithm.needs:
         extras["malicious"] = malicious
     if "root_delta" in algorithm.needs:
