@@ -6,5 +6,6 @@
 
 from fedjax_drag.privacy._adaptive_dp import adaptive_dp
 from fedjax_drag.privacy._central_dp import central_dp
+from fedjax_drag.privacy.accountant import FixedSize, Local, Poisson, epsilon, noise_multiplier_for
 
-__all__ = ["adaptive_dp", "central_dp"]
+__all__ = ["FixedSize", "Local", "Poisson", "adaptive_dp", "central_dp", "epsilon", "noise_multiplier_for"]

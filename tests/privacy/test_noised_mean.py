@@ -92,7 +92,7 @@ def summed(clip):
 
     @jax.jit
     def total(G, valid):
-        return rule.sums.accumulate(nested_params(), unflatten_traced(G), state, valid=valid)[0]
+        return rule.streamed.accumulate(nested_params(), unflatten_traced(G), state, valid=valid)[0]
 
     return lambda G, valid: flatten(total(jnp.asarray(G), jnp.asarray(valid)))
 

@@ -24,6 +24,7 @@ from fedjax_drag.simulation.planning.arguments import (
 )
 from fedjax_drag.simulation.planning.calibration import Passes, choose
 from fedjax_drag.simulation.planning.model_checks import check_model, refusing_tokens
+from fedjax_drag.simulation.planning.privacy import check_statistics
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_malicious, choose_root
 from fedjax_drag.simulation.program.programs import Programs, make_programs
@@ -81,6 +82,7 @@ def programs_of(
     statistics = resolved(settings.model_state, attack)
     model = _model_of(settings, statistics == "frozen")
     params, model_state = check_model(settings.model, model, _example(settings))
+    check_statistics(settings.algorithm.guarantee, statistics, model_state.statistics)
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
