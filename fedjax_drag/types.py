@@ -335,6 +335,17 @@ class DirectionFn(Protocol):
 
 
 @runtime_checkable
+class KeyedDirectionFn(Protocol):
+    """:class:`DirectionFn` of a rule that draws random numbers."""
+
+    def __call__(
+        self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch, /, *, key: jax.Array
+    ) -> tuple[Params, Any]:
+        """The same, given a random ``key`` of the client, the round and the step."""
+        ...
+
+
+@runtime_checkable
 class ReportFn(Protocol):
     """Ends the local pass of one client."""
 
@@ -353,24 +364,48 @@ class ReportFn(Protocol):
         ...
 
 
+@runtime_checkable
+class SendFn(Protocol):
+    """What becomes of a client's message before it leaves the client."""
+
+    def __call__(self, key: jax.Array, uplink: Uplink, /) -> Uplink:
+        """Changes a message.
+
+        Args:
+          key: random key of this client and round.
+          uplink: the delta and what ``report`` has added, of one client.
+
+        Returns:
+          The message that is sent, in the same shapes and dtypes.
+        """
+        ...
+
+
 class ClientRule(NamedTuple):
     """What one client computes; the functions see one client, without a leading axis.
 
     Attributes:
       begin: ``(downlink) -> carry`` at the start of a local pass; see :class:`BeginFn`.
       direction: ``(grad_fn, w, carry, downlink, batch) -> (direction, carry)`` in every local step; see
-        :class:`DirectionFn`.
+        :class:`DirectionFn`, or :class:`KeyedDirectionFn` where the rule is ``keyed``.
       report: ``(downlink, w_end, carry, total_step_size) -> aux``, the message beside the delta; see
         :class:`ReportFn`.
       keeps_carry: whether a client's next local pass goes on with the carry at the end of its last one. ``begin`` is
         then called once, before the first round, with ``Downlink(initial parameters)``; the server's own pass on its
         root data begins afresh every time. Default False: every pass begins afresh.
+      send: ``(key, uplink) -> uplink``, what honest clients make of their message before it leaves them; see
+        :class:`SendFn`. None to send it as it is. The server's own pass is not sent.
+      keyed: whether ``direction`` draws random numbers and receives a ``key``.
+      guarantee: of differential privacy for what is sent; None for none.
     """
 
     begin: BeginFn
-    direction: DirectionFn
+    direction: DirectionFn | KeyedDirectionFn
     report: ReportFn
     keeps_carry: bool = False
+    send: SendFn | None = None
+    keyed: bool = False
+    guarantee: Guarantee | None = None
 
     def __repr__(self) -> str:
         return f"ClientRule({self.name})"

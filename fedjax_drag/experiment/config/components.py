@@ -15,6 +15,7 @@ COMPONENTS = (
     "algorithm",
     "aggregator",
     "client",
+    "privacy",
     "root_client",
     "local_optimizer",
     "loss",
@@ -23,7 +24,7 @@ COMPONENTS = (
 )
 """Keys whose value is a component."""
 
-OPTIONAL = ("local_optimizer", "augmentation", "attack")
+OPTIONAL = ("privacy", "local_optimizer", "augmentation", "attack")
 """Those of them that may be null."""
 
 SCHEDULED = ("step_size",)

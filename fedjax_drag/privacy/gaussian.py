@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise of whole models."""
+"""Clipping and Gaussian noise of whole models: what the Gaussian mechanism of differential privacy is made of."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from fedjax_drag import checks, tree
 from fedjax_drag.types import Params
 
 
-def clip_scale(norm: Float[Array, "*clients"], clip: Any) -> Float[Array, "*clients"]:
-    """``min(1, C / norm)``; 1 at 0."""
-    return jnp.where(norm > clip, clip * tree.inverse(norm), 1.0)
+def clip_scale(length: Float[Array, "*clients"], clip: Any) -> Float[Array, "*clients"]:
+    """``min(1, clip / length)``; 1 at length 0."""
+    return jnp.where(length > clip, clip * tree.inverse(length), 1.0)
 
 
 def with_noise(key: PRNGKeyArray, vector: Params, deviation: Any) -> Params:
