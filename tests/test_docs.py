@@ -11,7 +11,7 @@ import pytest
 from fedjax_drag import aggregators, algorithms
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = {"recipes.md": 8, "own_parts.md": 9, "models.md": 7, "evaluation.md": 3, "participation.md": 1}
+PAGES = {"recipes.md": 8, "own_parts.md": 9, "models.md": 7, "evaluation.md": 3, "participation.md": 1, "privacy.md": 1}
 """Pages whose examples run, and how many blocks of Python each has."""
 
 PAPERS = {"Zhu et al.": "Zhu et al., DRAG", "Xiao et al.": "Xiao et al., BR-DRAG", "Liu et al.": "Liu et al., TACO"}

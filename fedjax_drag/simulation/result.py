@@ -150,7 +150,7 @@ def history_row(
     totals: Totals,
     evaluated: Mapping[str, Any],
     cost: ClientCost,
-    spent: Mapping[str, float],
+    spent: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """One evaluation's row of the history.
 
@@ -161,7 +161,7 @@ def history_row(
       totals: accumulated over them, also for metrics that the method does not have.
       evaluated: on the test examples, and on the validation examples where there are any.
       cost: what the method asks of one client.
-      spent: of the privacy budget.
+      spent: of the privacy budget; None for nothing.
     """
     sums = {name: total for name, total in totals.sums.items() if name in metrics}
     number = np.float32(rounds - int(sums.get("silent_rounds", 0)))
@@ -170,7 +170,7 @@ def history_row(
         for name in sums
         if ACCUMULATED[name].kind is Kind.MEAN
     }
-    return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated, **spent}
+    return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated, **(spent or {})}
 
 
 def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
