@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.geometric_median import distances_to
 from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.privacy.gaussian import clip_scale
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 

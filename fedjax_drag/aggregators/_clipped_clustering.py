@@ -8,10 +8,10 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
+from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.linkage import larger_group, two_groups
 from fedjax_drag.ops.order_statistics import median_of
 from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.privacy.gaussian import clip_scale
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 

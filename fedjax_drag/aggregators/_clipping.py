@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.aggregators._nnm import passed_on
+from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.naming import named
 from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.privacy.gaussian import clip_scale
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 

@@ -3,12 +3,17 @@
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from fedjax_drag import checks
+from fedjax_drag import checks, tree
 from fedjax_drag.ops.screening import stateless
 from fedjax_drag.ops.weighted import Clients, Weights, weighted_rule
-from fedjax_drag.privacy.gaussian import clip_scale
 from fedjax_drag.types import Aggregator, State
+
+
+def clip_scale(distance: Float[Array, " clients"], radius: Any) -> Float[Array, " clients"]:
+    """``min(1, radius / distance)`` ``[S]``; 1 at distance 0."""
+    return jnp.where(distance > radius, radius * tree.inverse(distance), 1.0)
 
 
 def norm_clipping(max_norm: Any) -> Aggregator:

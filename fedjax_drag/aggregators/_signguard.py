@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.order_statistics import count_entries, median_of
 from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.privacy.gaussian import clip_scale
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 _NEAREST = 0.5  # share of the clients within the bandwidth around a client, on the average

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.privacy.gaussian import clip_scale, with_noise
+from fedjax_drag.aggregators._norm_clipping import clip_scale
+from fedjax_drag.privacy.gaussian import with_noise
 from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
 
 

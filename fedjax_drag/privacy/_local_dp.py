@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import kinds, tree
-from fedjax_drag.privacy.gaussian import check_gaussian, clip_scale, with_noise
+from fedjax_drag.aggregators._norm_clipping import clip_scale
+from fedjax_drag.privacy.gaussian import check_gaussian, with_noise
 from fedjax_drag.types import ClientRule, Guarantee, Uplink
 
 
@@ -50,7 +51,7 @@ def local_dp(client: ClientRule, clip: Any, noise_multiplier: Any, delta: float 
         if jax.tree.leaves(uplink.aux):
             raise ValueError("local_dp: the method's clients send more than a delta, which the noise would not cover")
         alone = jax.tree.map(lambda x: x[None], uplink.delta)
-        scale = jnp.where(tree.usable_rows(alone)[0], clip_scale(tree.norm(uplink.delta), clip), 0.0)
+        scale = jnp.where(tree.usable_rows(alone), clip_scale(tree.norms(alone), clip), 0.0)[0]
         # Not the product, which is NaN where 0 meets an entry that is not finite.
         clipped = jax.tree.map(lambda x: jnp.where(scale > 0, scale * tree.accurate(x), 0), uplink.delta)
         noised = with_noise(key, clipped, noise_multiplier * clip)

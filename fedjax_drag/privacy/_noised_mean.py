@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from fedjax_drag import checks, kinds, tree
+from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.screening import Screening, check_extras, empty_metrics, screen
-from fedjax_drag.privacy.gaussian import check_gaussian, clip_scale, with_noise
+from fedjax_drag.privacy.gaussian import check_gaussian, with_noise
 from fedjax_drag.types import PER_CLIENT_EXTRAS, Aggregator, Deltas, Guarantee, Params, Sums
 
 

@@ -1,18 +1,12 @@
-"""Clipping and Gaussian noise of whole models: what the Gaussian mechanism of differential privacy is made of."""
+"""Gaussian noise on whole models."""
 
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks, tree
 from fedjax_drag.types import Params
-
-
-def clip_scale(length: Float[Array, "*clients"], clip: Any) -> Float[Array, "*clients"]:
-    """``min(1, clip / length)``; 1 at length 0."""
-    return jnp.where(length > clip, clip * tree.inverse(length), 1.0)
 
 
 def with_noise(key: PRNGKeyArray, vector: Params, deviation: Any) -> Params:

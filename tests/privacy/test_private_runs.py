@@ -22,6 +22,7 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import sending
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput
 from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.testing import check_client_rule
 from fedjax_drag.types import Downlink, Uplink
 
 CONFIG = TINY | SYNTHETIC | {"cohort_size": 4}  # of six clients
@@ -171,6 +172,11 @@ def test_a_round_divides_by_the_expected_number():
 def flat(tree, lead=0):
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
     return np.concatenate([leaf.reshape(*leaf.shape[:lead], -1) for leaf in leaves], axis=-1)
+
+
+@pytest.mark.thorough
+def test_a_rule_that_noises_its_messages_keeps_the_promises_of_client_rules():
+    check_client_rule(local_dp(fd.clients.sgd(), 0.5, 2.0))
 
 
 class TestLocal:
