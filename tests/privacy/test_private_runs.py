@@ -19,7 +19,7 @@ from fedjax_drag.privacy import FixedSize, Local, Poisson, adaptive_dp, central_
 from fedjax_drag.simulation.participation.attendance import expected_clients
 from fedjax_drag.simulation.planning.privacy import spent_by
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import sending
+from fedjax_drag.simulation.program.local import with_send
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.testing import check_client_rule
@@ -205,7 +205,7 @@ class TestLocal:
         np.testing.assert_array_equal(self.noises(spoilt, 3), self.noises(zero, 3))
 
     def test_the_noise_differs_between_clients_and_rounds_and_attackers_add_none(self):
-        sent = sending(lambda client, shared, own: LocalResult(Uplink(self.delta), 0.0, 1), fd.attacks.sign_flip())
+        sent = with_send(lambda client, shared, own: LocalResult(Uplink(self.delta), 0.0, 1), fd.attacks.sign_flip())
 
         def message(round=0, client=0, malicious=False):
             shared = RoundInput(None, jax.random.key(0), jnp.int32(round), Downlink(self.delta), None)

@@ -117,10 +117,10 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
     return client_pass
 
 
-def sending(client_pass: ClientPass, attack: Attack | None) -> ClientPass:
+def with_send(client_pass: ClientPass, attack: Attack | None) -> ClientPass:
     """The same work, with the message that leaves the client: that of an attacker is the one it has computed."""
 
-    def sending_pass(client: ClientRule, shared: RoundInput, own: ClientInput) -> LocalResult:
+    def sent_pass(client: ClientRule, shared: RoundInput, own: ClientInput) -> LocalResult:
         local = client_pass(client, shared, own)
         if client.send is None:
             return local
@@ -130,7 +130,7 @@ def sending(client_pass: ClientPass, attack: Attack | None) -> ClientPass:
             sent = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, sent)
         return local._replace(uplink=sent)
 
-    return sending_pass
+    return sent_pass
 
 
 def first_rows(client: ClientRule, work: Work, params: Params, statistics: Statistics) -> ClientRows:
