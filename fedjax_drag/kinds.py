@@ -25,6 +25,7 @@ _BUILDERS = (
     "data.partition",
     "losses",
     "models",
+    "privacy",
     "server_optimizers",
 )
 """Modules of the package whose functions make the objects that arguments take."""

@@ -167,6 +167,8 @@ class Sums(NamedTuple):
         ``needs_first_pass`` is.
       whole: the ``apply`` or ``aggregate`` that these are the sums of. Sums do not describe another function, such as
         that of a copy made with ``_replace(apply=...)``.
+      of_mean: whether parameters and state depend on the messages through the plain mean over the clients that count
+        alone: a single client that sends that mean has the same effect.
     """
 
     accumulate: AccumulateFn
@@ -174,6 +176,25 @@ class Sums(NamedTuple):
     needs_first_pass: Callable[[State], jax.Array] | None = None
     absorb_first_pass: AbsorbFirstPassFn | None = None
     whole: ApplyFn | None = None
+    of_mean: bool = False
+
+
+class Guarantee(NamedTuple):
+    """What a differentially private part does for the data of one client; the privacy spent is computed from it.
+
+    Attributes:
+      noise_multiplier: standard deviation of the noise in units of the clip.
+      delta: at which epsilon is reported; None to report none.
+      cohort_size: clients of a round that the noise is meant for; None for those of the run.
+      population: from how many they are drawn; None for those of the run.
+      local: whether each client adds the noise to its own message, instead of the server to the sum.
+    """
+
+    noise_multiplier: Any
+    delta: float | None = None
+    cohort_size: int | None = None
+    population: int | None = None
+    local: bool = False
 
 
 class Aggregator(NamedTuple):
@@ -197,13 +218,15 @@ class Aggregator(NamedTuple):
         are keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
         ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
         ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded up
-        (a Python integer). A rule names the extras it uses and ignores the rest.
+        (a Python integer). A rule with a ``guarantee`` also receives ``expected_clients`` (scalar) where clients may be
+        absent: how many answer on the average. A rule names the extras it uses and ignores the rest.
       needs: names of extras that a caller computes on request only. For ``dissimilarity`` it is one of
         :data:`DISSIMILARITIES`, which says which distance to compute.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if the rule takes
         norms, cosines and weighted sums of them only, so that they stay where they were computed; ``"coordinates"``
         if it compares the clients' values, as order statistics do, and needs whole columns.
       sums: the same rule for deltas that come in chunks; None if it needs the whole stack.
+      guarantee: of differential privacy; None for none.
     """
 
     init: InitFn
@@ -211,6 +234,7 @@ class Aggregator(NamedTuple):
     needs: frozenset[str] = frozenset()
     split: Literal["clients", "coordinates"] = "coordinates"
     sums: Sums | None = None
+    guarantee: Guarantee | None = None
 
     def __repr__(self) -> str:
         return f"Aggregator({self.name})"
@@ -311,6 +335,17 @@ class DirectionFn(Protocol):
 
 
 @runtime_checkable
+class KeyedDirectionFn(Protocol):
+    """:class:`DirectionFn` of a rule that draws random numbers."""
+
+    def __call__(
+        self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch, /, *, key: jax.Array
+    ) -> tuple[Params, Any]:
+        """The same, given a random ``key`` of the client, the round and the step."""
+        ...
+
+
+@runtime_checkable
 class ReportFn(Protocol):
     """Ends the local pass of one client."""
 
@@ -329,24 +364,48 @@ class ReportFn(Protocol):
         ...
 
 
+@runtime_checkable
+class SendFn(Protocol):
+    """What becomes of a client's message before it leaves the client."""
+
+    def __call__(self, key: jax.Array, uplink: Uplink, /) -> Uplink:
+        """Changes a message.
+
+        Args:
+          key: random key of this client and round.
+          uplink: the delta and what ``report`` has added, of one client.
+
+        Returns:
+          The message that is sent, in the same shapes and dtypes.
+        """
+        ...
+
+
 class ClientRule(NamedTuple):
     """What one client computes; the functions see one client, without a leading axis.
 
     Attributes:
       begin: ``(downlink) -> carry`` at the start of a local pass; see :class:`BeginFn`.
       direction: ``(grad_fn, w, carry, downlink, batch) -> (direction, carry)`` in every local step; see
-        :class:`DirectionFn`.
+        :class:`DirectionFn`, or :class:`KeyedDirectionFn` where the rule is ``keyed``.
       report: ``(downlink, w_end, carry, total_step_size) -> aux``, the message beside the delta; see
         :class:`ReportFn`.
       keeps_carry: whether a client's next local pass goes on with the carry at the end of its last one. ``begin`` is
         then called once, before the first round, with ``Downlink(initial parameters)``; the server's own pass on its
         root data begins afresh every time. Default False: every pass begins afresh.
+      send: ``(key, uplink) -> uplink``, what honest clients make of their message before it leaves them; see
+        :class:`SendFn`. None to send it as it is. The server's own pass is not sent.
+      keyed: whether ``direction`` draws random numbers and receives a ``key``.
+      guarantee: of differential privacy for what is sent; None for none.
     """
 
     begin: BeginFn
-    direction: DirectionFn
+    direction: DirectionFn | KeyedDirectionFn
     report: ReportFn
     keeps_carry: bool = False
+    send: SendFn | None = None
+    keyed: bool = False
+    guarantee: Guarantee | None = None
 
     def __repr__(self) -> str:
         return f"ClientRule({self.name})"
@@ -430,6 +489,7 @@ class Algorithm(NamedTuple):
         engine evaluates both.
       sums: ``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once. In
         ``accumulate``, the per-client rows of the state are those of the chunk.
+      guarantee: of differential privacy; None for none.
     """
 
     client: ClientRule
@@ -441,6 +501,7 @@ class Algorithm(NamedTuple):
     eligible: EligibleFn | None = None
     output: OutputFn | None = None
     sums: Sums | None = None
+    guarantee: Guarantee | None = None
 
     def __repr__(self) -> str:
         client = "" if self.client.name.startswith("_") else f", client={self.client.name}"

@@ -182,6 +182,12 @@ CLIENTS = [
     Case("fedprox", clients.fedprox, {"mu": 0.2}, {"mu": (0.0, 0.2, 1.0)}),
     Case("fedsam", clients.fedsam, {"rho": 0.05}, {"rho": (0.0, 0.05, 0.5)}),
     Case("momentum_sgd", clients.momentum_sgd, {"beta": 0.9}, {"beta": (0.0, 0.5, 0.9)}),
+    Case(
+        "dp_sgd",
+        clients.dp_sgd,
+        {"clip": 1.0, "noise_multiplier": 0.5},
+        {"clip": (0.1, 1.0), "noise_multiplier": (0.0, 0.5)},
+    ),
     Case("robust_sgd", clients.robust_sgd, {"reducer": aggregators.median()}),
 ]
 

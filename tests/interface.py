@@ -32,6 +32,7 @@ MODULES = (
     "fedjax_drag.interop",
     "fedjax_drag.losses",
     "fedjax_drag.models",
+    "fedjax_drag.privacy",
     "fedjax_drag.server_optimizers",
     "fedjax_drag.simulation",
     "fedjax_drag.testing",

@@ -18,6 +18,7 @@ PAGES = {
     "evaluation.md": 3,
     "participation.md": 1,
     "compression.md": 1,
+    "privacy.md": 1,
 }
 """Pages whose examples run, and how many blocks of Python each has."""
 

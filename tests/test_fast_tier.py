@@ -25,6 +25,7 @@ PLACES = {
     "algorithm": ("contracts",),
     "aggregator": ("contracts",),
     "client": ("contracts", "clients", "algorithms"),
+    "privacy": ("privacy",),
     "root_client": ("contracts", "clients", "algorithms"),
     "local_optimizer": ("simulation",),
     "loss": ("simulation",),

@@ -21,6 +21,7 @@ LAYERS = {
     "fedjax_drag.attacks": 2,
     "fedjax_drag.data": 2,
     "fedjax_drag.models": 2,
+    "fedjax_drag.privacy": 2,
     "fedjax_drag.algorithms": 3,
     "fedjax_drag.testing": 3,
     "fedjax_drag.simulation.devices": 4,
@@ -58,7 +59,7 @@ OUTSIDE = {"fedjax_drag/__init__.py", "fedjax_drag/__main__.py"}
 """The package's front door, which leads to all of them."""
 
 INSIDE_DATA = dict.fromkeys(
-    ("dataset", "normalization", "skew", "batching", "augmentation", "formats"), 0
+    ("dataset", "normalization", "skew", "batching", "augmentation", "formats", "malicious"), 0
 ) | dict.fromkeys(("validation", "partition", "sets"), 1)
 """The same within ``data``; what is not named is above."""
 

@@ -77,4 +77,5 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
         init,
         after=optimised if server_optimizer else None,
         needs=frozenset({"num_examples"} if weighting == "examples" else ()),
+        of_mean=weighting == "uniform",
     )

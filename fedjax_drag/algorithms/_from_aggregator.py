@@ -52,6 +52,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         aggregator.needs,
         aggregator.split,
         sums=aggregator.streamed and _of_uplinks(aggregator.streamed, aggregate),
+        guarantee=aggregator.guarantee or (client.guarantee if client else None),
     )
     return named(aggregator.name, method)
 

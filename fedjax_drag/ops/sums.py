@@ -18,6 +18,7 @@ def summed_rule(
     needs: frozenset[str] = frozenset(),
     split: Literal["clients", "coordinates"] = "clients",
     hindsight: Mapping[str, Callable[..., jax.Array]] | None = None,
+    of_mean: bool = False,
 ) -> Aggregator:
     """The rule that a pair of sums describes: for a whole stack of deltas, which is one chunk, and for many chunks.
 
@@ -30,6 +31,7 @@ def summed_rule(
       split: as of :class:`~fedjax_drag.types.Aggregator`.
       hindsight: metrics ``[S]`` that compare a client's delta with the sum over all of them, each as
         ``(deltas, total, valid) -> [S]``. They have length 0 where deltas come in chunks and are not kept.
+      of_mean: as of :class:`~fedjax_drag.types.Sums`.
     """
     sums = screened_sums(rule)
     hindsight = hindsight or {}
@@ -56,7 +58,7 @@ def summed_rule(
 
     required = {"dissimilarity" if name in DISSIMILARITIES else name for name in needs} | extras_of(rule.accumulate)
     apply.__qualname__ = getattr(rule.accumulate, "__qualname__", apply.__qualname__)  # the rule's name, for its repr
-    return Aggregator(init, apply, needs, split, sums._replace(finish=finish, whole=apply))
+    return Aggregator(init, apply, needs, split, sums._replace(finish=finish, whole=apply, of_mean=of_mean))
 
 
 def average(total: Any, valid: Bool[Array, " clients"]) -> Any:

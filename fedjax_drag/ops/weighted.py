@@ -152,6 +152,7 @@ def weighted_rule(
     before: FirstPass | None = None,
     after: AfterFn | None = None,
     needs: frozenset[str] = frozenset(),
+    of_mean: bool = False,
 ) -> Aggregator:
     """The rule ``theta += sum_m v_m / sum_m mass_m`` with ``v_m = own_m g_m + along_m r``.
 
@@ -168,6 +169,7 @@ def weighted_rule(
       before: a first pass, which completes the state before weights are computed.
       after: ``(step, state, *, params, kept, **extras) -> (step, state)``; see :class:`AfterFn`.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
+      of_mean: as of :class:`~fedjax_drag.types.Sums`.
     """
     matched = length == "reference"
 
@@ -202,7 +204,8 @@ def weighted_rule(
     accumulate.__qualname__ = getattr(weigh, "__qualname__", accumulate.__qualname__)  # the rule's name, for its repr
     # Without a reference the cosine is that to the update, which is known when all clients have been added up.
     hindsight = {} if reference else {"cosine": cosine_to_sum}
-    return summed_rule(init or stateless(), Sums(accumulate, finish, *passes), needs, hindsight=hindsight)
+    sums = Sums(accumulate, finish, *passes)
+    return summed_rule(init or stateless(), sums, needs, hindsight=hindsight, of_mean=of_mean)
 
 
 def root_delta(state: State, *, root_delta: Params, **_: Any) -> Params:

@@ -22,7 +22,7 @@ from fedjax_drag.simulation.engine import Evaluation, history_row
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
-from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning import memory, privacy
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.programs import (
@@ -91,6 +91,7 @@ class BatchSimulation:
       given: from which all cells start, on the device; None to draw it for each.
       lowered: the programs for :attr:`width` cells, traced.
       costs: what the method asks of one client, by cell.
+      spent: privacy spent after some rounds, of each cell.
     """
 
     first: Settings
@@ -104,6 +105,7 @@ class BatchSimulation:
     given: Start | None
     lowered: LoweredBatch
     costs: tuple[ClientCost, ...]
+    spent: Sequence[privacy.Spent]
 
     @property
     def mesh_devices(self) -> int:
@@ -190,7 +192,8 @@ class BatchSimulation:
             for place in running:
                 metrics, totals, evaluated = _row(place, measured)
                 evaluated = by_client_and_class(evaluated, self.first.reports_clients)
-                rows[place] = history_row(done, done - before, metrics, totals, evaluated, self.costs[which[place]])
+                measured_of = metrics, totals, evaluated, self.costs[which[place]]
+                rows[place] = history_row(done, done - before, *measured_of, self.spent[which[place]](done))
                 histories[place].append(rows[place])
                 if totals.diverged_at:
                     diverged_at.setdefault(place, int(totals.diverged_at))
@@ -283,6 +286,7 @@ def prepare_batch(
     return BatchSimulation(
         first=settings[0],
         mesh=mesh,
+        spent=[privacy.spent_by(cell) for cell in settings],
         **trace_batch(settings, numbers, rebuild, examples, width, cells_axis, mesh, put, share_of(mesh))._asdict(),
     )
 

@@ -23,6 +23,7 @@ from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import STATE, as_algorithm
 from fedjax_drag.simulation.planning import initial_params, memory
 from fedjax_drag.simulation.planning.fingerprint import fingerprint
+from fedjax_drag.simulation.planning.privacy import Spent, spent_by
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.planning.sharing import advisors, is_worthwhile
 from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced, trace_programs
@@ -76,6 +77,7 @@ class Simulation:
       time_clients: whether :meth:`run` measures how long a local step takes.
       stop_on_divergence: whether a run whose parameters are not finite ends.
       diagnostics: whether the history keeps the accuracy of each client, where clients are evaluated.
+      spent: privacy spent after some rounds.
     """
 
     federation: Federation
@@ -94,6 +96,7 @@ class Simulation:
     time_clients: bool
     stop_on_divergence: bool
     diagnostics: bool
+    spent: Spent
 
     @property
     def programs(self) -> Programs:
@@ -173,7 +176,8 @@ class Simulation:
                 evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation, own)
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             evaluated = by_client_and_class(evaluated, self.diagnostics)
-            history.append(history_row(target, target - done, metrics, totals, evaluated, self.cost))
+            measured = metrics, totals, evaluated, self.cost
+            history.append(history_row(target, target - done, *measured, self.spent(target)))
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
             for callback in callbacks:
                 callback(Evaluation(done, self.num_rounds, history[-1], state, diverged_at))
@@ -325,6 +329,7 @@ def trace(asked: Settings) -> Simulation:
     Raises:
       ValueError: if the settings do not fit together.
     """
+    spent = spent_by(asked)
     on_host = federate(asked)
     mesh = mesh_of(asked, on_host)
     name = _name(asked, mesh, on_host)
@@ -364,6 +369,7 @@ def trace(asked: Settings) -> Simulation:
         time_clients=asked.time_clients,
         stop_on_divergence=asked.stop_on_divergence,
         diagnostics=asked.reports_clients,
+        spent=spent,
     )
 
 

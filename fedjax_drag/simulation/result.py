@@ -46,6 +46,7 @@ class Result(NamedTuple):
         ``vector_operations``, ``bytes_down`` and ``bytes_up``; where clients may be absent also ``drawn`` (those that
         received the parameters and worked) and ``silent_rounds`` (in which no benign client answered; ``train_loss`` is
         the mean over the others), and of the evaluated round ``valid`` ``[E, S]``, who answered.
+        ``epsilon``, of a method with differential privacy and a ``delta``: what all rounds so far have spent.
         ``client_seconds``, since the start of the run, is what the slowest clients would have needed, each by itself on
         this device.
       state: the whole final state, from which a run can be continued.
@@ -149,6 +150,7 @@ def history_row(
     totals: Totals,
     evaluated: Mapping[str, Any],
     cost: ClientCost,
+    spent: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """One evaluation's row of the history.
 
@@ -159,6 +161,7 @@ def history_row(
       totals: accumulated over them, also for metrics that the method does not have.
       evaluated: on the test examples, and on the validation examples where there are any.
       cost: what the method asks of one client.
+      spent: of the privacy budget; None for nothing.
     """
     sums = {name: total for name, total in totals.sums.items() if name in metrics}
     number = np.float32(rounds - int(sums.get("silent_rounds", 0)))
@@ -167,7 +170,7 @@ def history_row(
         for name in sums
         if ACCUMULATED[name].kind is Kind.MEAN
     }
-    return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated}
+    return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated, **(spent or {})}
 
 
 def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

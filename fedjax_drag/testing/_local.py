@@ -40,7 +40,8 @@ def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Bat
     Raises:
       AssertionError: what ``direction`` returns is no pair, or not like the parameters and the carry.
     """
-    returned: Any = rule.direction(gradient, w, carry, downlink, batch)
+    keyed: dict[str, Any] = {"key": jax.random.key(0)} if rule.keyed else {}
+    returned: Any = rule.direction(gradient, w, carry, downlink, batch, **keyed)
     pair = isinstance(returned, tuple) and len(returned) == 2
     assert pair, f"direction returns {type(returned).__name__}: must be a pair (direction, carry)"
     difference = unlike(returned[0], w)
@@ -64,7 +65,8 @@ def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = F
 
         (w, carry), _ = jax.lax.scan(turn, (w, carry), data)
     aux = rule.report(downlink, w, carry, jnp.float32(steps * STEP_SIZE))
-    return Uplink(tree.subtract(w, downlink.start), aux)
+    uplink = Uplink(tree.subtract(w, downlink.start), aux)
+    return uplink if rule.send is None else rule.send(jax.random.key(1), uplink)
 
 
 def cohort_pass(rule: ClientRule, downlink: Downlink, data: Batch) -> Uplink:

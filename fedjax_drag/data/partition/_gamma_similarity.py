@@ -54,11 +54,9 @@ def gamma_similarity(
     owner[rest] = np.sort(owner[rest])
     described = f"gamma={gamma}, seed={seed}" + (f", num_byzantine={num_byzantine}" if num_byzantine else "")
     split = with_clients(fed, owner, owners, f"gamma_similarity({described})", rng)
-    return _beside(split, choose_malicious(num_clients, num_byzantine, seed)) if num_byzantine else split
-
-
-def _beside(split: FederatedDataset, malicious: np.ndarray) -> FederatedDataset:
-    """The clients of a split as the benign ones among more; a malicious one has the row of a benign one."""
-    benign = np.cumsum(~malicious) - 1
-    row = np.where(malicious, np.cumsum(malicious) - 1, benign) % split.num_clients
+    if split.rows is None or split.counts is None or not num_byzantine:
+        return split
+    # The clients of the split as the benign ones among all; a malicious one has the row of a benign one.
+    malicious = choose_malicious(num_clients, num_byzantine, seed)
+    row = np.where(malicious, np.cumsum(malicious) - 1, np.cumsum(~malicious) - 1) % owners
     return replace(split, rows=split.rows[row], counts=split.counts[row])

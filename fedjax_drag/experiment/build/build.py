@@ -73,7 +73,29 @@ def method(config: Config, num_clients: int) -> Any:
             raise ValueError(
                 f"{key}.name={component.name!r}: algorithm {config.algorithm.name} has its own; leave it at {plain}"
             )
-    return _call("algorithm", config.algorithm, known)
+    private = _private(config, known)
+    part = _call("algorithm", config.algorithm, known | private)
+    if private and getattr(part, "guarantee", None) is None:
+        raise _not_private(config, "uses the messages in other ways as well")
+    return part
+
+
+def _private(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The aggregator or the client rule with noise around it, by its key; empty without privacy."""
+    if config.privacy is None:
+        return {}
+    wanted = inspect.signature(builder_of("privacy", config.privacy)).parameters
+    keys = [key for key in SUPPLIED["privacy"] if key in wanted]
+    missing = [key for key in keys if key not in known]
+    if missing:
+        raise _not_private(config, f"has its own {missing[0]}")
+    return {keys[0]: _call("privacy", config.privacy, known)} if keys else {}
+
+
+def _not_private(config: Config, reason: str) -> ValueError:
+    assert config.privacy is not None
+    name = f"privacy.name={config.privacy.name!r}"
+    return ValueError(f"{name}: algorithm {config.algorithm.name} {reason}; must be from_aggregator")
 
 
 def malicious_in_cohort(config: Config, num_clients: int) -> tuple[int, int]:

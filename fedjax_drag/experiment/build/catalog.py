@@ -15,6 +15,7 @@ KINDS: Mapping[str, str] = {
     "aggregators": "aggregator",
     "algorithms": "algorithm",
     "clients": "client",
+    "privacy": "privacy",
     "attacks": "attack",
     "compressors": "compression",
     "partitions": "partition",

@@ -28,6 +28,7 @@ ENTRY_POINTS: Mapping[str, str] = {
     "algorithm": "algorithms",
     "aggregator": "aggregators",
     "client": "clients",
+    "privacy": "privacy",
     "root_client": "clients",
     "local_optimizer": "local_optimizers",
     "loss": "losses",

@@ -6,7 +6,18 @@ from typing import Any
 import flax.linen as nn
 import optax
 
-from fedjax_drag import aggregators, algorithms, attacks, clients, compression, data, losses, models, server_optimizers
+from fedjax_drag import (
+    aggregators,
+    algorithms,
+    attacks,
+    clients,
+    compression,
+    data,
+    losses,
+    models,
+    privacy,
+    server_optimizers,
+)
 from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset, augmentation, partition
 from fedjax_drag.experiment.build import optimizers
@@ -60,6 +71,12 @@ CLIENTS: Builders = {
     "fedsam": clients.fedsam,
     "momentum_sgd": clients.momentum_sgd,
     "robust_sgd": clients.robust_sgd,
+    "dp_sgd": clients.dp_sgd,
+}
+PRIVACY: Builders = {
+    "central_dp": privacy.central_dp,
+    "adaptive_dp": privacy.adaptive_dp,
+    "local_dp": privacy.local_dp,
 }
 ALGORITHMS: Builders = {
     "from_aggregator": algorithms.from_aggregator,
@@ -151,6 +168,7 @@ TABLES: Mapping[str, Builders] = {
     "algorithm": ALGORITHMS,
     "aggregator": AGGREGATORS,
     "client": CLIENTS,
+    "privacy": PRIVACY,
     "root_client": CLIENTS,
     "local_optimizer": LOCAL_OPTIMIZERS,
     "loss": LOSSES,
@@ -170,6 +188,7 @@ PARTS: Mapping[str, tuple[type, ...]] = {
     "algorithm": (Algorithm,),
     "aggregator": (Aggregator,),
     "client": (ClientRule,),
+    "privacy": (Aggregator, ClientRule),
     "root_client": (ClientRule,),
     "attack": (Attack,),
     "compression": (Compressor,),
@@ -199,6 +218,7 @@ SUPPLIED: Mapping[str, tuple[str, ...]] = {
     "algorithm": ("num_clients", "aggregator", "client"),
     "aggregator": ("num_clients", "num_byzantine"),
     "client": (),
+    "privacy": ("aggregator", "client"),
     "root_client": (),
     "local_optimizer": (),
     "loss": (),

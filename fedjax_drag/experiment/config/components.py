@@ -15,6 +15,7 @@ COMPONENTS = (
     "algorithm",
     "aggregator",
     "client",
+    "privacy",
     "root_client",
     "local_optimizer",
     "loss",
@@ -25,7 +26,7 @@ COMPONENTS = (
 )
 """Keys whose value is a component."""
 
-OPTIONAL = ("local_optimizer", "augmentation", "attack", "compression", "downlink_compression")
+OPTIONAL = ("privacy", "local_optimizer", "augmentation", "attack", "compression", "downlink_compression")
 """Those of them that may be null."""
 
 SCHEDULED = ("step_size",)

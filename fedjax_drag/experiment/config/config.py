@@ -65,6 +65,7 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
       algorithm: federated method; ``from_aggregator`` joins ``aggregator`` and ``client``.
       aggregator: server-side rule (also the one inside a two-sided ``algorithm``).
       client: what a client runs when the algorithm does not bring its own rule.
+      privacy: differential privacy of the clients, by noise around ``aggregator`` or ``client``, or None.
       root_client: what the server runs on its root data, for rules that need it.
       attack: what malicious clients do, or None.
       compression: what each client's message goes through, or None.
@@ -94,6 +95,7 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
     algorithm: Component = component("from_aggregator")
     aggregator: Component = component("fedavg")
     client: Component = component("sgd")
+    privacy: Component | None = None
     root_client: Component = component("sgd")
     attack: Component | None = None
     compression: Component | None = None

@@ -40,6 +40,7 @@ METRICS: Mapping[str, Metric] = {
     "detection_tpr": Metric("malicious clients rejected", Kind.SHARE),
     "detection_fpr": Metric("benign clients rejected", Kind.SHARE),
     "num_rejected": Metric("messages rejected as not finite or too long", Kind.COUNT),
+    "epsilon": Metric("epsilon spent", Kind.VALUE),
     "num_expelled": Metric("clients expelled", Kind.COUNT),
     "round": Metric("communication round", Kind.COST),
     "local_steps": Metric("local steps", Kind.COST),

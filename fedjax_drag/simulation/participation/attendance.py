@@ -80,6 +80,15 @@ def attend(
     return Attendance(drawn, both(drawn, answers), present, num_steps)
 
 
+def expected_clients(federation: Federation, cohort_size: int, round_index: Int[Array, ""]) -> Array:
+    """How many clients answer in a round on the average, float32 scalar; it depends on no client's data."""
+    number = jnp.float32(cohort_size)
+    if federation.availability is not None:
+        probability = federation.availability[round_index % len(federation.availability)]
+        number = jnp.minimum(probability.astype(jnp.float32).sum(), number)
+    return number if federation.dropout_rate is None else number * (1 - federation.dropout_rate)
+
+
 def both(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
     """The conjunction of two masks, of which one that is None holds everywhere."""
     if one is None or other is None:

@@ -26,6 +26,7 @@ from fedjax_drag.simulation.planning.arguments import (
 )
 from fedjax_drag.simulation.planning.calibration import Passes, choose
 from fedjax_drag.simulation.planning.model_checks import check_model, refusing_tokens
+from fedjax_drag.simulation.planning.privacy import check_statistics
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_root
 from fedjax_drag.simulation.program.programs import Programs, make_programs
@@ -86,6 +87,7 @@ def programs_of(
     if settings.secure_aggregation:
         has_statistics = bool(jax.tree.leaves(model_state.statistics))
         check_secure_aggregation(settings.algorithm, statistics if has_statistics else None)
+    check_statistics(settings.algorithm.guarantee, statistics, model_state.statistics)
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)

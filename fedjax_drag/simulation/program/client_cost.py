@@ -64,7 +64,8 @@ def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Up
     def direction(
         start: Params, carry: Any, downlink: Downlink, batch: Batch, gradients: Sequence[Params]
     ) -> tuple[Params, Any]:
-        return client.direction(counter.restart(gradients), start, carry, downlink, batch)
+        keyed: dict[str, Any] = {"key": jax.random.key(0)} if client.keyed else {}
+        return client.direction(counter.restart(gradients), start, carry, downlink, batch, **keyed)
 
     jax.eval_shape(direction, downlink.start, carry, downlink, batch, [])
     number = counter.calls

@@ -58,11 +58,13 @@ class PassInput(NamedTuple):
       statistics: of the model, at the start.
       rngs: keys ``[U]`` by stream of the model, one for each step.
       kept: from which the carry of the client and the state of the optimizer go on; what it lacks begins afresh.
+      keys: of the client rule's own draws ``[U]``, one for each step; None where it has none.
     """
 
     statistics: Statistics = NO_STATISTICS
     rngs: Streams = NO_STREAMS
     kept: ClientRows = NOTHING_KEPT
+    keys: PRNGKeyArray | None = None
 
 
 class Position(NamedTuple):
@@ -97,7 +99,9 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
         places, real = _shortened(places, real, training.deadline, own.num_steps)
         keys = None if training.augmentation is None else jax.random.split(key_of("augmentation"), len(places))
         steps = jnp.arange(len(places))
-        rngs = {name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(f"model.{name}"), steps) for name in model.streams}
+        each_step = lambda name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(name), steps)
+        rngs = {name: each_step(f"model.{name}") for name in model.streams}
+        own_keys = each_step("client rule") if client.keyed else None
         return local_pass(
             client,
             functools.partial(model.training_loss, shared.model),
@@ -105,13 +109,29 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
             fetch=functools.partial(_fetch, work, attack, shared, own),
             drawn=Drawn(places, keys),
             step_size=training.step_size(shared.round) if callable(training.step_size) else training.step_size,
-            given=PassInput(own_statistics(own.kept, shared.model.statistics), rngs, own.kept),
+            given=PassInput(own_statistics(own.kept, shared.model.statistics), rngs, own.kept, own_keys),
             real=real,
             optimizer=training.optimizer,
             at_once=work.execution.walk.is_batched,
         )
 
     return client_pass
+
+
+def with_send(client_pass: ClientPass, attack: Attack | None) -> ClientPass:
+    """The same work, with the message that leaves the client: that of an attacker is the one it has computed."""
+
+    def sent_pass(client: ClientRule, shared: RoundInput, own: ClientInput) -> LocalResult:
+        local = client_pass(client, shared, own)
+        if client.send is None:
+            return local
+        key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
+        sent = client.send(key, local.uplink)
+        if attack is not None:
+            sent = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, sent)
+        return local._replace(uplink=sent)
+
+    return sent_pass
 
 
 def sending(client_pass: ClientPass, work: Work) -> ClientPass:
@@ -251,9 +271,11 @@ def local_pass(
       at_once: whether ``vmap`` repeats the pass for several clients.
     """
 
-    def step(position: Position, one: tuple[Any, Streams], counts: jax.Array | None) -> tuple[Position, jax.Array]:
+    def step(
+        position: Position, one: tuple[Any, Streams, PRNGKeyArray | None], counts: jax.Array | None
+    ) -> tuple[Position, jax.Array]:
         w, statistics, carry, trail = position
-        drawn, rngs = one
+        drawn, rngs, key = one
         batch = fetch(drawn)
         if counts is not None:
             batch = batch._replace(real=counts)
@@ -264,7 +286,8 @@ def local_pass(
 
         (loss, after), gradient = jax.value_and_grad(loss_on, has_aux=True)(w, batch)
         grad_fn = functools.partial(_gradient, loss_on, w, batch, gradient)
-        direction, carry = _stepped(client.direction(grad_fn, w, carry, downlink, batch), w, carry)
+        keyed: dict[str, Any] = {} if key is None else {"key": key}
+        direction, carry = _stepped(client.direction(grad_fn, w, carry, downlink, batch, **keyed), w, carry)
         if optimizer is not None:
             direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
             direction, trail = optimizer.update(direction, trail, w)
@@ -277,7 +300,7 @@ def local_pass(
         position, loss = step(position, *jax.tree.map(lambda x: x[index], (each, real)))
         return position, total + loss.astype(total.dtype)
 
-    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs)
+    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
     if real is None:
         num_steps = jax.tree.leaves(drawn)[0].shape[0]
         scan = functools.partial(_in_one_loop, step)

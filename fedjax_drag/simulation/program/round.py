@@ -15,7 +15,7 @@ from fedjax_drag.simulation.participation import attendance
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import attack_metrics
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import ClientPass, make_client_pass, sending
+from fedjax_drag.simulation.program.local import ClientPass, make_client_pass, sending, with_send
 from fedjax_drag.simulation.program.stacking import make_stack
 from fedjax_drag.simulation.program.streaming import make_stream
 from fedjax_drag.simulation.program.work import ClientInput, Cohort, LocalResult, Outcome, RoundInput, RunState, Work
@@ -43,7 +43,7 @@ def make_round(algorithm: Algorithm, attack: Attack | None, work: Work) -> Round
     """
     client_pass = make_client_pass(attack, work)
     make_server = make_stack if work.execution.accumulate_clients is None else make_stream
-    server = make_server(algorithm, attack, work, sending(client_pass, work))
+    server = make_server(algorithm, attack, work, sending(with_send(client_pass, attack), work))
 
     def round_fn(
         federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
@@ -85,6 +85,8 @@ def open_round(
     }
     if who.valid is not None:
         extras["valid"] = who.valid
+    if algorithm.guarantee is not None and who.valid is not None:
+        extras["expected_clients"] = attendance.expected_clients(federation, work.cohort_size, state.round)
     if "malicious" in algorithm.needs:
         extras["malicious"] = malicious
     if "root_delta" in algorithm.needs:

@@ -1,0 +1,86 @@
+"""Client-level differential privacy with a clip that follows a quantile of the deltas' lengths."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+
+from fedjax_drag import checks
+from fedjax_drag.naming import named
+from fedjax_drag.privacy._noised_mean import ClipUpdate, Kept, Size, noised_mean
+from fedjax_drag.types import Aggregator, Guarantee
+
+
+def adaptive_dp(
+    aggregator: Aggregator,
+    clip: Any,
+    noise_multiplier: Any,
+    delta: float | None = None,
+    noise_cohort_size: int | None = None,
+    population: int | None = None,
+    quantile: Any = 0.5,
+    clip_step_size: Any = 0.2,
+    count_noise: Any = 0.05,
+) -> Aggregator:
+    """:func:`~fedjax_drag.privacy.central_dp` with a clip that a given share of the deltas does not exceed.
+
+    ::
+
+        b_m = 1 if ||g_m|| <= C else 0
+        b = (sum_m (b_m - 1/2) + N(0, sigma_b^2)) / S + 1/2;   C <- C exp(-eta_C (b - gamma))
+        z_Delta = (z^-2 - (2 sigma_b)^-2)^(-1/2)               the noise multiplier of the sum of the deltas
+
+    Sum and count together cost as much privacy as the sum alone with ``z``.
+
+    Args:
+      aggregator: as there.
+      clip: ``C`` of the first round.
+      noise_multiplier: ``z`` of both, >= 0; below ``2 sigma_b``.
+      delta: as there.
+      noise_cohort_size: as there; ``sigma_b`` and ``b`` then have the noise of that cohort.
+      population: as there.
+      quantile: ``gamma`` in [0, 1], the share of the deltas that is not clipped. Paper: 0.5, the median.
+      clip_step_size: ``eta_C`` > 0, by which the logarithm of the clip moves at most. Paper: 0.2.
+      count_noise: ``sigma_b / S`` > 0, standard deviation of the noise on the count, by the cohort. Paper: 1/20.
+
+    Returns:
+      As there; the metrics have ``clip`` as well, that of the round, which is private.
+
+    Raises:
+      ValueError: as there, or if ``quantile``, ``clip_step_size`` or ``count_noise`` is out of range, or
+        ``count_noise`` too small for ``noise_multiplier`` (NaN where they are traced).
+
+    Breakdown point:
+      f clients shift the step by at most 2 f / S x clip, and the next clip by a factor ``exp(eta_C f / S)``
+
+    Cost:
+      3 passes over the deltas, and d normal draws
+
+    References:
+      Andrew et al., Differentially private learning with adaptive clipping, 2021, Algorithm 1 and Theorem 1.
+    """
+    checks.in_range("quantile", quantile, 0.0, 1.0)
+    checks.positive("clip_step_size", clip_step_size)
+    checks.positive("count_noise", count_noise)
+
+    def of_deltas(size: Size) -> jax.Array:
+        twice = 2 * count_noise * size.noise
+        if checks.is_concrete(noise_multiplier) and checks.is_concrete(twice):
+            _check_split(noise_multiplier, twice)
+        z = jnp.asarray(noise_multiplier, jnp.float32)
+        return z / jnp.sqrt(1 - (z / twice) ** 2)  # (z^-2 - (2 sigma_b)^-2)^(-1/2), also for z = 0
+
+    def following(key: PRNGKeyArray, clip: jax.Array, kept: Kept, size: Size) -> jax.Array:
+        centred = jnp.where(kept.who.counted, kept.within - 0.5, 0.0).sum()  # one client changes it by 1/2
+        b = centred / size.divisor + count_noise * jax.random.normal(key) + 0.5
+        return clip * jnp.exp(-clip_step_size * (b - quantile))
+
+    guarantee = Guarantee(noise_multiplier, delta, noise_cohort_size, population)
+    return named("adaptive_dp", noised_mean(aggregator, clip, ClipUpdate(of_deltas, following, True), guarantee))
+
+
+def _check_split(noise_multiplier: float, twice: float) -> None:
+    if noise_multiplier >= twice:
+        allowed = f"below {twice:g}, twice the noise on the count of {twice / 2:g} clients"
+        raise ValueError(f"noise_multiplier={noise_multiplier}: must be {allowed}; raise count_noise or the cohort")

@@ -1,0 +1,163 @@
+"""The Gaussian mechanism around a rule that depends on the plain mean of the deltas alone."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from fedjax_drag import checks, kinds, tree
+from fedjax_drag.aggregators._norm_clipping import clip_scale
+from fedjax_drag.ops.screening import Screening, check_extras, empty_metrics, screen
+from fedjax_drag.privacy.gaussian import check_gaussian, with_noise
+from fedjax_drag.types import PER_CLIENT_EXTRAS, Aggregator, Deltas, Guarantee, Params, Sums
+
+
+class NoisedMeanState(NamedTuple):
+    """State of :func:`~fedjax_drag.privacy.central_dp` and :func:`~fedjax_drag.privacy.adaptive_dp`.
+
+    Attributes:
+      clip: ``C`` of the next round.
+      inner: state of the wrapped rule, without its metrics.
+      metrics: of the last round.
+    """
+
+    clip: jax.Array
+    inner: Any
+    metrics: dict[str, jax.Array]
+
+
+class Kept(NamedTuple):
+    """What is kept of each client, ``[S]``.
+
+    Attributes:
+      who: which clients count: those that take part with a message that is finite and not too long for sums.
+      scale: by which the delta was multiplied; 0 for a client that does not count.
+      within: whether the delta is not longer than the clip.
+    """
+
+    who: Screening
+    scale: Float[Array, " clients"]
+    within: Bool[Array, " clients"]
+
+
+class Size(NamedTuple):
+    """Numbers of clients, none of which depends on who answered.
+
+    Attributes:
+      divisor: of the sum of the deltas: clients expected in a round.
+      noise: for which the noise is meant; the same unless a larger cohort is simulated.
+    """
+
+    divisor: Any
+    noise: Any
+
+
+class ClipUpdate(NamedTuple):
+    """How the clip goes on.
+
+    Attributes:
+      noise_multiplier: ``(size) -> z``, of the noise on the deltas: that of the round without what the update spends.
+      next: ``(key, clip, kept, size) -> clip`` of the next round.
+      reported: whether the clip is among the metrics.
+    """
+
+    noise_multiplier: Callable[[Size], Any]
+    next: Callable[[PRNGKeyArray, jax.Array, Kept, Size], Any]
+    reported: bool
+
+
+def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee: Guarantee) -> Aggregator:
+    """The rule ``aggregator`` of ``(sum_m min(1, C / ||g_m||) g_m + N(0, (z C)^2 I)) / S``, as if one client sent it.
+
+    Args:
+      aggregator: a rule that depends on the plain mean alone.
+      clip: ``C`` of the first round.
+      update: gives ``z`` and the clip of the rounds after it.
+      guarantee: for which the noise is calibrated.
+
+    Raises:
+      ValueError: for numbers out of range, and one line that says why for any other rule.
+    """
+    kinds.AGGREGATOR.check("aggregator", aggregator)
+    _check_sensitivity(aggregator)
+    check_gaussian(clip, guarantee.noise_multiplier, guarantee.delta)
+    cohort_size, population = guarantee.cohort_size, guarantee.population
+    if cohort_size is not None:
+        checks.count("noise_cohort_size", cohort_size, 1, population)
+    if population is not None:
+        checks.count("population", population, 1)
+
+    def sizes(number: int, expected: Any) -> Size:
+        divisor = number if expected is None else expected
+        if cohort_size is not None and checks.is_concrete(divisor) and cohort_size < divisor:
+            raise ValueError(f"noise_cohort_size={cohort_size}: must be at least the run's own cohort, {divisor}")
+        return Size(divisor, divisor if cohort_size is None else cohort_size)
+
+    def init(params: Params) -> NoisedMeanState:
+        inner = aggregator.init(params)
+        metrics = empty_metrics("scale", **({"clip": jnp.zeros(())} if update.reported else {}))
+        return NoisedMeanState(jnp.asarray(clip, jnp.float32), inner._replace(metrics={}), metrics)
+
+    def accumulate(
+        params: Params, deltas: Deltas, state: NoisedMeanState, *, valid: Any = None, **extras: Any
+    ) -> tuple[Params, Kept]:
+        del extras
+        tree.check_cohort(params, deltas)
+        who = screen(deltas, valid)
+        norm = tree.norms(deltas)
+        scale = jnp.where(who.counted, clip_scale(norm, state.clip), 0.0)
+        return tree.weighted_sum(scale, deltas), Kept(who, scale, norm <= state.clip)
+
+    def finish(
+        params: Params,
+        total: Params,
+        state: NoisedMeanState,
+        kept: Kept,
+        *,
+        key: PRNGKeyArray,
+        expected_clients: Any = None,
+        **extras: Any,
+    ) -> tuple[Params, NoisedMeanState]:
+        size = sizes(len(kept.scale), expected_clients)
+        noise_key, clip_key, inner_key = jax.random.split(key, 3)
+        # In units of the mean: noise for a larger cohort is as much smaller as its sum would be longer.
+        deviation = update.noise_multiplier(size) * state.clip / size.noise
+        mean = with_noise(noise_key, tree.scale(1 / size.divisor, total), deviation)
+        of_all = {name: value for name, value in extras.items() if name not in PER_CLIENT_EXTRAS}
+        alone = jax.tree.map(lambda x: x[None], mean)
+        moved, inner = aggregator.apply(params, alone, state.inner, key=inner_key, **of_all)
+        metrics = {"weight": kept.scale / size.divisor, "cosine": jnp.zeros(0), "scale": kept.scale}
+        metrics |= {"num_rejected": kept.who.num_rejected}
+        metrics |= {"clip": state.clip} if update.reported else {}
+        clip_after = jnp.asarray(update.next(clip_key, state.clip, kept, size), jnp.float32)
+        return moved, NoisedMeanState(clip_after, inner._replace(metrics={}), metrics)
+
+    def apply(params: Params, deltas: Deltas, state: NoisedMeanState, **extras: Any) -> tuple[Params, NoisedMeanState]:
+        check_extras(extras, {"key"})
+        total, kept = accumulate(params, deltas, state, **extras)
+        moved, after = finish(params, total, state, kept, **extras)
+        return moved, after._replace(metrics=after.metrics | {"cosine": tree.cosines(deltas, total)})
+
+    sums = Sums(accumulate, finish, whole=apply)
+    return Aggregator(init, apply, aggregator.needs, "clients", sums, guarantee)
+
+
+def _check_sensitivity(aggregator: Aggregator) -> None:
+    """Refuses a rule for which noise on the sum of clipped deltas says nothing about privacy."""
+    sums = aggregator.streamed
+    if sums is not None and sums.of_mean:
+        return
+    if aggregator.guarantee is not None:
+        reason = "adds noise already"
+    elif sums is None:
+        reason = "is no sum over clients, so that one of them may change what becomes of the others' deltas"
+    elif "num_examples" in aggregator.needs:
+        reason = "weighs clients by their numbers of examples, which are private and which clip does not bound"
+    else:
+        reason = "sums more than the deltas, such as weights by their length or direction, which clip does not bound"
+    raise ValueError(
+        f"aggregator={aggregator.name}: {reason}; must be a plain mean, such as fedavg with any server optimizer, or "
+        "use local_dp, which goes with every rule"
+    )
