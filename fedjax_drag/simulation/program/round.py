@@ -43,6 +43,7 @@ def make_round(algorithm: Algorithm, attack: Attack | None, work: Work) -> Round
     """
     client_pass = make_client_pass(attack, work)
     make_server = make_stack if work.execution.accumulate_clients is None else make_stream
+    # Compressed is what leaves a client, its noise included: a function of it reveals no more.
     server = make_server(algorithm, attack, work, sending(with_send(client_pass, attack), work))
 
     def round_fn(
