@@ -143,8 +143,8 @@ def theirs(
       typer.BadParameter: byzfl or torch is not installed.
     """
     try:
-        import torch
-        from byzfl import fed_framework
+        import torch  # pyright: ignore[reportMissingImports]
+        from byzfl import fed_framework  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise typer.BadParameter(f"{error.name}: is not installed; pip install byzfl torch") from None
     torch.set_num_threads(threads)

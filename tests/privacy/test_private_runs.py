@@ -250,7 +250,7 @@ def test_a_run_resumes_to_the_same_bits(way, tmp_path):
     chex.assert_trees_all_equal(resumed.history, whole.history)
 
 
-@pytest.mark.parametrize("way", ways("central", "local"))
+@pytest.mark.parametrize("way", ways("local"))
 def test_chunks_devices_and_streams_draw_the_same_noise(way):
     """Every way over the clients gives the same run to rounding, which is far below the noise."""
     privacy, changes = WAYS[way]

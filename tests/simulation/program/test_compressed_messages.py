@@ -242,11 +242,14 @@ class TestTheSameBits:
         again = run(fd.algorithms.scaffold(NUM_CLIENTS), initial=half.state, **EVERYTHING)
         chex.assert_trees_all_equal(on_host(again), on_host(whole), strict=True)
 
-    @pytest.mark.thorough
     @pytest.mark.optimised
     @pytest.mark.parametrize(
         "changes",
-        [{"client_state": "host"}, {"mesh": "cores"}, {"mesh": "cores", "client_state": "host", "shard_data": True}],
+        [
+            pytest.param({"client_state": "host"}, marks=pytest.mark.slow),
+            pytest.param({"mesh": "cores"}, marks=pytest.mark.slow),
+            pytest.param({"mesh": "cores", "client_state": "host", "shard_data": True}, marks=pytest.mark.thorough),
+        ],
         ids=lambda changes: ",".join(changes),
     )
     def test_elsewhere(self, run, changes):
@@ -270,10 +273,13 @@ class TestTheSameBits:
         chex.assert_trees_all_close(stack.params, stream.params, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("build", "values", "sent"),
-    [(top_k, (0.05, 0.3), (256, 1560)), (random_k, (0.05, 0.3), (136, 788)), (qsgd, (3, 6), (252, 496))],
+    [
+        pytest.param(top_k, (0.05, 0.3), (256, 1560), marks=pytest.mark.slow),
+        pytest.param(random_k, (0.05, 0.3), (136, 788), marks=pytest.mark.slow),
+        pytest.param(qsgd, (3, 6), (252, 496), marks=pytest.mark.thorough),
+    ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_cells_of_a_sweep_are_the_separate_runs(settings, build, values, sent):
