@@ -177,7 +177,7 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
     Raises:
       ValueError: the configuration of an entry is not valid, or the folder or ``given`` is that of another protocol.
     """
-    labels, *_ = [trials.grids(arena, entry)[0].labels for entry in arena.entries]
+    labels, *_ = [trials.check(arena, entry).labels for entry in arena.entries]
     values = itertools.product(*(labels[axis] for axis in arena.tasks))
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]

@@ -95,6 +95,21 @@ class Trials(NamedTuple):
                 accuracy[task, column, arena.seeds.index(cell.values["seed"])] = _final(cell, TEST)
         return accuracy, failures
 
+    def check(self, arena: Arena, entry: Entry) -> Grid:
+        """The runs of the tuning of an entry without an attack.
+
+        Those against the attacks are checked with the first value of every task and setting, whose others are checked
+        here: an attack is refused for what it is, or for its strength.
+
+        Raises:
+          ValueError: a configuration is not valid.
+        """
+        one_task = dataclasses.replace(arena, tasks={axis: values[:1] for axis, values in arena.tasks.items()})
+        one = dataclasses.replace(entry, settings={axis: values[:1] for axis, values in entry.settings.items()})
+        for opponent in arena.opponents[1:]:
+            self._grid(one_task, one, opponent, arena.tuning_seeds[:1])
+        return self._grid(arena, entry, arena.opponents[0], arena.tuning_seeds)
+
     def grids(self, arena: Arena, entry: Entry) -> list[Grid]:
         """The runs of the tuning of an entry, against each opponent.
 
