@@ -19,6 +19,10 @@ def plot(
     metric: Annotated[
         str, typer.Option(metavar="COLUMN", help="What is drawn: one number for each evaluation.")
     ] = "test_accuracy",
+    against: Annotated[
+        str,
+        typer.Option(metavar="COLUMN", help="The horizontal axis: round, bytes_up, local_steps, epsilon, ..."),
+    ] = "round",
     label: Annotated[
         list[str] | None,
         typer.Option(metavar="LABEL", help="Name of a line; once for each run in their order, or LABEL=DIR."),
@@ -26,7 +30,7 @@ def plot(
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Headline.")] = None,
     debug: Debug = False,
 ) -> None:
-    r"""Draw test accuracy, or another metric, against rounds, one line per method.
+    r"""Draw test accuracy, or another metric, against rounds or their cost, one line per method.
 
     Runs that differ only by seed share a line, their mean, in a band from minimum to maximum. The folder
     of a comparison stands for all its runs. Lines are named by what differs between the runs.
@@ -35,10 +39,11 @@ def plot(
     Examples:
       fedjax-drag plot runs/seed0 runs/seed1 runs/seed2 -o accuracy.svg
       fedjax-drag plot runs/a runs/b --label ours=runs/a --metric test_loss -o loss.png
+      fedjax-drag plot runs/compressors/cells/* --against bytes_up -o bytes.svg
     """
     with reported(debug):
         with misuse():
             from fedjax_drag.experiment.figures import plotting
 
-            path = plotting.plot(runs, output, metric=metric, labels=label or (), title=title)
+            path = plotting.plot(runs, output, metric=metric, against=against, labels=label or (), title=title)
         typer.echo(path)

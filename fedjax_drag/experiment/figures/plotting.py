@@ -1,4 +1,4 @@
-"""A metric against rounds as an image: one line per method with a band over seeds."""
+"""A metric against rounds, or what they cost, as an image: one line per method with a band over seeds."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from tqdm import tqdm
 
 from fedjax_drag.experiment.figures.labels import clean, data_title, method, shared
-from fedjax_drag.experiment.figures.series import Curve, curves, given_labels, measured
+from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_labels, measured
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.experiment.run.metric_kinds import Kind
 from fedjax_drag.experiment.run.results import Run
@@ -39,10 +39,11 @@ def plot(
     path: str | Path,
     *,
     metric: str = "test_accuracy",
+    against: str = ROUND,
     labels: Sequence[str] = (),
     title: str | None = None,
 ) -> Path:
-    """Draws a metric against communication rounds.
+    """Draws a metric against communication rounds, or against what they cost.
 
     Runs that differ only by seed share a line, their mean, in a band from their minimum to their
     maximum. The folder of a comparison stands for all the runs in it.
@@ -51,6 +52,8 @@ def plot(
       runs: results folders.
       path: image to write; its suffix (``.png``, ``.pdf`` or ``.svg``) is the format.
       metric: a column of the histories with one number for each evaluation.
+      against: the column on the horizontal axis, such as ``bytes_up`` or ``epsilon``. Costs are added up over the
+        rounds; a line whose cost has no bound is drawn level, at its last value.
       labels: names of the lines, one for each folder or ``LABEL=DIR``; default what differs between the runs. The
         label of a comparison precedes those of its runs.
       title: the headline; default the metric and the data set.
@@ -78,10 +81,10 @@ def plot(
         given += [label and f"{label}, {run.config.name}" for run in found] if len(found) > 1 else [label]
     if not read:
         raise ValueError("runs=[]: must name at least one results folder")
-    figure = draw(read, metric, given, title)
+    figure = draw(read, metric, given, title, against)
     for run in read:
-        lacking = f"{str(run.folder)!r}: has no {metric}" if run.history and metric not in run.history else ""
-        for note in filter(None, (run.note, lacking)):
+        lacking = [name for name in (metric, against) if run.history and name not in run.history]
+        for note in filter(None, (run.note, *(f"{str(run.folder)!r}: has no {name}" for name in lacking))):
             tqdm.write(note, file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=160)
@@ -93,6 +96,7 @@ def draw(
     metric: str = "test_accuracy",
     given: Sequence[str | None] | None = None,
     title: str | None = None,
+    against: str = ROUND,
 ) -> Figure:
     """The figure that :func:`plot` writes, from runs already read; runs without an evaluation have no line.
 
@@ -101,17 +105,18 @@ def draw(
       metric: a column of their histories.
       given: the label of each run, or None for one that says what differs.
       title: the headline, or None for one made from the runs.
+      against: the column on the horizontal axis.
     """
-    drawn = measured(runs, metric)
+    drawn = measured(runs, metric, against)
     figure = Figure(figsize=_SIZE, facecolor="white")
     if not drawn:
         figure.text(0.5, 0.5, "no evaluation yet", color=_MUTED, ha="center", va="center", fontsize=13.5)
         return figure
     chosen = {id(run): label for run, label in zip(runs, given or [None] * len(runs), strict=True)}
-    lines = curves(drawn, metric, [chosen[id(run)] for run in drawn])
+    lines = curves(drawn, metric, [chosen[id(run)] for run in drawn], against)
     axes = figure.add_axes(_FRAME)
     handles = [_draw(axes, index, line) for index, line in enumerate(lines)]
-    _dress(axes, lines, metric)
+    _dress(axes, lines, metric, against)
     ends = [f"{line.label}  {_written(line.mean[-1], metric)}" for line in lines]
     texts = _label_ends(axes, lines, ends)
     widest = max(text.get_window_extent().width for text in texts) / figure.bbox.width
@@ -126,26 +131,25 @@ def draw(
 
 
 def _draw(axes: Axes, index: int, line: Curve) -> Line2D:
-    """A line and its band."""
+    """A line and its band; level, at its last value, where it has no place on the horizontal axis."""
     color = _PALETTE[index % len(_PALETTE)]
     style = _STYLES[index // len(_PALETTE) % len(_STYLES)]
+    if not np.isfinite(line.x).any():
+        return axes.axhline(line.mean[-1], linestyle=":", color=color, linewidth=2)
     if line.num_runs > 1:
-        axes.fill_between(line.rounds, line.low, line.high, color=color, alpha=0.16, linewidth=0)
-    marker = "o" if len(line.rounds) == 1 else ""
-    (drawn,) = axes.plot(line.rounds, line.mean, style, color=color, marker=marker, linewidth=2)
+        axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
+    marker = "o" if len(line.x) == 1 else ""
+    (drawn,) = axes.plot(line.x, line.mean, style, color=color, marker=marker, linewidth=2)
     drawn.set_solid_capstyle("round")
     return drawn
 
 
-def _dress(axes: Axes, lines: Sequence[Curve], metric: str) -> None:
+def _dress(axes: Axes, lines: Sequence[Curve], metric: str, against: str) -> None:
     """Axes, grid and limits."""
     parts = [part[np.isfinite(part)] for line in lines for part in (line.low, line.high)]
     _limit(axes, np.concatenate(parts), metric)
-    first = min(line.rounds[0] for line in lines)
-    last = max(line.rounds[-1] for line in lines)
-    axes.set_xlim(0 if first <= 0.2 * last else first, last if last > first else last + 1)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.set_xlabel("Communication round", color=_INK, fontsize=10.5, labelpad=6)
+    _limit_along(axes, np.concatenate([line.x[np.isfinite(line.x)] for line in lines]), against)
+    axes.set_xlabel(_title(against), color=_INK, fontsize=10.5, labelpad=6, parse_math=False)
     axes.set_ylabel(_title(metric), color=_INK, fontsize=10.5, labelpad=6, parse_math=False)
     axes.grid(axis="y", color=_GRID, linewidth=0.9)
     axes.set_axisbelow(True)
@@ -167,14 +171,25 @@ def _limit(axes: Axes, values: np.ndarray, metric: str) -> None:
         axes.set_yscale("log")
 
 
+def _limit_along(axes: Axes, values: np.ndarray, against: str) -> None:
+    """The horizontal axis with room for all finite ``values``; logarithmic for costs that reach far."""
+    first, last = (values.min(), values.max()) if values.size else (0.0, 1.0)
+    if against != ROUND and first > 0 and last > _LOG_RATIO * first:
+        axes.set_xscale("log")
+        axes.set_xlim(first, last)
+    else:
+        axes.set_xlim(0 if first <= 0.2 * last else first, last if last > first else last + 1)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=against == ROUND))
+    if metric_kinds.kind(against) is Kind.COST and against != ROUND:
+        axes.xaxis.set_major_formatter(EngFormatter("B" if against.startswith("bytes") else ""))
+
+
 def _label_ends(axes: Axes, lines: Sequence[Curve], labels: Sequence[str]) -> list[Text]:
     """Names the lines at their right ends, moved apart where the names would overlap."""
-    ends = [_height(axes, line.mean[-1]) for line in lines]
-    x_low, x_high = axes.get_xlim()
+    ends = [_place(axes, line) for line in lines]
     texts = []
-    for index, (line, end, place) in enumerate(zip(lines, ends, _spread(ends, _LABEL_GAP), strict=True)):
+    for index, ((x_end, end), place) in enumerate(zip(ends, _spread([y for _, y in ends], _LABEL_GAP), strict=True)):
         color = _PALETTE[index % len(_PALETTE)]
-        x_end = float((line.rounds[-1] - x_low) / (x_high - x_low))
         leader = {"color": color, "linewidth": 0.9, "clip_on": False, "alpha": 0.75}
         axes.plot([x_end + 0.003, 1.018], [end, place], transform=axes.transAxes, **leader)
         text = axes.text(1.024, place, labels[index], transform=axes.transAxes, color=color)
@@ -183,11 +198,11 @@ def _label_ends(axes: Axes, lines: Sequence[Curve], labels: Sequence[str]) -> li
     return texts
 
 
-def _height(axes: Axes, value: float) -> float:
-    """Where a value is on the vertical axis, from 0 to 1; what is not finite is at the bottom."""
-    if not np.isfinite(value):
-        return 0.0
-    return float(np.clip(axes.transAxes.inverted().transform(axes.transData.transform((0.0, value)))[1], 0, 1))
+def _place(axes: Axes, line: Curve) -> tuple[float, float]:
+    """Where a line ends in the axes, from 0 to 1; at the right edge, or at the bottom, where that is not finite."""
+    values = np.where(np.isfinite(end := np.array([line.x[-1], line.mean[-1]])), end, [1.0, 0.0])
+    place = axes.transAxes.inverted().transform(axes.transData.transform(values))
+    return tuple(np.where(np.isfinite(end), np.clip(place, 0, 1), [1.0, 0.0]).tolist())
 
 
 def _spread(places: Sequence[float], gap: float) -> np.ndarray:

@@ -9,7 +9,10 @@ import numpy as np
 
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.figures.labels import clean, distinct
+from fedjax_drag.experiment.run.metric_kinds import Kind, kind
 from fedjax_drag.experiment.run.results import Run
+
+ROUND = "round"
 
 MOST_LETTERS = 90
 """Of a label: one line of the figure."""
@@ -21,43 +24,43 @@ class Curve:
 
     Attributes:
       label: its name.
-      rounds: ``[E]`` rounds with an evaluation in all runs.
-      mean: ``[E]`` over the runs.
+      x: ``[E]`` where it is on the horizontal axis, mean over the runs; infinite where what is spent has no bound.
+      mean: ``[E]`` over the runs, of the rounds with an evaluation in all of them.
       low: ``[E]`` minimum over the runs.
       high: ``[E]`` maximum.
       num_runs: runs behind it.
     """
 
     label: str
-    rounds: np.ndarray
+    x: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
     num_runs: int
 
 
-def measured(runs: Sequence[Run], metric: str) -> list[Run]:
-    """The runs that have evaluations of ``metric``.
+def measured(runs: Sequence[Run], metric: str, against: str = ROUND) -> list[Run]:
+    """The runs that have evaluations of ``metric`` and of what it is drawn against.
 
     Raises:
-      ValueError: no run has such a metric, with one number for each evaluation.
+      ValueError: no run has such a column, with one number for each evaluation.
     """
     begun = [run for run in runs if run.history]
-    with_metric = [run for run in begun if metric in run.history and run.history[metric].ndim == 1]
-    if begun and (not with_metric or metric == "round"):
-        known = dict.fromkeys(name for run in begun for name, x in run.history.items() if x.ndim == 1)
-        listed = ", ".join(sorted(name for name in known if name != "round"))
-        raise ValueError(f"metric={metric!r}: must be one of {listed}")
-    return with_metric
+    known = {name for run in begun for name, x in run.history.items() if x.ndim == 1}
+    for option, column, allowed in (("metric", metric, known - {ROUND}), ("against", against, known)):
+        if begun and column not in allowed:
+            raise ValueError(f"{option}={column!r}: must be one of {', '.join(sorted(allowed))}")
+    return [run for run in begun if {metric, against} <= set(run.history)]
 
 
-def curves(runs: Sequence[Run], metric: str, given: Sequence[str | None]) -> list[Curve]:
+def curves(runs: Sequence[Run], metric: str, given: Sequence[str | None], against: str = ROUND) -> list[Curve]:
     """A line for each configuration, in the order of the runs.
 
     Args:
       runs: those that have ``metric``.
       metric: name of a column of their histories.
       given: the label that was chosen for each run, or None; runs with different labels have lines of their own.
+      against: the column on the horizontal axis; costs are added up over the rounds.
     """
     identities = [_identity(run.config) for run in runs]
     chosen = {same: label for same, label in zip(identities, given, strict=True) if label is not None}
@@ -66,7 +69,7 @@ def curves(runs: Sequence[Run], metric: str, given: Sequence[str | None]) -> lis
         groups.setdefault((same, chosen.get(same) if label is None else label), []).append(run)
     made = distinct([group[0].config for group in groups.values()])
     return [
-        _curve(clean(label or other, MOST_LETTERS), metric, group)
+        _curve(clean(label or other, MOST_LETTERS), metric, against, group)
         for ((_, label), group), other in zip(groups.items(), made, strict=True)
     ]
 
@@ -101,11 +104,19 @@ def _identity(config: Config) -> str:
     return json.dumps({key: value for key, value in flatten(config).items() if key != "seed"}, sort_keys=True)
 
 
-def _curve(label: str, metric: str, group: Sequence[Run]) -> Curve:
-    rounds = group[0].history["round"]
+def _curve(label: str, metric: str, against: str, group: Sequence[Run]) -> Curve:
+    rounds = group[0].history[ROUND]
     for run in group[1:]:
-        rounds = np.intersect1d(rounds, run.history["round"])
+        rounds = np.intersect1d(rounds, run.history[ROUND])
     if not rounds.size:
         raise ValueError(f"{str(group[-1].folder)!r}: no evaluation in a round in which the other seeds have one")
-    stacked = np.stack([run.history[metric][np.isin(run.history["round"], rounds)] for run in group])
-    return Curve(label, rounds, stacked.mean(0), stacked.min(0), stacked.max(0), len(group))
+    shared = [np.isin(run.history[ROUND], rounds) for run in group]
+    values = np.stack([run.history[metric][both] for run, both in zip(group, shared, strict=True)])
+    x = np.stack([_spent(run, against)[both] for run, both in zip(group, shared, strict=True)])
+    return Curve(label, x.mean(0), values.mean(0), values.min(0), values.max(0), len(group))
+
+
+def _spent(run: Run, column: str) -> np.ndarray:
+    """A column of a history; what it counts since the last evaluation is added up."""
+    values = run.history[column]
+    return np.cumsum(values) if kind(column) is Kind.COST and column != ROUND else values

@@ -134,6 +134,46 @@ def test_metric_is_any_column_with_one_number_for_each_evaluation(write, tmp_pat
     assert not (tmp_path / "wrong.png").exists()
 
 
+def rewrite(folder, **columns):
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    (folder / METRICS).write_bytes(b"".join(map(metrics_file.line_of, rows)))
+
+
+def test_costs_are_added_up_along_the_horizontal_axis(write):
+    folders = [write("a"), write("b", "aggregator=fedavg")]
+    rewrite(folders[0], round=[1, 3], test_accuracy=[0.2, 0.4], bytes_up=[1e6, 2e6])
+    rewrite(folders[1], round=[1, 3], test_accuracy=[0.3, 0.5], bytes_up=[1e3, 2e3])
+    figure = draw(*folders, against="bytes_up")
+    (axes,) = figure.axes
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1e6, 3e6])
+    np.testing.assert_array_equal(axes.lines[1].get_xdata(), [1e3, 3e3])
+    assert (axes.get_xlabel(), axes.get_xscale()) == ("Bytes sent by clients", "log")
+    assert axes.xaxis.get_major_formatter()(3e6) == "3 MB"
+    starts = [line.get_xdata()[0] for line in axes.lines[2:]]  # of the lines that lead to the names
+    assert starts[0] == pytest.approx(1.003)
+    assert starts[1] == pytest.approx(0.003 + np.log(3) / np.log(3000))
+
+
+def test_a_line_without_bound_on_its_cost_is_level(write):
+    spent, unbounded = write("a"), write("b", "aggregator=fedavg")
+    rewrite(spent, round=[1, 2, 3], test_accuracy=[0.2, 0.4, 0.6], epsilon=[1.0, 1.5, 2.0])
+    rewrite(unbounded, round=[1, 2, 3], test_accuracy=[0.3, 0.5, 0.7], epsilon=[np.inf] * 3)
+    (axes,) = draw(spent, unbounded, against="epsilon").axes
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1.0, 1.5, 2.0])
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), [0.7, 0.7])
+    assert axes.get_xlim() == (1.0, 2.0)
+    assert axes.get_xlabel() == "Epsilon spent"
+
+
+def test_what_it_is_drawn_against_is_a_column(write, tmp_path, capsys):
+    a, b = write("a"), write("b", "aggregator=fedavg")
+    rewrite(b, round=[1, 2], test_accuracy=[0.3, 0.5], bytes_up=[10, 20])
+    plotting.plot([a, b], tmp_path / "a.png", against="bytes_up")
+    assert f"{str(a)!r}: has no bytes_up" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"against='bytes': must be one of bytes_up, round, test_accuracy$"):
+        draw(a, b, against="bytes")
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
