@@ -54,10 +54,10 @@ def dnc(
 
     References:
       Shejwalkar and Houmansadr, Manipulating the Byzantine: optimizing model poisoning attacks and defenses for
-      federated learning, 2021, Algorithm 2; c = 1, one iteration and b = 10,000 are those of its experiments. Readings:
-      the b coordinates are one from each of b equal parts of the parameters, each parameter array giving in proportion
-      to its size, so that no permutation of all coordinates is drawn. The singular vector is found from the distances
-      between the clients.
+      federated learning, NDSS 2021 (DnC). Readings: c = 1 and b = 10,000 are the defaults of Blades too, which takes
+      one iteration or, in later versions, five. The b coordinates are one from each of b equal parts of the parameters,
+      each parameter array giving in proportion to its size, so that no permutation of all coordinates is drawn. The
+      singular vector is found from the distances between the clients.
     """
     check_byzantine(num_byzantine)
     checks.in_range("filter_fraction", filter_fraction, 0.0)

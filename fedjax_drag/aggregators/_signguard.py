@@ -49,12 +49,12 @@ def signguard(lower: Any = 0.1, upper: Any = 3.0, sign_fraction: Any = 0.1) -> A
       6 passes over the deltas
 
     References:
-      Xu et al., Byzantine-robust federated learning through collaborative malicious gradient filtering, 2022,
-      Algorithm 2, with its L, R and a tenth of the coordinates; without the similarity of SignGuard-Sim and -Dist.
-      Readings: each coordinate is drawn by itself, where the authors' code takes a contiguous tenth. The shares are
-      compared as they are, where that code divides each by the largest of the cohort. Mean shift has a flat kernel and
-      starts from every client; its bandwidth is scikit-learn's estimate at quantile 0.5, as in that code: the mean
-      distance to the farthest of a client's nearest half. Of clusters of the same size the denser one counts.
+      Xu et al., Byzantine-robust federated learning through collaborative malicious gradient filtering, ICDCS 2022:
+      SignGuard, with L, R and a tenth of the coordinates as in the authors' code; without the similarity of
+      SignGuard-Sim and -Dist. Readings: each coordinate is drawn by itself, where that code takes a contiguous tenth.
+      The shares are compared as they are, where it divides each by the largest of the cohort. Mean shift has a flat
+      kernel and starts from every client; its bandwidth is scikit-learn's estimate at quantile 0.5, as in that code:
+      the mean distance to the farthest of a client's nearest half. Of clusters of the same size the denser one counts.
     """
     checks.in_range("lower", lower, 0.0)
     checks.in_range("upper", upper, 1.0)

@@ -32,10 +32,10 @@ def neurotoxin(attack: Attack | None = None, share: Any = 0.05) -> Attack:
       what the server sent to it: the parameters of this round and of the one before; and what the attack inside knows.
 
     References:
-      Zhang et al., Neurotoxin: Durable backdoors in federated learning, ICML 2022, Algorithm 1. Readings: the paper
-      projects every local gradient, here it is the delta at the end of the local pass, which is the same for one step.
-      Its code estimates the coordinates from a gradient on the attacker's own clean examples, the text from the last
-      update of the server, as here.
+      Zhang et al., Neurotoxin: Durable backdoors in federated learning, ICML 2022. Readings: the paper projects every
+      local gradient, here it is the delta at the end of the local pass, which is the same for one step. Its code
+      estimates the coordinates from a gradient on the attacker's own clean examples, the text from the last update of
+      the server, as here.
     """
     if attack is not None:
         kinds.ATTACK.check("attack", attack)

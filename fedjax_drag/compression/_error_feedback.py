@@ -39,8 +39,8 @@ def error_feedback(compressor: Compressor) -> Compressor:
 
     References:
       Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
-      speech DNNs, 2014; Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, 2019,
-      Algorithm 2. Reading: the messages are deltas, whose step sizes are in them already.
+      speech DNNs, 2014; Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML
+      2019 (EF-SGD). Reading: the messages are deltas, whose step sizes are in them already.
     """
 
     def init(message: Message) -> Feedback:

@@ -29,8 +29,8 @@ def sign(error_feedback: bool = True) -> Compressor:
       the sign of 0 being +.
 
     References:
-      Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, 2019, Algorithm 1
-      (EF-SignSGD), layer by layer as in its experiments.
+      Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML 2019 (EF-SignSGD),
+      layer by layer as in its experiments.
     """
 
     def signs(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -58,7 +58,8 @@ def adaptive_dp(
       3 passes over the deltas, and d normal draws
 
     References:
-      Andrew et al., Differentially private learning with adaptive clipping, 2021, Algorithm 1 and Theorem 1.
+      Andrew et al., Differentially private learning with adaptive clipping, NeurIPS 2021: the geometric update of the
+      clip, and Theorem 1 for the noise multiplier of the deltas.
     """
     checks.in_range("quantile", quantile, 0.0, 1.0)
     checks.positive("clip_step_size", clip_step_size)

@@ -70,7 +70,7 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, sampling: Sampli
     References:
       Doroshenko et al., Connect the dots: Tighter discrete approximations of privacy loss distributions, 2022; Mironov,
       Rényi differential privacy, 2017; Wang et al., Subsampled Rényi differential privacy and analytical moments
-      accountant, 2019, Theorem 27 (fixed size).
+      accountant, 2019, Theorem 27 of arXiv:1808.00087 (fixed size).
     """
     checks.in_range("noise_multiplier", noise_multiplier, 0.0)
     checks.in_range("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
