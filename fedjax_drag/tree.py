@@ -374,18 +374,23 @@ def mix(weights: Float[Array, "rows clients"], deltas: Deltas) -> Deltas:
     Returns:
       ``[K, *p]`` in accumulation precision.
     """
-    present = (weights != 0).any(0)
+    if len(weights) == 1:
+        return _if_finite(weights, deltas)
+    # In a product of many rows, which is no longer bound by memory, a CPU masks for nothing.
+    return jax.lax.platform_dependent(weights, deltas, cpu=_masked, default=_if_finite)
 
-    def masked() -> Deltas:
-        def leaf_mask(leaf: jax.Array) -> jax.Array:
-            return jnp.where(expand(present, leaf), leaf, 0)
 
-        return _product(weights, jax.tree.map(leaf_mask, deltas))
-
-    # Masking costs ten times the product. 0 times a value that is not finite is NaN, so a finite sum contains none.
+def _if_finite(weights: jax.Array, deltas: Deltas) -> Deltas:
+    """The product, and once more without absent clients if it is not finite: 0 times what is not finite is NaN."""
+    # For a single row masking costs ten times the product.
     sums = _product(weights, deltas)
     finite = jnp.stack([jnp.isfinite(total).all() for total in jax.tree.leaves(sums)]).all()
-    return jax.lax.cond(finite, lambda: sums, masked)
+    return jax.lax.cond(finite, lambda: sums, lambda: _masked(weights, deltas))
+
+
+def _masked(weights: jax.Array, deltas: Deltas) -> Deltas:
+    present = (weights != 0).any(0)
+    return _product(weights, jax.tree.map(lambda leaf: jnp.where(expand(present, leaf), leaf, 0), deltas))
 
 
 def _product(weights: jax.Array, deltas: Deltas) -> Deltas:

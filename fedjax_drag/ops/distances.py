@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.types import Deltas, Params
@@ -128,8 +128,8 @@ def pairs(deltas: Deltas, scale: Float[Array, " clients"] | None = None) -> Pair
     From the inner products of unit rows, ``d^2 = |x|^2 + |y|^2 - 2 |x||y| cos``: one pass, and the length of a
     row does not affect other pairs. It loses digits where two rows are close to each other, and a rule would then pick
     the wrong client. So rows linked by such pairs form groups, and the groups are measured again from one of their
-    members, ``g_i - g_pivot``, until no pair is left in doubt. A common offset, or clients that are equal, cost one or
-    two more products, adversarial input at most S. Relative error about 1e-6 in float32; rows that are not finite have
+    members, ``g_i - g_pivot``, until no pair is left in doubt. Clients that are equal cost a comparison, a common offset
+    one or two more products, adversarial input at most S. Relative error about 1e-6 in float32; rows that are not finite have
     distance 0 to all.
 
     The derivative is of reverse mode only, 0 for clients that are equal, and loses digits where a difference is small
@@ -172,6 +172,14 @@ def _distances(deltas: Deltas, scale: jax.Array, length: jax.Array, cosine: jax.
         better = (group[:, None] == group) & (nearer < extent)
         return jnp.where(better, again, distance), jnp.where(better, nearer, extent), level + 1
 
+    def without_equals(now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        # Colluding attackers send one message. A comparison takes a fraction of a measurement.
+        distance, extent, level = now
+        group = _components(in_doubt(distance, extent) | itself)
+        same = _equal_rows(deltas, group) & (scale == scale[group])
+        equal = (group[:, None] == group) & same[:, None] & same
+        return jnp.where(equal, 0.0, distance), jnp.where(equal, 0.0, extent), level
+
     def unfinished(now: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         distance, extent, level = now
         return in_doubt(distance, extent).any() & (level < size)
@@ -179,8 +187,12 @@ def _distances(deltas: Deltas, scale: jax.Array, length: jax.Array, cosine: jax.
     distance, extent = _by_cosine_rule(scale * length, cosine)
     usable = everybody & finite[:, None] & finite
     start = (jnp.where(usable, distance, 0.0), jnp.where(usable, extent, 0.0), jnp.zeros((), int))
+
+    def measured() -> tuple[jax.Array, jax.Array, jax.Array]:
+        return jax.lax.while_loop(unfinished, refine, without_equals(start))
+
     # Without the condition the loop would take a copy of the deltas even where it has nothing to do.
-    return jax.lax.cond(unfinished(start), lambda: jax.lax.while_loop(unfinished, refine, start), lambda: start)[0]
+    return jax.lax.cond(unfinished(start), measured, lambda: start)[0]
 
 
 def _distances_forward(deltas: Deltas, scale: jax.Array, *known: jax.Array) -> tuple[jax.Array, Any]:
@@ -203,6 +215,15 @@ def _distances_backward(saved: Any, slope: jax.Array) -> tuple[Deltas, jax.Array
 
 
 _distances.defvjp(_distances_forward, _distances_backward)
+
+
+def _equal_rows(deltas: Deltas, others: jax.Array) -> Bool[Array, " clients"]:
+    """Whether each row equals the row of index ``others[m]`` in every entry, ``[S]``."""
+
+    def leaf_equal(leaf: jax.Array) -> jax.Array:
+        return (leaf == jnp.asarray(leaf)[others]).reshape(len(others), -1).all(1)
+
+    return jnp.stack([leaf_equal(leaf) for leaf in jax.tree.leaves(deltas)]).all(0)
 
 
 def _lengths(deltas: Deltas) -> jax.Array:

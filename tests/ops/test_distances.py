@@ -39,6 +39,7 @@ INPUTS = {
     "all tiny": 1e-30 * draw(),
     "all huge": 1e30 * draw(),
     "equal": np.repeat(draw()[:1], COHORT, axis=0),
+    "equal but for one entry": np.repeat(draw()[:1], COHORT, axis=0) + 1e-3 * np.eye(COHORT, SIZE, k=40),
     "zero": np.zeros((COHORT, SIZE)),
 }
 
@@ -134,6 +135,15 @@ def test_pairs_of_scaled_rows(kind):
     measured = jax.jit(pairs)(as_tree(G), scale)  # products round before they differ
     np.testing.assert_allclose(measured.distance, exact(unit), rtol=3e-6, atol=2e-7)
     np.testing.assert_allclose(measured.cosine, unit @ unit.T, atol=1e-6)
+
+
+def test_equal_rows_of_different_scale_are_apart():
+    G = np.repeat(draw()[:1], COHORT, axis=0).astype(np.float32)
+    scale = np.float32([1, 1, 1 + 1e-3, 2, 1, 2, 1, 1, 3])
+    measured = np.asarray(jax.jit(pairs)(as_tree(G), scale).distance)
+    np.testing.assert_allclose(
+        measured, exact(G.astype(np.float64) * scale[:, None].astype(np.float64)), rtol=3e-4
+    )  # products round before they differ
 
 
 def test_pairs_without_a_direction_have_cosine_zero():
