@@ -128,9 +128,9 @@ def pairs(deltas: Deltas, scale: Float[Array, " clients"] | None = None) -> Pair
     From the inner products of unit rows, ``d^2 = |x|^2 + |y|^2 - 2 |x||y| cos``: one pass, and the length of a
     row does not affect other pairs. It loses digits where two rows are close to each other, and a rule would then pick
     the wrong client. So rows linked by such pairs form groups, and the groups are measured again from one of their
-    members, ``g_i - g_pivot``, until no pair is left in doubt. Clients that are equal cost a comparison, a common offset
-    one or two more products, adversarial input at most S. Relative error about 1e-6 in float32; rows that are not finite have
-    distance 0 to all.
+    members, ``g_i - g_pivot``, until no pair is left in doubt. Clients that are equal cost a comparison, a common
+    offset one or two more products, adversarial input at most S. Relative error about 1e-6 in float32; rows that are
+    not finite have distance 0 to all.
 
     The derivative is of reverse mode only, 0 for clients that are equal, and loses digits where a difference is small
     beside the deltas.
