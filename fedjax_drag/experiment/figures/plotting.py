@@ -29,6 +29,7 @@ _SIZE = (8.0, 4.8)  # of the figure in inches, before a legend takes its rows
 _FRAME = (0.1, 0.125, 0.86, 0.71)  # of the axes, in parts of the figure, before labels take their share
 _LABEL_GAP = 0.052  # of the axis' height: one line of label text
 _WIDEST = 0.3  # of the figure: labels beside the lines; wider ones go below
+_NEAR = 0.5  # of the width of the axes: where the shortest line must end for that
 _COLUMNS = 3  # of a legend below the axes at most
 _NOTE = 0.3  # inches below it, for the note about seeds
 _LOG_RATIO = 100.0  # positive values that reach over more have a logarithmic axis
@@ -120,7 +121,8 @@ def draw(
     ends = [f"{line.label}  {_written(line.mean[-1], metric)}" for line in lines]
     texts = _label_ends(axes, lines, ends)
     widest = max(text.get_window_extent().width for text in texts) / figure.bbox.width
-    if widest <= _WIDEST and len(lines) * _LABEL_GAP <= 1:
+    nearest = min(_place(axes, line)[0] for line in lines)
+    if widest <= _WIDEST and len(lines) * _LABEL_GAP <= 1 and nearest >= _NEAR:
         axes.set_position((*_FRAME[:2], _FRAME[2] - widest, _FRAME[3]))
     else:
         for artist in (*texts, *axes.lines[len(lines) :]):
@@ -134,7 +136,7 @@ def _draw(axes: Axes, index: int, line: Curve) -> Line2D:
     """A line and its band; level, at its last value, where it has no place on the horizontal axis."""
     color = _PALETTE[index % len(_PALETTE)]
     style = _STYLES[index // len(_PALETTE) % len(_STYLES)]
-    if not np.isfinite(line.x).any():
+    if not line.has_place:
         return axes.axhline(line.mean[-1], linestyle=":", color=color, linewidth=2)
     if line.num_runs > 1:
         axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
@@ -146,7 +148,8 @@ def _draw(axes: Axes, index: int, line: Curve) -> Line2D:
 
 def _dress(axes: Axes, lines: Sequence[Curve], metric: str, against: str) -> None:
     """Axes, grid and limits."""
-    parts = [part[np.isfinite(part)] for line in lines for part in (line.low, line.high)]
+    drawn = [part for line in lines for part in ((line.low, line.high) if line.has_place else (line.mean[-1:],))]
+    parts = [part[np.isfinite(part)] for part in drawn]
     _limit(axes, np.concatenate(parts), metric)
     _limit_along(axes, np.concatenate([line.x[np.isfinite(line.x)] for line in lines]), against)
     axes.set_xlabel(_title(against), color=_INK, fontsize=10.5, labelpad=6, parse_math=False)

@@ -38,6 +38,11 @@ class Curve:
     high: np.ndarray
     num_runs: int
 
+    @property
+    def has_place(self) -> bool:
+        """Whether any of it has a place on the horizontal axis."""
+        return bool(np.isfinite(self.x).any())
+
 
 def measured(runs: Sequence[Run], metric: str, against: str = ROUND) -> list[Run]:
     """The runs that have evaluations of ``metric`` and of what it is drawn against.

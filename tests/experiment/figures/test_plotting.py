@@ -149,9 +149,9 @@ def test_costs_are_added_up_along_the_horizontal_axis(write):
     np.testing.assert_array_equal(axes.lines[1].get_xdata(), [1e3, 3e3])
     assert (axes.get_xlabel(), axes.get_xscale()) == ("Bytes sent by clients", "log")
     assert axes.xaxis.get_major_formatter()(3e6) == "3 MB"
-    starts = [line.get_xdata()[0] for line in axes.lines[2:]]  # of the lines that lead to the names
-    assert starts[0] == pytest.approx(1.003)
-    assert starts[1] == pytest.approx(0.003 + np.log(3) / np.log(3000))
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 2, "names beside the right edge would be far from the end of the second line"
+    assert len(axes.lines) == 2
 
 
 def test_a_line_without_bound_on_its_cost_is_level(write):
@@ -163,6 +163,8 @@ def test_a_line_without_bound_on_its_cost_is_level(write):
     np.testing.assert_array_equal(axes.lines[1].get_ydata(), [0.7, 0.7])
     assert axes.get_xlim() == (1.0, 2.0)
     assert axes.get_xlabel() == "Epsilon spent"
+    starts = [line.get_xdata()[0] for line in axes.lines[2:]]  # of the lines that lead to the names
+    assert starts == [pytest.approx(1.003)] * 2
 
 
 def test_what_it_is_drawn_against_is_a_column(write, tmp_path, capsys):
