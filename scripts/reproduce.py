@@ -27,8 +27,8 @@ from typing import Annotated
 
 import typer
 
-from reproduction.target import Scale, Target
-from reproduction.targets import listing, matching
+from reproduction.targets.all_targets import listing, matching
+from reproduction.targets.target import Scale, Target
 
 # All other modules are imported where they are used, so that --list does not wait for JAX and matplotlib.
 
@@ -85,7 +85,7 @@ def main(
 
 def _judge_stored(folder: Path, name: str | None) -> None:
     """Judges without a run."""
-    from reproduction import stored
+    from reproduction.storing import stored
 
     if name is not None:
         raise ValueError(f"--judge: runs nothing and judges all claims; must be without {name}")
@@ -96,7 +96,7 @@ def _judge_stored(folder: Path, name: str | None) -> None:
 
 def _judge(folder: Path, target: Target | None = None) -> None:
     """Judges all claims by the stored results, writes the record, and prints the verdicts of one target or the path."""
-    from reproduction import published, verdicts
+    from reproduction.publishing import published, verdicts
 
     judged = verdicts.verdicts(folder)
     published.write(folder, judged)
@@ -109,7 +109,7 @@ def _judge(folder: Path, target: Target | None = None) -> None:
 
 def _store(targets: Sequence[Target], sources: Sequence[Path], record: Path | None) -> None:
     """Stores the results of sweeps that were run by other means."""
-    from reproduction import recording
+    from reproduction.storing import recording
 
     if record is None or len(targets) != 1:
         raise ValueError(f"--from: must be with --record and one target, not {len(targets)}")
@@ -122,7 +122,7 @@ def _store(targets: Sequence[Target], sources: Sequence[Path], record: Path | No
 
 
 def _has_claims(target: Target) -> bool:
-    from reproduction import verdicts
+    from reproduction.publishing import verdicts
 
     return any(target in verdicts.targets_of(claim) for claim in verdicts.CLAIMS)
 
@@ -130,7 +130,8 @@ def _has_claims(target: Target) -> bool:
 def _check_record(targets: Sequence[Target], scale: Scale, record: Path | None) -> None:
     """Refuses what could not be recorded before hours of runs and not after."""
     if record:
-        from reproduction import published, recording
+        from reproduction.publishing import published
+        from reproduction.storing import recording
 
         published.check(record)
         for target in targets:
@@ -142,14 +143,15 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
     from fedjax_drag.cli.common import FAILED, INTERRUPTED
     from fedjax_drag.cores import one_device_per_core
     from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-    from reproduction import published, running
+    from reproduction.publishing import published
+    from reproduction.running import run
 
     one_device_per_core()
     keep_compiled()
     reasons: dict[str, str] = {}
     for target in _announced(targets, scale):
         try:
-            reasons[target.name] = running.run(target, scale, out / target.name, resume, quiet or None)
+            reasons[target.name] = run.run(target, scale, out / target.name, resume, quiet or None)
         except KeyboardInterrupt:
             typer.echo("interrupted; --resume continues from here", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -176,7 +178,8 @@ def _announced(targets: Sequence[Target], scale: Scale) -> Iterator[Target]:
 
 def _show(target: Target, folder: Path, figures_in: Path) -> None:
     """Draws the figure of a target; prints its path, paired differences and the choices of validation."""
-    from reproduction import figures, outcome, paired, tuned
+    from reproduction.judging import outcome
+    from reproduction.showing import figures, paired, tuned
 
     results = outcome.read(folder)
     figure = results and figures.save(target, results, figures_in)
@@ -193,7 +196,7 @@ def _show(target: Target, folder: Path, figures_in: Path) -> None:
 def _keep(target: Target, out: Path, record: Path | None) -> None:
     """Stores what a target measured, judges all claims, and prints those of the target."""
     from fedjax_drag.experiment.sweep import sweep
-    from reproduction import recording
+    from reproduction.storing import recording
 
     if (out / target.name / sweep.CONFIG).is_file() and _has_claims(target):
         recording.record(target, [out / target.name], out, anew=True)

@@ -1,6 +1,6 @@
 """The parts of ``scripts/reproduce.py``.
 
-``target`` and ``targets`` say what can be run, ``running`` and ``timing`` run it, ``figures`` and ``paired`` show it.
-``recording``, ``settings`` and ``stored`` keep what decides the claims. ``claims``, ``papers/``, ``questions``,
-``freeloaders``, ``comparison``, ``margins`` and ``outcome`` judge them; ``verdicts`` and ``published`` list the result.
+``targets/`` says what can be run, ``running/`` runs it, ``showing/`` draws it and ``storing/`` keeps what was measured.
+``papers/`` has the claims, which ``judging/`` decides; ``publishing/`` lists the verdicts. ``names`` has the papers'
+words for what a sweep calls otherwise. No ``__init__`` imports anything: what lists the targets loads nothing else.
 """

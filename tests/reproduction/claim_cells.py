@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction.outcome import for_judging
+from reproduction.judging.outcome import for_judging
 
 ROUNDS = np.arange(10.0, 110.0, 10.0)
 

@@ -3,10 +3,11 @@ import json
 import pytest
 from claim_cells import same
 
-from reproduction import published, stored, verdicts
-from reproduction.claims import Claim
-from reproduction.margins import Interval, Votes
-from reproduction.verdicts import Verdict
+from reproduction.judging.claims import Claim
+from reproduction.judging.margins import Interval, Votes
+from reproduction.publishing import published, verdicts
+from reproduction.publishing.verdicts import Verdict
+from reproduction.storing import stored
 
 CLAIM = Claim("a paper", "Fig. 4", "A | B", "0.50", "x")
 GAP = Interval(1.0, 0.5, 1.5, "points", 3, at_least=0.0)

@@ -1,9 +1,9 @@
 import numpy as np
 
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction import figures
-from reproduction.outcome import Outcome
-from reproduction.targets import TARGETS
+from reproduction.judging.outcome import Outcome
+from reproduction.showing import figures
+from reproduction.targets.all_targets import TARGETS
 
 
 def test_a_figure_over_an_axis_has_the_level_of_each_seed():

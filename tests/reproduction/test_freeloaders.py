@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction import freeloaders
-from reproduction.margins import FAILS, HOLDS, UNDECIDED
-from reproduction.outcome import MissingError, Outcome
+from reproduction.judging import freeloaders
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED
+from reproduction.judging.outcome import MissingError, Outcome
 
 
 def of_freeloaders(alpha, strikes):

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from reproduction.margins import FAILS, HOLDS, UNDECIDED, Interval, Votes, across, combined, interval, of_turns
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Interval, Votes, across, combined, interval, of_turns
 
 
 def test_an_interval_is_students_t():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction import paired
-from reproduction.outcome import MissingError, Outcome
-from reproduction.targets import TARGETS
+from reproduction.judging.outcome import MissingError, Outcome
+from reproduction.showing import paired
+from reproduction.targets.all_targets import TARGETS
 
 
 def steady(accuracy):

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from claim_cells import FAST, LATER, SLOW, answer, cell, m, seeds
 
-from reproduction import questions
-from reproduction.margins import FAILS, HOLDS, UNDECIDED, interval
-from reproduction.outcome import MissingError
+from reproduction.judging import questions
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, interval
+from reproduction.judging.outcome import MissingError
 
 
 @pytest.mark.parametrize(("at_most", "verdict"), [(0.8, HOLDS), (0.45, UNDECIDED), (0.2, FAILS)])

@@ -7,8 +7,10 @@ import yaml
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell, table, write_parquet
-from reproduction import recording, settings, stored, target, timing
-from reproduction.target import Scale, Target
+from reproduction.running import timing
+from reproduction.storing import recording, settings, stored
+from reproduction.targets import target
+from reproduction.targets.target import Scale, Target
 
 TINY = {
     "name": "tiny",

@@ -6,9 +6,13 @@ import typer
 import yaml
 
 import reproduce
-from reproduction import published, questions, running, stored, target, targets, timing, verdicts
-from reproduction.claims import Claim
-from reproduction.target import Scale, Target
+from reproduction.judging import questions
+from reproduction.judging.claims import Claim
+from reproduction.publishing import published, verdicts
+from reproduction.running import run, timing
+from reproduction.storing import stored
+from reproduction.targets import all_targets, target
+from reproduction.targets.target import Scale, Target
 
 TINY = {
     "name": "tiny_here",
@@ -39,7 +43,7 @@ def tiny(tmp_path, monkeypatch):
     claims = []
     for name in ("tiny_here", "tiny_absent"):
         made = Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1, timed=True)
-        monkeypatch.setitem(targets.TARGETS, name, made)
+        monkeypatch.setitem(all_targets.TARGETS, name, made)
         claims.append(Claim("A paper", "Fig. 1", f"DRAG is first in {name}", "90 %", name, question))
     monkeypatch.setattr(verdicts, "CLAIMS", tuple(claims))
     return tmp_path / "out"
@@ -104,29 +108,29 @@ def test_what_cannot_be_stored_or_judged_is_one_line(tiny):
 
 
 def test_quick_leaves_one_seed(tiny):
-    assert "axes.seed=[0]" in targets.TARGETS["tiny_here"].overrides(Scale.QUICK)
-    assert targets.TARGETS["tiny_here"].overrides(Scale.FULL) == ()
+    assert "axes.seed=[0]" in all_targets.TARGETS["tiny_here"].overrides(Scale.QUICK)
+    assert all_targets.TARGETS["tiny_here"].overrides(Scale.FULL) == ()
 
 
 def test_a_target_that_takes_hours_is_not_run_at_a_smaller_scale(tmp_path):
-    assert running.run(targets.TARGETS["brdrag003_signflip_cnn"], Scale.MEDIUM, tmp_path, False, True) == (
+    assert run.run(all_targets.TARGETS["brdrag003_signflip_cnn"], Scale.MEDIUM, tmp_path, False, True) == (
         "only at full scale"
     )
     assert not list(tmp_path.iterdir())
 
 
 def test_names_stand_for_targets():
-    assert [one.name for one in targets.matching("brdrag003_fig7")] == ["brdrag003_fig7_alpha"]
-    assert len(targets.matching("all")) == len(targets.TARGETS)
-    papers, why = targets.matching("paper"), targets.matching("why")
+    assert [one.name for one in all_targets.matching("brdrag003_fig7")] == ["brdrag003_fig7_alpha"]
+    assert len(all_targets.matching("all")) == len(all_targets.TARGETS)
+    papers, why = all_targets.matching("paper"), all_targets.matching("why")
     assert {one.name for one in why} == {path.stem for path in (target.CONFIGS / "why").glob("*.yaml")}
     assert not set(papers) & set(why)
-    assert len(papers) + len(why) == len(targets.TARGETS)
+    assert len(papers) + len(why) == len(all_targets.TARGETS)
     with pytest.raises(ValueError, match="'fig3': must be all, paper, why, or the beginning of one of drag000_"):
-        targets.matching("fig3")
+        all_targets.matching("fig3")
 
 
 def test_listing_has_every_target_with_its_time():
-    lines = targets.listing().splitlines()
-    assert len(lines) == len(targets.TARGETS) + 1
+    lines = all_targets.listing().splitlines()
+    assert len(lines) == len(all_targets.TARGETS) + 1
     assert lines[-1].split()[-1] == "min"

@@ -6,9 +6,9 @@ import pytest
 from claim_cells import FAST, ROUNDS, cell, seeds
 from pyarrow import parquet
 
-from reproduction import stored
-from reproduction.outcome import for_judging, level
-from reproduction.stored import Origin, Stored
+from reproduction.judging.outcome import for_judging, level
+from reproduction.storing import stored
+from reproduction.storing.stored import Origin, Stored
 
 HERE = Origin("1a2b3c", "0.10.2", "0.1.0")
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction import tuned
-from reproduction.margins import interval
-from reproduction.outcome import MissingError, Outcome
-from reproduction.targets import TARGETS
+from reproduction.judging.margins import interval
+from reproduction.judging.outcome import MissingError, Outcome
+from reproduction.showing import tuned
+from reproduction.targets.all_targets import TARGETS
 
 TARGET = TARGETS["tuned_step_sizes"]
 SEEDS = 3

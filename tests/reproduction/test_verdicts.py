@@ -9,14 +9,16 @@ from claim_cells import m, same, seeds
 
 from fedjax_drag.experiment.config.loading import read
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction import questions, settings, stored, verdicts
-from reproduction.claims import Claim
-from reproduction.margins import HOLDS, UNDECIDED
-from reproduction.outcome import Outcome
+from reproduction.judging import questions
+from reproduction.judging.claims import Claim
+from reproduction.judging.margins import HOLDS, UNDECIDED
+from reproduction.judging.outcome import Outcome
 from reproduction.papers import taco
-from reproduction.stored import Origin, Stored
-from reproduction.target import Scale, Target
-from reproduction.targets import TARGETS
+from reproduction.publishing import verdicts
+from reproduction.storing import settings, stored
+from reproduction.storing.stored import Origin, Stored
+from reproduction.targets.all_targets import TARGETS
+from reproduction.targets.target import Scale, Target
 
 STORED = Path(__file__).parent / "stored"
 """A small stored result, and the verdicts that it gives: ``expected.json``."""
@@ -111,7 +113,7 @@ def test_missing_results_are_a_verdict():
 
 def test_a_claim_is_judged_in_each_setting_that_is_stored(tmp_path, monkeypatch):
     (tmp_path / "paper").mkdir()
-    monkeypatch.setattr("reproduction.target.CONFIGS", tmp_path)
+    monkeypatch.setattr("reproduction.targets.target.CONFIGS", tmp_path)
     for name, of in (("x", ""), ("x_authors", "x"), ("x_others", "x")):
         config = {"name": name, "data": "digits", "rounds": 100, "axes": {"seed": [0, 1, 2]}}
         config |= {"partition": {"name": "iid", "num_clients": 4}, "compare": {"DRAG": {}, "FedAvg": {}}}

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from reproduction.claims import Claim, Where, method, restricted
+from reproduction.judging.claims import Claim, Where, method, restricted
+from reproduction.judging.questions import ahead, converges, every, faster, highest, rising, sooner, wider
 from reproduction.names import NAMES, percent
-from reproduction.questions import ahead, converges, every, faster, highest, rising, sooner, wider
-from reproduction.target import BR_DRAG
+from reproduction.targets.target import BR_DRAG
 
 BETAS = {0.1: ("(a)", "DRAG (c=0.25)"), 0.5: ("(b)", "DRAG (c=0.1)")}
 """By Dirichlet's beta, the panel and the label of DRAG that the paper shows in it."""
@@ -21,7 +21,7 @@ _claim = functools.partial(Claim, BR_DRAG)
 
 
 def _rule(label: str, **where: Any) -> Where:
-    """The cells of one aggregation rule; keywords as for :func:`~reproduction.claims.method`."""
+    """The cells of one aggregation rule; keywords as for :func:`~reproduction.judging.claims.method`."""
     return {"aggregator": label} | restricted(where)
 
 

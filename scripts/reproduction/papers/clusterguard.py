@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from reproduction.claims import Claim, method
-from reproduction.questions import ahead, every, highest
-from reproduction.target import CLUSTERGUARD
+from reproduction.judging.claims import Claim, method
+from reproduction.judging.questions import ahead, every, highest
+from reproduction.targets.target import CLUSTERGUARD
 
 OWN = "ClusterGuardFL"
 DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}

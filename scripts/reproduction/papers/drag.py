@@ -3,10 +3,10 @@
 import functools
 from typing import NamedTuple
 
-from reproduction.claims import Claim, Where, method
+from reproduction.judging.claims import Claim, Where, method
+from reproduction.judging.questions import ahead, converges, every, faster, first_to, highest, steadier, wider
 from reproduction.names import percent
-from reproduction.questions import ahead, converges, every, faster, first_to, highest, steadier, wider
-from reproduction.target import DRAG
+from reproduction.targets.target import DRAG
 
 _claim = functools.partial(Claim, DRAG)
 

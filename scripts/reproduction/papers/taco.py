@@ -2,11 +2,11 @@
 
 import functools
 
-from reproduction.claims import Claim, method
-from reproduction.freeloaders import detected, ordered, rates_text, separated
+from reproduction.judging.claims import Claim, method
+from reproduction.judging.freeloaders import detected, ordered, rates_text, separated
+from reproduction.judging.questions import ahead, converges, costlier, every, first_to, highest, quicker, rising
 from reproduction.names import percent
-from reproduction.questions import ahead, converges, costlier, every, first_to, highest, quicker, rising
-from reproduction.target import TACO
+from reproduction.targets.target import TACO
 
 KEPT = "TACO, nobody expelled"
 """Label of TACO without expulsions: the paper's runs expel no honest client, ours expel some."""

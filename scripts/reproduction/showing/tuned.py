@@ -8,10 +8,10 @@ import numpy as np
 
 from fedjax_drag.experiment.config.loading import read
 from fedjax_drag.simulation.result import TEST, VALIDATION
-from reproduction.margins import interval
+from reproduction.judging.margins import interval
+from reproduction.judging.outcome import DIVERGED, TAIL, MissingError, Outcome
 from reproduction.names import percent, written
-from reproduction.outcome import DIVERGED, TAIL, MissingError, Outcome
-from reproduction.target import Target
+from reproduction.targets.target import Target
 
 
 class Choice(NamedTuple):

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from reproduction import settings, stored
-from reproduction.claims import Claim
-from reproduction.margins import Part
-from reproduction.outcome import NOT_MEASURED, MissingError
+from reproduction.judging.claims import Claim
+from reproduction.judging.margins import Part
+from reproduction.judging.outcome import NOT_MEASURED, MissingError
 from reproduction.papers import br_drag, clusterguard, drag, taco
-from reproduction.stored import Stored
-from reproduction.target import Target
-from reproduction.targets import TARGETS
+from reproduction.storing import settings, stored
+from reproduction.storing.stored import Stored
+from reproduction.targets.all_targets import TARGETS
+from reproduction.targets.target import Target
 
 CLAIMS: tuple[Claim, ...] = (*drag.CLAIMS, *br_drag.CLAIMS, *clusterguard.CLAIMS, *taco.CLAIMS)
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from reproduction.target import BR_DRAG, CLUSTERGUARD, DRAG, TACO, WHY, Scale, Target
+from reproduction.targets.target import BR_DRAG, CLUSTERGUARD, DRAG, TACO, WHY, Scale, Target
 
 _GREY_DATA = "axes.data=[mnist,fashion_mnist]"
 AUTHORS = "the authors' references"

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from fedjax_drag.experiment.run.results import History
-from reproduction.claims import Answer, Question
-from reproduction.comparison import paired
-from reproduction.margins import Votes, across
+from reproduction.judging.claims import Answer, Question
+from reproduction.judging.comparison import paired
+from reproduction.judging.margins import Votes, across
+from reproduction.judging.outcome import MissingError, Outcome
 from reproduction.names import percent
-from reproduction.outcome import MissingError, Outcome
 
 GROUPS = ("A", "B", "C", "freeloaders")
 """Honest clients with 10, 20 and 50 % of the labels, in the order in which the split assigns them, and freeloaders."""

@@ -1,7 +1,8 @@
 """Questions to the outcome of a sweep, from which claims are decided.
 
-Each function returns a :data:`~reproduction.claims.Question`, which compares on equal seeds. ``subject`` and ``other``
-are parts of the sweep; ``where`` restricts the whole question to a part. Accuracies are shares between 0 and 1.
+Each function returns a :data:`~reproduction.judging.claims.Question`, which compares on equal seeds. ``subject`` and
+``other`` are parts of the sweep; ``where`` restricts the whole question to a part. Accuracies are shares between 0 and
+1.
 """
 
 import itertools
@@ -14,8 +15,8 @@ import numpy as np
 
 from fedjax_drag.experiment.sweep.grid import METHOD
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction.claims import Answer, Question, Where
-from reproduction.comparison import (
+from reproduction.judging.claims import Answer, Question, Where
+from reproduction.judging.comparison import (
     divergences,
     first_round,
     measured,
@@ -25,9 +26,9 @@ from reproduction.comparison import (
     runner_up,
     spoken_well_of,
 )
-from reproduction.margins import FAILS, HOLDS, UNDECIDED, Votes, across, of_turns
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Votes, across, of_turns
+from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, level, over_the_run, swing
 from reproduction.names import percent, written
-from reproduction.outcome import DIVERGED, MissingError, Outcome, best, level, over_the_run, swing
 
 MAX_SHOWN = 4
 """Number of answers that :func:`every` lists; if there are more, it lists those that do not agree with the paper."""

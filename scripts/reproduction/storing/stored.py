@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction import settings
-from reproduction.outcome import Outcome, for_judging
-from reproduction.settings import Settings
+from reproduction.judging.outcome import Outcome, for_judging
+from reproduction.storing import settings
+from reproduction.storing.settings import Settings
 
 FOLDER = "measured"
 _METADATA = b"reproduction"

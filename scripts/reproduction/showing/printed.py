@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reproduction.target import Target
+from reproduction.targets.target import Target
 
 Points = tuple[tuple[float, float], ...]
 """Pairs of round and accuracy, a share between 0 and 1."""

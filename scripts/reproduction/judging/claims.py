@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from reproduction.margins import Part, combined
-from reproduction.outcome import Outcome
+from reproduction.judging.margins import Part, combined
+from reproduction.judging.outcome import Outcome
 
 Where = Mapping[str, Any]
 """A part of a sweep: the value of some of its axes."""
@@ -38,7 +38,10 @@ class Answer(NamedTuple):
 
 
 Question = Callable[[Outcome], Answer]
-"""A pure function of an outcome; raises :class:`~reproduction.outcome.MissingError` if that lacks what is needed."""
+"""A pure function of an outcome.
+
+It raises :class:`~reproduction.judging.outcome.MissingError` if that lacks what is needed.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

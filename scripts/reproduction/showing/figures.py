@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE
-from reproduction import printed
+from reproduction.judging.outcome import Outcome
 from reproduction.names import written
-from reproduction.outcome import Outcome
-from reproduction.target import Target
+from reproduction.showing import printed
+from reproduction.targets.target import Target
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")  # Okabe and Ito
 _PRINTED = "the paper's figure"

@@ -13,7 +13,7 @@ from benchmarks.timing import Times, in_turn, warm_up
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.run import plan
 from fedjax_drag.experiment.sweep.grid import load_grid
-from reproduction.target import Target
+from reproduction.targets.target import Target
 
 FILE = "client_times.json"
 TURNS = 20

@@ -5,8 +5,8 @@ from pathlib import Path
 import jax
 
 from fedjax_drag.experiment.sweep import sweep
-from reproduction import timing
-from reproduction.target import Scale, Target
+from reproduction.running import timing
+from reproduction.targets.target import Scale, Target
 
 
 def run(target: Target, scale: Scale, folder: Path, resume: bool = False, quiet: bool | None = None) -> str:

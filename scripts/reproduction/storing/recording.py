@@ -11,9 +11,11 @@ from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
-from reproduction import freeloaders, outcome, settings, stored, timing
-from reproduction.stored import Origin, Stored
-from reproduction.target import Scale, Target
+from reproduction.judging import freeloaders, outcome
+from reproduction.running import timing
+from reproduction.storing import settings, stored
+from reproduction.storing.stored import Origin, Stored
+from reproduction.targets.target import Scale, Target
 
 KEPT = ("round", "test_accuracy", "test_loss", "num_expelled")
 """Metrics of each evaluation that are stored; those of each client are stored as what questions need of them."""

@@ -9,7 +9,7 @@ from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.run.results import FREE
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import METHOD, Grid, load_grid
-from reproduction.target import ONE_SEED, Scale, Target
+from reproduction.targets.target import ONE_SEED, Scale, Target
 
 Settings = dict[str, dict[str, Any]]
 """Dotted keys and values that are not the defaults. ``""`` has those of all cells; ``compare.LABEL`` those of a method

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedjax_drag.experiment.config.loading import read
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 
 DRAG = "Zhu et al., DRAG"
 BR_DRAG = "Xiao et al., BR-DRAG"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
-from reproduction.claims import Answer, Question, Where
-from reproduction.margins import Votes
+from reproduction.judging.claims import Answer, Question, Where
+from reproduction.judging.margins import Votes
+from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first
 from reproduction.names import written
-from reproduction.outcome import DIVERGED, MissingError, Outcome, best, first
 
 GRID = 0.05
 """Steps of the accuracies that replace a paper's target which is not reached."""

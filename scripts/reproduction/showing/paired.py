@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction.margins import interval
+from reproduction.judging.margins import interval
+from reproduction.judging.outcome import TAIL, MissingError, Outcome
 from reproduction.names import written
-from reproduction.outcome import TAIL, MissingError, Outcome
-from reproduction.target import Target
+from reproduction.targets.target import Target
 
 
 def levels(outcome: Outcome, name: str) -> np.ndarray:
-    """Mean of a metric over the last :data:`~reproduction.outcome.TAIL` evaluations, of each seed in order.
+    """Mean of a metric over the last :data:`~reproduction.judging.outcome.TAIL` evaluations, of each seed in order.
 
     Raises:
       MissingError: a cell has not run to the end or lacks the metric.
@@ -83,7 +83,7 @@ def _seeds(outcome: Outcome, name: str) -> list[Cell]:
 
 
 def _running(cell: Cell, name: str) -> np.ndarray:
-    """Means over :data:`~reproduction.outcome.TAIL` evaluations."""
+    """Means over :data:`~reproduction.judging.outcome.TAIL` evaluations."""
     return np.convolve(cell.history[name], np.full(TAIL, 1 / TAIL), mode="valid")
 
 

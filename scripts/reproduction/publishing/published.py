@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.experiment.run.results import write_text
-from reproduction import stored
-from reproduction.margins import FAILS, HOLDS, UNDECIDED
-from reproduction.outcome import NOT_MEASURED
-from reproduction.verdicts import CANNOT, Verdict
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED
+from reproduction.judging.outcome import NOT_MEASURED
+from reproduction.publishing.verdicts import CANNOT, Verdict
+from reproduction.storing import stored
 
 JSON, MARKDOWN = "claims.json", "claims.md"
-FOLDER = Path(__file__).parents[2] / "docs" / "results"
+FOLDER = Path(__file__).parents[3] / "docs" / "results"
 """The folder whose record the documentation shows."""
 
 EARLIER = "earlier.json"
