@@ -172,13 +172,11 @@ def _distances(deltas: Deltas, scale: jax.Array, length: jax.Array, cosine: jax.
         better = (group[:, None] == group) & (nearer < extent)
         return jnp.where(better, again, distance), jnp.where(better, nearer, extent), level + 1
 
-    def without_equals(now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        # Colluding attackers send one message. A comparison takes a fraction of a measurement.
-        distance, extent, level = now
+    def without_equals(distance: jax.Array, extent: jax.Array) -> tuple[jax.Array, jax.Array]:
         group = _components(in_doubt(distance, extent) | itself)
         same = _equal_rows(deltas, group) & (scale == scale[group])
         equal = (group[:, None] == group) & same[:, None] & same
-        return jnp.where(equal, 0.0, distance), jnp.where(equal, 0.0, extent), level
+        return jnp.where(equal, 0.0, distance), jnp.where(equal, 0.0, extent)
 
     def unfinished(now: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         distance, extent, level = now
@@ -189,7 +187,9 @@ def _distances(deltas: Deltas, scale: jax.Array, length: jax.Array, cosine: jax.
     start = (jnp.where(usable, distance, 0.0), jnp.where(usable, extent, 0.0), jnp.zeros((), int))
 
     def measured() -> tuple[jax.Array, jax.Array, jax.Array]:
-        return jax.lax.while_loop(unfinished, refine, without_equals(start))
+        # Colluding attackers send one message. On a CPU a comparison takes a fraction of a measurement.
+        apart = jax.lax.platform_dependent(*start[:2], cpu=without_equals, default=lambda *as_they_are: as_they_are)
+        return jax.lax.while_loop(unfinished, refine, (*apart, start[2]))
 
     # Without the condition the loop would take a copy of the deltas even where it has nothing to do.
     return jax.lax.cond(unfinished(start), measured, lambda: start)[0]
