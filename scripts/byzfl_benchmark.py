@@ -7,8 +7,8 @@ ByzFL's figure is the test accuracy at the best of the evaluations, of the mean 
 leaves least of it. The table has that, and the accuracy at the end of the runs under the worst attack for comparison.
 """
 
-import csv
 import enum
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,11 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-import yaml
 from jaxtyping import Float
 
 import fedjax_drag as fd
+from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.summary_page import markdown
 
 PUBLISHED = {
@@ -46,16 +47,15 @@ Curves = dict[int, list[float]]
 
 
 def read(folders: Iterable[Path]) -> dict[Cell, dict[str, Curves]]:
-    """The curves of sweeps, by cell and attack."""
-    curves: dict[Cell, dict[str, Curves]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    """The curves of the finished runs of sweeps, by cell and attack."""
+    curves: dict[Cell, dict[str, Curves]] = defaultdict(lambda: defaultdict(dict))
     for folder in folders:
-        number = yaml.safe_load((folder / "sweep.yaml").read_text(encoding="utf-8"))["num_byzantine"]
-        with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                rule = "trimmed mean" if "trimmed_mean" in row["aggregator"] else "geometric median"
-                if row["test_accuracy"]:
-                    cell = Cell(rule, float(row["gamma"]), number)
-                    curves[cell][row["attack"]][int(row["seed"])].append(float(row["test_accuracy"]))
+        for run in itertools.chain.from_iterable(map(results.read, sorted((folder / sweep.CELLS).iterdir()))):
+            config = run.config
+            rule = "trimmed mean" if "trimmed_mean" in str(config.aggregator) else "geometric median"
+            if config.attack and run.history and run.history["round"][-1] == config.rounds:
+                cell = Cell(rule, config.partition.arguments["gamma"], config.num_byzantine)
+                curves[cell][config.attack.name][config.seed] = run.history["test_accuracy"].tolist()
     return curves
 
 
