@@ -203,9 +203,11 @@ def _label_ends(axes: Axes, lines: Sequence[Curve], labels: Sequence[str]) -> li
 
 def _place(axes: Axes, line: Curve) -> tuple[float, float]:
     """Where a line ends in the axes, from 0 to 1; at the right edge, or at the bottom, where that is not finite."""
-    values = np.where(np.isfinite(end := np.array([line.x[-1], line.mean[-1]])), end, [1.0, 0.0])
-    place = axes.transAxes.inverted().transform(axes.transData.transform(values))
-    return tuple(np.where(np.isfinite(end), np.clip(place, 0, 1), [1.0, 0.0]).tolist())
+    end, instead = np.array([line.x[-1], line.mean[-1]]), np.array([1.0, 0.0])
+    finite = np.isfinite(end)
+    inside = axes.transAxes.inverted().transform(axes.transData.transform(np.where(finite, end, instead)))
+    x, y = np.where(finite, np.clip(inside, 0, 1), instead)
+    return float(x), float(y)
 
 
 def _spread(places: Sequence[float], gap: float) -> np.ndarray:

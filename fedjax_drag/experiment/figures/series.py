@@ -13,6 +13,7 @@ from fedjax_drag.experiment.run.metric_kinds import Kind, kind
 from fedjax_drag.experiment.run.results import Run
 
 ROUND = "round"
+"""The column that is the horizontal axis unless another one is chosen."""
 
 MOST_LETTERS = 90
 """Of a label: one line of the figure."""
@@ -50,12 +51,12 @@ def measured(runs: Sequence[Run], metric: str, against: str = ROUND) -> list[Run
     Raises:
       ValueError: no run has such a column, with one number for each evaluation.
     """
-    begun = [run for run in runs if run.history]
-    known = {name for run in begun for name, x in run.history.items() if x.ndim == 1}
+    columns = {id(run): {name for name, x in run.history.items() if x.ndim == 1} for run in runs if run.history}
+    known = set[str]().union(*columns.values())
     for option, column, allowed in (("metric", metric, known - {ROUND}), ("against", against, known)):
-        if begun and column not in allowed:
+        if known and column not in allowed:
             raise ValueError(f"{option}={column!r}: must be one of {', '.join(sorted(allowed))}")
-    return [run for run in begun if {metric, against} <= set(run.history)]
+    return [run for run in runs if {metric, against} <= columns.get(id(run), set())]
 
 
 def curves(runs: Sequence[Run], metric: str, given: Sequence[str | None], against: str = ROUND) -> list[Curve]:
