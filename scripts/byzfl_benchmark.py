@@ -53,7 +53,7 @@ def read(folders: Iterable[Path]) -> dict[Cell, dict[str, Curves]]:
         for run in itertools.chain.from_iterable(map(results.read, sorted((folder / sweep.CELLS).iterdir()))):
             config = run.config
             rule = "trimmed mean" if "trimmed_mean" in str(config.aggregator) else "geometric median"
-            if config.attack and run.history and run.history["round"][-1] == config.rounds:
+            if config.attack and config.num_byzantine and run.history and run.history["round"][-1] == config.rounds:
                 cell = Cell(rule, config.partition.arguments["gamma"], config.num_byzantine)
                 curves[cell][config.attack.name][config.seed] = run.history["test_accuracy"].tolist()
     return curves
