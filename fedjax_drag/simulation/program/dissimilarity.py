@@ -88,7 +88,8 @@ def make_dissimilarity(
     uploads, ``start + delta``: for a malicious client that is the forged one. The examples are all of the client's
     own, as they are; an attacker's changes to its training data are not among them. Both models have the server's
     statistics. If the uploaded model or its
-    predictions are not finite, the distance is the largest possible.
+    predictions are not finite, the distance is the largest possible. There is no gradient: an attack that follows the
+    gradient through the server's rule takes the dissimilarities of its last candidate as they are.
 
     This costs one prediction of every example of the cohort by each of two models. Examples are predicted in batches,
     a client's last being padded, so that at any time only probabilities ``[L, C]`` are kept for the clients that
@@ -104,6 +105,7 @@ def make_dissimilarity(
 
     def of_client(shared: tuple[Batch, ModelState, Params], entry: tuple[Params, Any, jax.Array]) -> Float[Array, ""]:
         (train, state, start), (delta, examples, count) = shared, entry
+        start, delta = jax.lax.stop_gradient((start, delta))
         models = [functools.partial(apply, params, state) for params in (start, tree.move(start, delta))]
         longest = jax.tree.leaves(examples)[0].shape[0]
         predict = functools.partial(_predict, models, lambda places: gather(train, examples, places, preprocess))

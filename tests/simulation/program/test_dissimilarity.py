@@ -115,6 +115,16 @@ def test_a_model_without_finite_predictions_has_the_largest_distance():
         assert (found[3:] < largest).all()
 
 
+def test_there_is_no_gradient():
+    train, start, deltas, rows = inputs()
+
+    def total(deltas):
+        return compiled("class_histogram")(train, ModelState(), start, deltas, rows, COUNTS).sum()
+
+    slope = jax.grad(total)(deltas)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(slope))
+
+
 ATTACKED = {"attack": fd.attacks.sign_flip(scale=20.0), "byzantine_fraction": 0.25, "cohort_size": 6}
 
 
@@ -130,6 +140,15 @@ def test_clusterguard_agrees_on_every_clients_axis(settings):
     assert (history["dissimilarity"] > 0).all()
     np.testing.assert_allclose(history["weight"].sum(1), 1, rtol=1e-6)
     assert set(np.unique(history["cluster"])) <= {0, 1}
+
+
+@pytest.mark.thorough
+def test_an_attack_follows_the_gradient_through_clusterguard(settings):
+    through = {"attack": fd.attacks.optimised(steps=1, objective="against"), "byzantine_fraction": 0.25}
+    result = fd.simulate(clusterguard(), **settings(num_rounds=2, eval_every=1, cohort_size=6, **through))
+    honest = fd.simulate(clusterguard(), **settings(num_rounds=2, eval_every=1, cohort_size=6))
+    assert np.isfinite(result.history["test_loss"]).all()
+    assert result.history["test_loss"][-1] > honest.history["test_loss"][-1]
 
 
 def recorder(kind):
