@@ -6,9 +6,12 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.arena import standing as standings
+from fedjax_drag.experiment.arena import tables
 from fedjax_drag.experiment.arena.trials import Trials, folder_of
+from fedjax_drag.experiment.sweep.summary_page import markdown
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "arena"
+DOCS = Path(__file__).parents[3] / "docs"
 NAMES = sorted(path.stem for path in standings.SHIPPED.glob("*.json"))
 
 
@@ -26,6 +29,11 @@ def test_it_was_played_by_its_configuration(name):
     assert begun == standing
     assert all(row.passes is not None and not row.is_own for row in standing.rows.values())
     assert fd.arena.load(name).protocol() == arena.protocol()
+
+
+def test_the_page_of_fashion_mnist_has_the_table_of_its_standing():
+    page = (DOCS / "results" / "robustness.md").read_text(encoding="utf-8")
+    assert markdown(tables.ranks(fd.arena.read("fashion_mnist"))) in page
 
 
 def test_an_unknown_name_is_told_the_known_ones():
