@@ -61,5 +61,6 @@ def _unit(x: np.ndarray) -> Statistics:
     low, high = x.min(axes).astype(np.float64), x.max(axes).astype(np.float64)
     if low.min() >= 0 and high.max() <= 1:
         return (0.0,), (1.0,)
-    span = np.where(high > low, high - low, 1.0)
+    span = high - low
+    span[span < np.finfo(np.float32).tiny] = 1.0  # a constant, also for programs that take subnormal numbers as 0
     return tuple(low.tolist()), tuple(span.tolist())

@@ -40,9 +40,10 @@ def test_inputs_equal_those_of_numpy(x, normalize):
         np.testing.assert_array_equal(np.concatenate(seen(x, normalize)), x)
 
 
-@given(
-    st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=2), min_size=1, max_size=20).map(np.float32)
-)
+NUMBERS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
+
+
+@given(st.lists(st.lists(NUMBERS, min_size=2, max_size=2), min_size=1, max_size=20).map(np.float32))
 @settings(max_examples=30, deadline=None)
 def test_unit_reaches_both_ends_and_no_further(x):
     y = np.zeros(len(x), int)
@@ -52,6 +53,12 @@ def test_unit_reaches_both_ends_and_no_further(x):
     else:
         np.testing.assert_array_equal(inputs.min(axis=0), 0)
         np.testing.assert_allclose(inputs.max(axis=0), x.max(axis=0) > x.min(axis=0), rtol=1e-6)
+
+
+def test_a_subnormal_span_is_that_of_a_constant():
+    x = np.float32([[0.0, 0.0], [2.0, 1.4e-45]])
+    inputs = np.asarray(from_arrays(x, np.zeros(2, int), x, np.zeros(2, int), normalize="unit").preprocess(x))
+    np.testing.assert_array_equal(inputs, [[0, 0], [1, 0]])
 
 
 def test_standard_is_the_default_and_the_published_statistics():
