@@ -188,8 +188,11 @@ def _distances(deltas: Deltas, scale: jax.Array, length: jax.Array, cosine: jax.
 
     def measured() -> tuple[jax.Array, jax.Array, jax.Array]:
         # Colluding attackers send one message. On a CPU a comparison takes a fraction of a measurement.
-        apart = jax.lax.platform_dependent(*start[:2], cpu=without_equals, default=lambda *as_they_are: as_they_are)
-        return jax.lax.while_loop(unfinished, refine, (*apart, start[2]))
+        distance, extent, level = start
+        distance, extent = jax.lax.platform_dependent(
+            distance, extent, cpu=without_equals, default=lambda *as_they_are: as_they_are
+        )
+        return jax.lax.while_loop(unfinished, refine, (distance, extent, level))
 
     # Without the condition the loop would take a copy of the deltas even where it has nothing to do.
     return jax.lax.cond(unfinished(start), measured, lambda: start)[0]
