@@ -376,7 +376,7 @@ def mix(weights: Float[Array, "rows clients"], deltas: Deltas) -> Deltas:
     """
     if len(weights) == 1:
         return _if_finite(weights, deltas)
-    # In a product of many rows, which is no longer bound by memory, a CPU masks for nothing.
+    # A product of several rows is not bound by memory: masking before it costs a CPU nothing.
     return jax.lax.platform_dependent(weights, deltas, cpu=_masked, default=_if_finite)
 
 

@@ -87,9 +87,8 @@ def make_dissimilarity(
     Each client compares the softmax predictions of the model it was sent, ``start``, with those of the model that it
     uploads, ``start + delta``: for a malicious client that is the forged one. The examples are all of the client's
     own, as they are; an attacker's changes to its training data are not among them. Both models have the server's
-    statistics. If the uploaded model or its
-    predictions are not finite, the distance is the largest possible. There is no gradient: an attack that follows the
-    gradient through the server's rule takes the dissimilarities of its last candidate as they are.
+    statistics. If the uploaded model or its predictions are not finite, the distance is the largest possible. There is
+    no gradient: an attack that follows the gradient through the server's rule holds the dissimilarities fixed.
 
     This costs one prediction of every example of the cohort by each of two models. Examples are predicted in batches,
     a client's last being padded, so that at any time only probabilities ``[L, C]`` are kept for the clients that
