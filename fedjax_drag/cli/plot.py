@@ -33,13 +33,13 @@ def plot(
     r"""Draw test accuracy, or another metric, against rounds or their cost, one line per method.
 
     Runs that differ only by seed share a line, their mean, in a band from minimum to maximum. The folder
-    of a comparison stands for all its runs. Lines are named by what differs between the runs.
+    of a comparison or of a sweep stands for all its runs. Lines are named by what differs between the runs.
 
     \b
     Examples:
       fedjax-drag plot runs/seed0 runs/seed1 runs/seed2 -o accuracy.svg
       fedjax-drag plot runs/a runs/b --label ours=runs/a --metric test_loss -o loss.png
-      fedjax-drag plot runs/compressors/cells/* --against bytes_up -o bytes.svg
+      fedjax-drag plot runs/compressors --against bytes_up -o bytes.svg
     """
     with reported(debug):
         with misuse():

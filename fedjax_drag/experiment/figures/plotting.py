@@ -18,6 +18,8 @@ from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_la
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.experiment.run.metric_kinds import Kind
 from fedjax_drag.experiment.run.results import Run
+from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep.grid import load_grid
 
 FORMATS = (".png", ".pdf", ".svg")
 """File name suffixes that can be drawn."""
@@ -47,7 +49,7 @@ def plot(
     """Draws a metric against communication rounds, or against what they cost.
 
     Runs that differ only by seed share a line, their mean, in a band from their minimum to their
-    maximum. The folder of a comparison stands for all the runs in it.
+    maximum. The folder of a comparison or of a sweep stands for all the runs in it that have begun.
 
     Args:
       runs: results folders.
@@ -74,22 +76,33 @@ def plot(
     if target.suffix.lower() not in FORMATS:
         raise ValueError(f"output {str(target)!r}: must end in {', '.join(FORMATS)}")
     folders = [Path(run) for run in runs]
-    read: list[Run] = []
+    drawn: list[Run] = []
     given: list[str | None] = []
     for folder, label in zip(folders, given_labels(labels, folders), strict=True):
-        found = results.read(folder)
-        read += found
+        found = read(folder)
+        drawn += found
         given += [label and f"{label}, {run.config.name}" for run in found] if len(found) > 1 else [label]
-    if not read:
+    if not drawn:
         raise ValueError("runs=[]: must name at least one results folder")
-    figure = draw(read, metric, given, title, against)
-    for run in read:
+    figure = draw(drawn, metric, given, title, against)
+    for run in drawn:
         lacking = [name for name in (metric, against) if run.history and name not in run.history]
         for note in filter(None, (run.note, *(f"{str(run.folder)!r}: has no {name}" for name in lacking))):
             tqdm.write(note, file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=160)
     return target
+
+
+def read(folder: Path) -> list[Run]:
+    """A run, or those of a comparison or of a sweep in the order of its configuration."""
+    if not (folder / sweep.CONFIG).is_file():
+        return results.read(folder)
+    cells = [folder / sweep.CELLS / point.folder for point in load_grid(folder / sweep.CONFIG).points]
+    begun = [run for cell in cells if (cell / results.CONFIG).is_file() for run in results.read(cell)]
+    if not begun:
+        raise ValueError(f"{str(folder)!r}: no cell of this sweep has begun")
+    return begun
 
 
 def draw(
