@@ -12,7 +12,7 @@ from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
-from fedjax_drag.simulation.program.dissimilarity import Dissimilarity, make_dissimilarity, requested
+from fedjax_drag.simulation.program.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.program.local import ClientPass
 from fedjax_drag.simulation.program.work import Cohort, LocalResult, Outcome, RunState, ServerSide, Work
 from fedjax_drag.types import POISON_NEEDS, Algorithm, Attack, Params, State, Uplink
@@ -27,18 +27,14 @@ def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_p
       work: what the clients do.
       client_pass: one client's work.
     """
-    distance = requested(algorithm.needs)
-    dissimilarity = None
-    if distance is not None:
-        dissimilarity = make_dissimilarity(
-            distance, work.model.apply, work.model.preprocess, work.execution.over_clients
-        )
+    dissimilarity = _make_dissimilarity(algorithm, work)
     aggregate = functools.partial(_aggregate, algorithm, work, dissimilarity)
 
-    def preview(state: RunState, cohort: Cohort, uplink: Uplink) -> Params:
+    def preview(state: RunState, cohort: Cohort, of_benign: jax.Array | None, uplink: Uplink) -> Params:
         """The change of the parameters as an attacker computes it, who does not know the server's random draw."""
         key = sampling.round_key(cohort.shared.key, "attack on server", state.round)
-        return tree.subtract(aggregate(state.params, cohort, uplink, key=key)[0], state.params)
+        moved, _ = aggregate(state.params, cohort, uplink, of_benign, key=key)
+        return tree.subtract(moved, state.params)
 
     def stack(state: RunState, cohort: Cohort, scratch: LocalResult | None = None) -> tuple[Outcome, LocalResult]:
         run_client = functools.partial(client_pass, algorithm.client)
@@ -46,7 +42,10 @@ def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_p
         uplink, benign_sum = local.uplink, ()
         if attack is not None:
             benign_sum = sum_of_benign(local.uplink.delta, cohort.clients.malicious, cohort.valid)
-            preview_of = functools.partial(preview, state, cohort)
+            of_benign = None
+            if dissimilarity is not None and "aggregate" in attack.needs:  # once, however often the attack tries
+                of_benign = dissimilarity(cohort, uplink, None)
+            preview_of = functools.partial(preview, state, cohort, of_benign)
             uplink = _forge(attack, state, cohort, uplink, preview_of, tells_valid=work.may_be_absent)
             if work.compresses_forged:
                 uplink = _as_sent(attack, work, state, cohort, uplink)
@@ -55,23 +54,43 @@ def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_p
     return stack
 
 
+_Dissimilarity = Callable[[Cohort, Uplink, jax.Array | None], jax.Array]
+"""``(cohort, uplink, of_benign) -> dissimilarity [S]``; with ``of_benign`` ``[S]`` only malicious clients' models
+predict, and it has those of the others."""
+
+
+def _make_dissimilarity(algorithm: Algorithm, work: Work) -> _Dissimilarity | None:
+    """The extra ``dissimilarity`` of a cohort's messages; None if the algorithm has no use for it."""
+    distance = requested(algorithm.needs)
+    if distance is None:
+        return None
+    measure = make_dissimilarity(distance, work.model.apply, work.model.preprocess, work.execution.over_clients)
+
+    def dissimilarity(cohort: Cohort, uplink: Uplink, of_benign: jax.Array | None) -> jax.Array:
+        shared, (malicious, counts) = cohort.shared, (cohort.clients.malicious, cohort.clients.num_examples)
+        if of_benign is not None:
+            counts = jnp.where(malicious, counts, 0)
+        models = (shared.model, shared.downlink.start, uplink.delta)
+        found = measure(shared.federation.train, *models, cohort.clients.examples, counts)
+        return found if of_benign is None else jnp.where(malicious, found, of_benign)
+
+    return dissimilarity
+
+
 def _aggregate(
     algorithm: Algorithm,
     work: Work,
-    dissimilarity: Dissimilarity | None,
+    dissimilarity: _Dissimilarity | None,
     params: Params,
     cohort: Cohort,
     uplink: Uplink,
+    of_benign: jax.Array | None = None,
     **changes: Any,
 ) -> tuple[Params, State]:
     """The algorithm's server side on the messages ``uplink``; ``changes`` replace extras of the cohort."""
     extras = {**cohort.extras, **work.constants, **changes}
     if dissimilarity is not None:  # of what is uploaded, and before devices exchange it
-        shared, clients = cohort.shared, cohort.clients
-        models = (shared.model, shared.downlink.start, uplink.delta)
-        extras["dissimilarity"] = dissimilarity(
-            shared.federation.train, *models, clients.examples, clients.num_examples
-        )
+        extras["dissimilarity"] = dissimilarity(cohort, uplink, of_benign)
     if algorithm.split == "coordinates":
         uplink = split_coordinates(uplink, work.execution.mesh)
     return algorithm.aggregate(params, uplink, cohort.state, **extras)

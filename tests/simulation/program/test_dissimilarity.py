@@ -11,6 +11,7 @@ from scipy.stats import wasserstein_distance
 
 import fedjax_drag as fd
 from fedjax_drag.aggregators._clusterguard import clusterguard
+from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
 from fedjax_drag.simulation.program.dissimilarity import class_histogram, flattened, make_dissimilarity, requested
@@ -176,3 +177,36 @@ def test_the_uploaded_model_is_compared(settings):
     history = fd.simulate(recorder("class_histogram_dissimilarity"), **lazy).history
     np.testing.assert_array_equal(history["dissimilarity"] == 0, history["malicious"])
     assert history["malicious"].sum() == 3
+
+
+@pytest.mark.thorough
+def test_an_attacker_foresees_the_dissimilarity_of_what_it_would_send(settings):
+    """The rule moves every coordinate by the sum of the dissimilarities; models that stay where they are have 0."""
+    foreseen = []
+
+    def apply(params, deltas, state, *, dissimilarity, **_):
+        total = dissimilarity.sum()
+        move = jax.tree.map(lambda p: jnp.full_like(p, total), params)
+        return fd.tree.add(params, move), MetricsOnly({"dissimilarity": dissimilarity})
+
+    def init(params):
+        return MetricsOnly({"dissimilarity": jnp.zeros(0)})
+
+    def forge(key, uplink, malicious, *, aggregate, **knowledge):
+        zero = uplink._replace(
+            delta=jax.tree.map(lambda g: jnp.where(fd.tree.expand(malicious, g), 0, g), uplink.delta)
+        )
+        moved = [jax.tree.leaves(aggregate(tried))[0].max() for tried in (uplink, zero)]
+        jax.debug.callback(lambda *moved: foreseen.append(moved), *moved)
+        return zero
+
+    rule = Aggregator(init, apply, frozenset({"class_histogram_dissimilarity"}))
+    attack = Attack(forge=forge, needs=frozenset({"aggregate"}))
+    run = settings(num_rounds=1, eval_every=1, **ATTACKED | {"attack": attack, "cohort_size": 12})
+    history = fd.simulate(rule, **run).history
+    jax.effects_barrier()
+    (distances,), (malicious,) = history["dissimilarity"], history["malicious"]
+    assert (distances == 0).tolist() == malicious.astype(bool).tolist()
+    honest, forged = foreseen[-1]
+    assert forged == pytest.approx(distances.sum(), rel=1e-5)
+    assert honest > forged + 1e-4, "the malicious clients' own models have moved"
