@@ -150,7 +150,8 @@ def _round(config: Config) -> str:
 def _pass(config: Config) -> str:
     length = config.local_epochs or config.local_steps
     number = f"{length[0]} to {length[1]}" if isinstance(length, list | tuple) else f"{length:g}"
-    return f"{number} local {'epochs' if config.local_epochs else 'steps'}"
+    unit = "epoch" if config.local_epochs else "step"
+    return f"{number} local {unit}{'s' * (length != 1)}"
 
 
 def _batch(config: Config) -> str:

@@ -58,3 +58,16 @@ def test_header_names_data_model_attack_and_share_and_lists_what_differs():
     assert other["partition"] == "0.5-similarity split, 8 clients"
     many = labels.header(configs(*({"partition": {"name": "dirichlet", "beta": b / 10}} for b in range(1, 8))))
     assert dict(many)["partition"].endswith("; and 3 more")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"local_steps": 1}, "1 local step"),
+        ({"local_steps": 5}, "5 local steps"),
+        ({"local_epochs": 1}, "1 local epoch"),
+        ({"local_epochs": 0.5}, "0.5 local epochs"),
+    ],
+)
+def test_one_local_step_is_singular(change, told):
+    assert f", {told}, " in labels.shared(configs(change))
