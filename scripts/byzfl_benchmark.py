@@ -1,7 +1,8 @@
-"""Sets the runs of configs/arena/byzfl_mnist.yaml beside the figures of ByzFL's documentation, and times its own code.
+"""Sets the runs of configs/arena/byzfl_mnist.yaml beside the figures of ByzFL's documentation, and its own code.
 
     python scripts/byzfl_benchmark.py table runs/byzfl_f1 runs/byzfl_f4
     python scripts/byzfl_benchmark.py time --attack optimal_ipm --steps 20       # where byzfl and torch are installed
+    python scripts/byzfl_benchmark.py train --attack ipm --gamma 0.33            # the same
 
 ByzFL's figure is the test accuracy at the best of the evaluations, of the mean over the seeds, under the attack that
 leaves least of it. The table has that, and the accuracy at the end of the runs under the worst attack for comparison.
@@ -117,27 +118,83 @@ _THEIR_ATTACK = {
 }
 
 
+AttackOption = Annotated[Attack, typer.Option(help="What the malicious clients do.")]
+RuleOption = Annotated[Rule, typer.Option(help="Behind clipping and mixing.")]
+ByzantineOption = Annotated[int, typer.Option(min=1, help="Malicious clients beside the ten honest ones.")]
+GammaOption = Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the data that all clients have alike.")]
+ThreadsOption = Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")]
+DataOption = Annotated[str | None, typer.Option(help="Folder of the MNIST files.")]
+
+
 @app.command(name="time")
 def timed(
-    attack: Annotated[Attack, typer.Option(help="What the malicious clients do.")] = Attack.OPTIMAL_IPM,
-    rule: Annotated[Rule, typer.Option(help="Behind clipping and mixing.")] = Rule.TRIMMED_MEAN,
-    num_byzantine: Annotated[int, typer.Option(min=1, help="Malicious clients beside the ten honest ones.")] = 4,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 20,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the MNIST files.")] = None,
+    attack: AttackOption = Attack.OPTIMAL_IPM,
+    rule: RuleOption = Rule.TRIMMED_MEAN,
+    num_byzantine: ByzantineOption = 4,
+    gamma: GammaOption = 0.0,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed; one more goes before.")] = 20,
+    threads: ThreadsOption = 2,
+    data_dir: DataOption = None,
 ) -> None:
     """Time steps of one run of the benchmark by ByzFL's own classes."""
-    seconds, of_cpu = theirs(attack, rule, num_byzantine, steps, threads, data_dir)
+    run = theirs(attack, rule, num_byzantine, gamma, threads, data_dir)
+    run.step()
+    started, of_cpu = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        run.step()
+    seconds, of_cpu = (time.perf_counter() - started) / steps, (time.process_time() - of_cpu) / steps
     typer.echo(
         f"byzfl, {rule}, {attack}, f={num_byzantine}: {seconds:.3f} s a step ({of_cpu:.3f} s of CPU), "
         f"{800 * seconds / 60:.1f} min a run of 800"
     )
 
 
+@app.command()
+def train(
+    attack: AttackOption = Attack.OPTIMAL_ALIE,
+    rule: RuleOption = Rule.TRIMMED_MEAN,
+    num_byzantine: ByzantineOption = 4,
+    gamma: GammaOption = 0.0,
+    steps: Annotated[int, typer.Option(min=1, help="Of the run; the benchmark has 800.")] = 800,
+    every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 50,
+    seed: Annotated[int, typer.Option(help="Of PyTorch: initial model and mini-batches.")] = 0,
+    threads: ThreadsOption = 2,
+    data_dir: DataOption = None,
+) -> None:
+    """Train one run of the benchmark by ByzFL's own classes and print its test accuracy."""
+    run = theirs(attack, rule, num_byzantine, gamma, threads, data_dir, seed)
+    for step in range(1, steps + 1):
+        run.step()
+        if step % every == 0 or step == steps:
+            typer.echo(f"step {step}: {run.server.compute_test_accuracy():.3f}")
+
+
+class Theirs(NamedTuple):
+    """A run of the benchmark by ByzFL's own classes.
+
+    Attributes:
+      honest: its ``Client`` objects.
+      server: its ``Server``.
+      malicious: its ``ByzantineClient``.
+    """
+
+    honest: list[Any]
+    server: Any
+    malicious: Any
+
+    def step(self) -> None:
+        """One gradient of every client, and the server's step."""
+        for one in self.honest:
+            one.set_model_state(self.server.get_dict_parameters())
+            one.compute_gradients()
+        sent = [one.get_flat_gradients_with_momentum() for one in self.honest]
+        self.server.update_model_with_gradients(sent + self.malicious.apply_attack(sent))
+
+
 def theirs(
-    attack: Attack, rule: Rule, num_byzantine: int, steps: int, threads: int, data_dir: str | None
-) -> tuple[float, float]:
-    """Seconds of a step by ByzFL's clients, server and attack, and those of CPU; the first step is not counted.
+    attack: Attack, rule: Rule, num_byzantine: int, gamma: float, threads: int, data_dir: str | None, seed: int = 0
+) -> Theirs:
+    """A run of the benchmark at its start, on the data as they are split here.
 
     Raises:
       typer.BadParameter: byzfl or torch is not installed.
@@ -148,7 +205,8 @@ def theirs(
     except ImportError as error:
         raise typer.BadParameter(f"{error.name}: is not installed; pip install byzfl torch") from None
     torch.set_num_threads(threads)
-    loaders = _loaders(torch, data_dir)
+    torch.manual_seed(seed)
+    loaders, test = _loaders(torch, gamma, data_dir)
     optimiser = {"learning_rate": 0.1, "weight_decay": 1e-4, "milestones": [], "learning_rate_decay": 1.0}
     shared: dict[str, Any] = {"model_name": "cnn_mnist", "device": "cpu", "optimizer_name": "SGD", **optimiser}
     name, own = (
@@ -166,33 +224,26 @@ def theirs(
         fed_framework.Client({**shared, **client, "training_dataloader": loader, "store_per_client_metrics": False})
         for loader in loaders
     ]
-    server = fed_framework.Server({**shared, **defence, "test_loader": loaders[0]})
+    server = fed_framework.Server({**shared, **defence, "test_loader": test})
     lying = {"name": _THEIR_ATTACK[attack], "f": num_byzantine, "parameters": {**defence, "f": num_byzantine}}
-    malicious = fed_framework.ByzantineClient(lying)
-    started = of_cpu = 0.0
-    for step in range(steps + 1):
-        if step == 1:
-            started, of_cpu = time.perf_counter(), time.process_time()
-        for one in honest:
-            one.set_model_state(server.get_dict_parameters())
-            one.compute_gradients()
-        sent = [one.get_flat_gradients_with_momentum() for one in honest]
-        server.update_model_with_gradients(sent + malicious.apply_attack(sent))
-    return (time.perf_counter() - started) / steps, (time.process_time() - of_cpu) / steps
+    return Theirs(honest, server, fed_framework.ByzantineClient(lying))
 
 
-def _loaders(torch: Any, data_dir: str | None) -> list[Any]:
-    """The data of ten honest clients, sorted by label, as their loaders."""
-    data = fd.data.partition.gamma_similarity(fd.data.load("mnist", data_dir=data_dir), 10, 0.0)
+def _loaders(torch: Any, gamma: float, data_dir: str | None) -> tuple[list[Any], Any]:
+    """The data of ten honest clients as their loaders, and the test examples."""
+    data = fd.data.partition.gamma_similarity(fd.data.load("mnist", data_dir=data_dir), 10, gamma)
     assert data.rows is not None
     assert data.counts is not None
-    loaders = []
-    for row, count in zip(data.rows, data.counts, strict=True):
-        x = (data.train.x[row[:count]] / np.float32(255) - np.float32(0.1307)) / np.float32(0.3081)
-        images, labels = torch.from_numpy(x.transpose(0, 3, 1, 2)), torch.from_numpy(data.train.y[row[:count]]).long()
+
+    def loader(x: np.ndarray, y: np.ndarray, size: int, shuffle: bool) -> Any:
+        inputs = (x / np.float32(255) - np.float32(0.1307)) / np.float32(0.3081)
+        images, labels = torch.from_numpy(inputs.transpose(0, 3, 1, 2)), torch.from_numpy(y).long()
         examples = torch.utils.data.TensorDataset(images, labels)
-        loaders.append(torch.utils.data.DataLoader(examples, batch_size=25, shuffle=True))
-    return loaders
+        return torch.utils.data.DataLoader(examples, batch_size=size, shuffle=shuffle)
+
+    rows = [row[:count] for row, count in zip(data.rows, data.counts, strict=True)]
+    clients = [loader(data.train.x[row], data.train.y[row], 25, True) for row in rows]
+    return clients, loader(data.test.x, data.test.y, 100, False)
 
 
 if __name__ == "__main__":
