@@ -20,7 +20,7 @@ def alie(z: Any = None, knowledge: Knowledge = "full", side: Literal["below", "a
         ``Phi^-1((S - f - s) / (S - f))`` with ``s = floor(S/2 + 1) - f``, which is 0 or less for f <= 2 of an even S
         and f <= 1 of an odd one. See :func:`largest_hidden_z` for where it is not defined.
       knowledge: whose messages mean and standard deviation are taken over.
-      side: ``"below"``, as in its authors' code, or ``"above"``, ``mean + z std``, as in ByzFL, Blades and others.
+      side: ``"below"``, as in its authors' code, or ``"above"``, ``mean + z std``.
 
     Raises:
       ValueError: if ``z`` is not finite, or ``knowledge`` or ``side`` is unknown.
@@ -33,7 +33,8 @@ def alie(z: Any = None, knowledge: Knowledge = "full", side: Literal["below", "a
       Baruch, Baruch and Goldberg, A little is enough: circumventing defenses for distributed learning, 2019, Algorithm
       3. The paper estimates from its own clients, which is ``"partial"``. Readings: the variance is divided by the
       number of clients. Its authors' code subtracts ``z std`` from the mean of gradients, here it is subtracted from
-      that of deltas; where the benign clients spread symmetrically, the two sides are alike.
+      that of deltas, whose sign is the opposite: on gradients ``"above"`` is what that code sends, and ``"below"`` what
+      ByzFL, Blades and others do. Where the benign clients spread symmetrically, the two sides are alike.
     """
     if z is not None:
         checks.in_range("z", z)

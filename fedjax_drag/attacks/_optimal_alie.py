@@ -29,7 +29,7 @@ def optimal_alie(
     every trial, in the harm of this round. A harm that is not finite counts as -inf.
 
     Args:
-      side: ``"above"``, as in ByzFL, or ``"below"``, ``mean - z std``, as :func:`alie` has it by default.
+      side: ``"above"``, or ``"below"``, ``mean - z std``, as :func:`alie` has it by default and ByzFL's benchmark does.
       objective: the harm of what the rule makes of the messages, ``u``, given the benign mean delta ``g``:
         ``"distance"``, ``||u - g||``, or ``"against"``, ``-<u, g> / ||g||``.
       evaluations: of the rule in a round, at least as many as ``starts``.
@@ -48,9 +48,10 @@ def optimal_alie(
     References:
       González et al., ByzFL: Research framework for robust federated learning, 2025, Optimal_ALittleIsEnough, whose
       search and defaults these are; the idea is of Shejwalkar and Houmansadr, NDSS 2021. The attack is that of
-      Baruch, Baruch and Goldberg, 2019, as in :func:`alie`. Reading: the variance is divided by the number of clients,
-      as in ByzFL's text; its code divides by one less. :func:`optimised` follows the gradient through the rule in every
-      direction, within a budget.
+      Baruch, Baruch and Goldberg, 2019, as in :func:`alie`. Readings: the variance is divided by the number of clients,
+      as in ByzFL's text; its code divides by one less. ByzFL pushes above the mean as well, but of gradients: deltas,
+      which have the opposite sign, are then below theirs. The two sides are not alike (``docs/arena.md`` measures
+      both). :func:`optimised` follows the gradient through the rule in every direction, within a budget.
     """
     checks.one_of("side", side, ("above", "below"))
     sign = 1 if side == "above" else -1
