@@ -31,9 +31,10 @@ def test_it_was_played_by_its_configuration(name):
     assert fd.arena.load(name).protocol() == arena.protocol()
 
 
-def test_the_page_of_fashion_mnist_has_the_table_of_its_standing():
+@pytest.mark.parametrize("name", ["fashion_mnist", "fashion_mnist_cnn"])
+def test_the_page_has_the_table_of_the_standing(name):
     page = (DOCS / "results" / "robustness.md").read_text(encoding="utf-8")
-    assert markdown(tables.ranks(fd.arena.read("fashion_mnist"))) in page
+    assert markdown(tables.ranks(fd.arena.read(name))) in page
 
 
 def test_an_unknown_name_is_told_the_known_ones():
