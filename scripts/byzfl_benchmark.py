@@ -24,6 +24,7 @@ import fedjax_drag as fd
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.summary_page import markdown
+from fedjax_drag.types import Batch
 
 PUBLISHED = {
     ("trimmed mean", 0.0): {1: 0.87, 2: 0.61, 3: 0.26, 4: 0.21},
@@ -235,15 +236,15 @@ def _loaders(torch: Any, gamma: float, data_dir: str | None) -> tuple[list[Any],
     assert data.rows is not None
     assert data.counts is not None
 
-    def loader(x: np.ndarray, y: np.ndarray, size: int, shuffle: bool) -> Any:
-        inputs = (x / np.float32(255) - np.float32(0.1307)) / np.float32(0.3081)
-        images, labels = torch.from_numpy(inputs.transpose(0, 3, 1, 2)), torch.from_numpy(y).long()
+    def loader(batch: Batch, size: int, shuffle: bool) -> Any:
+        x = (np.asarray(batch.x) / np.float32(255) - np.float32(0.1307)) / np.float32(0.3081)
+        images, labels = torch.from_numpy(x.transpose(0, 3, 1, 2)), torch.from_numpy(np.asarray(batch.y)).long()
         examples = torch.utils.data.TensorDataset(images, labels)
         return torch.utils.data.DataLoader(examples, batch_size=size, shuffle=shuffle)
 
     rows = [row[:count] for row, count in zip(data.rows, data.counts, strict=True)]
-    clients = [loader(data.train.x[row], data.train.y[row], 25, True) for row in rows]
-    return clients, loader(data.test.x, data.test.y, 100, False)
+    clients = [loader(Batch(data.train.x[row], data.train.y[row]), 25, True) for row in rows]
+    return clients, loader(data.test, 100, False)
 
 
 if __name__ == "__main__":
