@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from tqdm import tqdm
 
 from fedjax_drag.experiment.figures.labels import clean, data_title, method, shared
@@ -182,9 +182,14 @@ def _limit(axes: Axes, values: np.ndarray, metric: str) -> None:
         low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
         bottom = 0.0 if low < 0.4 else np.floor(low * 10 - 0.5) / 10
         axes.set_ylim(max(bottom, 0.0), min(1.0, high + 0.06 * (high - bottom) + 0.005))
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        label_in_percent(axes)
     elif values.size and values.min() > 0 and values.max() > _LOG_RATIO * values.min():
         axes.set_yscale("log")
+
+
+def label_in_percent(axes: Axes) -> None:
+    """Labels the vertical axis in percent of shares in [0, 1], with the digits that its ticks need: 0.875 is 87.5%."""
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
 
 
 def _limit_along(axes: Axes, values: np.ndarray, against: str) -> None:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
+from fedjax_drag.experiment.figures.plotting import label_in_percent
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE
 from reproduction.judging.outcome import Outcome
 from reproduction.names import written
@@ -99,7 +100,7 @@ def _panel(panel: Axes, target: Target, part: Outcome) -> None:
     else:
         panel.set_xscale("log")
     if target.y != "num_expelled":
-        panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        label_in_percent(panel)
     panel.grid(axis="y", color="#E4E4E4", linewidth=0.8)
     panel.spines[["top", "right"]].set_visible(False)
 

@@ -54,6 +54,16 @@ def test_format_follows_the_suffix(write, tmp_path, suffix, start):
     assert plotting.plot([write("a")], tmp_path / f"a{suffix}").read_bytes().startswith(start)
 
 
+def test_percent_labels_say_where_their_ticks_are(write):
+    """Matplotlib puts ticks of a narrow range at 87.5 %, which is neither 87 nor 88."""
+    figure = draw(write("narrow", accuracies=(0.8, 0.86, 0.9)))
+    (axes,) = figure.axes
+    ticks = axes.get_yticks()
+    assert any(tick * 100 % 1 > 0.1 for tick in ticks.round(6))
+    shown = axes.yaxis.get_major_formatter().format_ticks(ticks)
+    assert [float(label.removesuffix("%")) / 100 for label in shown] == pytest.approx(ticks)
+
+
 def test_runs_that_differ_by_seed_share_a_line_and_a_band(write):
     folders = [write(f"s{seed}", f"seed={seed}", accuracies=(0.1, 0.2 + 0.1 * seed)) for seed in range(3)]
     figure = draw(*folders, write("other", "aggregator=fedavg", "name=FedAvg"))
