@@ -316,7 +316,7 @@ TARGETS |= {
         _in_the_authors_setting("taco004_table5_adult", 4),
         _in_the_authors_setting("taco004_table6_adult", 5),
         _in_the_authors_setting("taco004_table7_adult", 30),
-        _in_the_authors_setting("taco004_table5_fmnist", 170, medium=()),
+        _in_the_authors_setting("taco004_table5_fmnist", 120, medium=()),
         _in_the_authors_setting(
             "taco004_fig7_gamma",
             50,
