@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 
 from fedjax_drag.types import STATIC_EXTRAS, Deltas, Params, State
 
-_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
+SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
 _SUMMABLE = 2.0**24  # how many messages of the greatest accepted length can be added up without overflow
 _EXACT = jax.lax.Precision.HIGHEST  # a product in full float32, also where the hardware offers less
 
@@ -190,7 +190,7 @@ def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     """Each row's sum of squares ``[S]``, and whether all are finite and far from under- and overflow (scalar)."""
     first, *rest = [jnp.square(_rows(leaf)).sum(1) for leaf in jax.tree.leaves(deltas)]
     squares = sum(rest, first)
-    return squares, ((squares > _SAFE_SQUARES[0]) & (squares < _SAFE_SQUARES[1])).all()
+    return squares, ((squares > SAFE_SQUARES[0]) & (squares < SAFE_SQUARES[1])).all()
 
 
 def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
@@ -233,7 +233,7 @@ def _measure_once(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
         return row_sums(lambda leaf: jnp.square(entry(leaf.astype(dtype)) * (1 / unit)), deltas)
 
     plain = squares_in(1.0)
-    too_long, too_short = ~(plain < _SAFE_SQUARES[1]), plain < _SAFE_SQUARES[0]  # the former also if they are NaN
+    too_long, too_short = ~(plain < SAFE_SQUARES[1]), plain < SAFE_SQUARES[0]  # the former also if they are NaN
     # Entries of other rows are left out of the short unit, in which the gradient of their squares overflows.
     in_short = squares_in(short, lambda x: jnp.where(jnp.abs(x) < 1, x, 0))
     squares = jnp.where(too_long, squares_in(long), jnp.where(too_short, in_short, plain))

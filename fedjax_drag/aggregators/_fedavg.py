@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, kinds, tree
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.ops.weighted import Clients, Step, Weights, weighted_rule
 from fedjax_drag.types import Aggregator, Params
@@ -34,7 +34,7 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
       whole stack also ``cosine`` to the average.
 
     Raises:
-      ValueError: if ``weighting`` is unknown.
+      ValueError: if ``weighting`` is unknown, or ``server_optimizer`` no optax transformation.
 
     Breakdown point:
       0: one client moves it anywhere
@@ -52,9 +52,11 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
       >>> params, state = rule.apply(params, deltas, state)
     """
     checks.one_of("weighting", weighting, ("uniform", "examples"))
+    if server_optimizer is not None:
+        kinds.OPTIMIZER.check("server_optimizer", server_optimizer)
 
     def init(params: Params) -> FedAvgState:
-        optimizer = server_optimizer.init(params) if server_optimizer else ()
+        optimizer = server_optimizer.init(params) if server_optimizer is not None else ()
         return FedAvgState(optimizer, empty_metrics())
 
     def uniform(clients: Clients, state: FedAvgState, **_: Any) -> Weights:
@@ -75,7 +77,7 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
     return weighted_rule(
         by_examples if weighting == "examples" else uniform,
         init,
-        after=optimised if server_optimizer else None,
+        after=optimised if server_optimizer is not None else None,
         needs=frozenset({"num_examples"} if weighting == "examples" else ()),
         of_mean=weighting == "uniform",
     )

@@ -48,7 +48,7 @@ def mda(num_byzantine: int | None = None) -> Aggregator:
       with high breakdown point, 1985. Readings: several subsets often have the same diameter, since a farthest pair may
       be in all of them; of these, where the paper takes any and ByzFL the first, the one with the smallest sum of
       squared distances counts, so that the order of the clients does not matter. n counts the valid clients; where
-      rejections leave fewer than f, nothing moves.
+      rejections leave f or fewer, nothing moves.
     """
     check_byzantine(num_byzantine)
 

@@ -28,7 +28,8 @@ def monna(num_byzantine: int | None = None, trusted: int | None = None) -> Aggre
         is not averaged.
 
     Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` where no client is trusted. Metrics:
+      An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` where no client is trusted, and else
+      ``client_ids``, since a place stands for a client. Metrics:
       ``selected`` (1 or 0), ``weight`` (1 / (n - f) on the selected), ``cosine`` to the update. ``apply`` raises
       ValueError for too small a cohort. The choice has no gradient; through each selected delta it is 1 / (n - f). Of
       clients that tie, the first.
@@ -71,4 +72,5 @@ def monna(num_byzantine: int | None = None, trusted: int | None = None) -> Aggre
         rank = jnp.argsort(jnp.argsort(jnp.where(here, distance, jnp.inf)))
         return average_of(params, deltas, here & (rank < jnp.maximum(valid.sum() - f, 1)))
 
-    return Aggregator(stateless("selected"), apply, needed | byzantine_needs(num_byzantine), "clients")
+    places = frozenset() if trusted is None else frozenset({"client_ids"})  # not mixed or put into buckets before
+    return Aggregator(stateless("selected"), apply, needed | places | byzantine_needs(num_byzantine), "clients")

@@ -30,7 +30,7 @@ def signguard(lower: Any = 0.1, upper: Any = 3.0, sign_fraction: Any = 0.1) -> A
         Delta = mean of min(1, M / ||g_m||) g_m over the clients in both
 
     Args:
-      lower: ``L``, >= 0.
+      lower: ``L``, in [0, 1].
       upper: ``R``, >= 1.
       sign_fraction: the share of coordinates whose signs are counted, in (0, 1].
 
@@ -56,7 +56,7 @@ def signguard(lower: Any = 0.1, upper: Any = 3.0, sign_fraction: Any = 0.1) -> A
       kernel and starts from every client; its bandwidth is scikit-learn's estimate at quantile 0.5, as in that code:
       the mean distance to the farthest of a client's nearest half. Of clusters of the same size the denser one counts.
     """
-    checks.in_range("lower", lower, 0.0)
+    checks.in_range("lower", lower, 0.0, 1.0)
     checks.in_range("upper", upper, 1.0)
     checks.in_range("sign_fraction", sign_fraction, 0.0, 1.0, open_low=True)
 

@@ -47,7 +47,7 @@ def smea(num_byzantine: int | None = None) -> Aggregator:
     References:
       Allouah et al., On the privacy-robustness-utility trilemma in distributed learning, 2023. Readings: eigenvalues
       are exact, from the distances between the clients, where ByzFL takes a step of the power method from a random
-      vector. n counts the valid clients; where rejections leave fewer than f, nothing moves.
+      vector. n counts the valid clients; where rejections leave f or fewer, nothing moves.
     """
     check_byzantine(num_byzantine)
 

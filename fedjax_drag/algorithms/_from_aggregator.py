@@ -8,6 +8,7 @@ from fedjax_drag import kinds, tree
 from fedjax_drag.clients import sgd
 from fedjax_drag.naming import named
 from fedjax_drag.types import (
+    DISSIMILARITIES,
     AggregateFn,
     Aggregator,
     Algorithm,
@@ -28,7 +29,8 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
       client: the clients' rule; default :func:`~fedjax_drag.clients.sgd`.
 
     Raises:
-      ValueError: if an argument is of another kind, such as a function that makes rules and was not called.
+      ValueError: if an argument is of another kind, such as a function that makes rules and was not called; if the rule
+        needs numbers of the clients that :func:`~fedjax_drag.privacy.local_dp` does not cover with noise.
 
     Examples:
       >>> from_aggregator(drag(c=0.25, alpha=0.25), client=fedprox(mu=0.2))
@@ -36,6 +38,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
     kinds.AGGREGATOR.check("aggregator", aggregator)
     if client is not None:
         kinds.CLIENT_RULE.check("client", client)
+        _check_covered(aggregator, client)
 
     def broadcast(params: Params, state: State, client_ids: jax.Array) -> Downlink:
         del state, client_ids
@@ -55,6 +58,16 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         guarantee=aggregator.guarantee or (client.guarantee if client else None),
     )
     return named(aggregator.name, method)
+
+
+def _check_covered(aggregator: Aggregator, client: ClientRule) -> None:
+    """Refuses local noise on the deltas beside what it does not cover."""
+    bare = sorted(aggregator.needs & {"num_examples", *DISSIMILARITIES})
+    if client.guarantee is not None and bare:
+        raise ValueError(
+            f"aggregator={aggregator.name}: needs {', '.join(bare)}, which clients would send without noise; must be a "
+            f"rule of the deltas alone with client={client.name}"
+        )
 
 
 def _checked(returned: Any, params: Params, state: State) -> tuple[Params, State]:

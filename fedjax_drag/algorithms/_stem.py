@@ -109,7 +109,8 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
     rule = rule_or_mean(aggregator)
 
     def init(params: Params) -> StemState:
-        carried = CarriedMomentum(tree.zeros_like(params), params, jnp.zeros((), bool)) if carry_momentum else ()
+        previous = jax.tree.map(jnp.array, params)  # a copy: the caller may donate both
+        carried = CarriedMomentum(tree.zeros_like(params), previous, jnp.zeros((), bool)) if carry_momentum else ()
         return StemState(rule.init(params), carried)
 
     def aggregate(params: Params, uplink: Uplink, state: StemState, **extras: Any) -> tuple[Params, StemState]:

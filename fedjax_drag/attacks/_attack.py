@@ -26,12 +26,7 @@ def client_keys(key: Key[Array, ""], client_ids: Int[Array, " clients"]) -> Key[
 def scale_malicious(uplink: Any, malicious: Bool[Array, " clients"], factor: Any) -> Any:
     """Multiplies the messages of malicious clients by ``factor``, ``[S]`` or scalar; the others keep their bits."""
     factor = jnp.broadcast_to(factor, malicious.shape)
-
-    def leaf(x: jax.Array) -> jax.Array:
-        shape = (-1, *[1] * (x.ndim - 1))
-        return jnp.where(malicious.reshape(shape), x * factor.reshape(shape).astype(x.dtype), x)
-
-    return jax.tree.map(leaf, uplink)
+    return replace_malicious(uplink, malicious, jax.tree.map(lambda x: tree.expand(factor, x) * x, uplink))
 
 
 def in_fraction(positions: Int[Array, " batch"], num_examples: Any, fraction: Any) -> Bool[Array, " batch"]:

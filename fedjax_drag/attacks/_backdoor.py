@@ -35,7 +35,8 @@ def backdoor(
       fraction: of a malicious client's examples that carry the trigger, in [0, 1].
       trigger_size: side of the square in pixels, >= 1.
       trigger_value: of its pixels, after normalisation.
-      boost: factor > 0 of what malicious clients send; None for S divided by their number, 1 for no boost.
+      boost: factor > 0 of what malicious clients send; None for the number of clients present divided by theirs,
+        1 for no boost.
 
     Raises:
       ValueError: if an argument is out of range; while the run is built, if the data are not images or smaller than
@@ -89,7 +90,8 @@ def relabelled(batch: Batch, marked: Bool[Array, " batch"], x: jax.Array, target
 
 
 def boosting(boost: float | None) -> ForgeFn:
-    """Malicious clients send ``boost`` times their message; None for S divided by their number.
+    """Malicious clients send ``boost`` times their message; None for the number of clients present divided by
+    that of the malicious ones among them.
 
     Raises:
       ValueError: if ``boost`` is not positive.
@@ -97,9 +99,10 @@ def boosting(boost: float | None) -> ForgeFn:
     if boost is not None:
         checks.positive("boost", boost)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
+    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        factor = malicious.size * tree.inverse(malicious.sum().astype(jnp.float32)) if boost is None else boost
-        return scale_malicious(uplink, malicious, factor)
+        present = jnp.ones_like(malicious) if valid is None else valid
+        replacing = present.sum() * tree.inverse((present & malicious).sum().astype(jnp.float32))
+        return scale_malicious(uplink, malicious, replacing if boost is None else boost)
 
     return forge

@@ -38,7 +38,8 @@ def dba(
       fraction: of a malicious client's examples that carry its part, in [0, 1].
       trigger_size: side of the square in pixels, >= 1.
       trigger_value: of its pixels, after normalisation.
-      boost: factor > 0 of what malicious clients send; None for S divided by their number, 1 for no boost.
+      boost: factor > 0 of what malicious clients send; None for the number of clients present divided by theirs,
+        1 for no boost.
       parts: in [1, trigger_size]; 1 is :func:`backdoor`.
 
     Raises:

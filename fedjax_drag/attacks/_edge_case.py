@@ -41,7 +41,8 @@ def edge_case(
       target: class that the model is to predict for them, another one.
       share: of the training examples of class ``source``, in (0, 1].
       fraction: of a malicious client's examples that are replaced, in [0, 1].
-      boost: factor > 0 of what malicious clients send; None for S divided by their number, 1 for no boost.
+      boost: factor > 0 of what malicious clients send; None for the number of clients present divided by theirs,
+        1 for no boost.
 
     Raises:
       ValueError: if an argument is out of range, inputs are tokens, or the class has no training example or no test

@@ -70,7 +70,7 @@ def check_forgery(attack: Attack, like: Uplink) -> None:
     Raises:
       ValueError: ``forge`` does not keep structure, shapes and dtypes, or the bits of a benign client's message.
     """
-    known = isinstance(attack.forge, Hashable)  # an object of a user's that can be called need not be
+    known = all(isinstance(part, Hashable) for part in attack)  # an object of a user's that can be called need not be
     check = _check_forgery if known else _check_forgery.__wrapped__
     check(attack, jax.tree.structure(like), tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(like)))
 

@@ -42,8 +42,8 @@ def searched(
       ValueError: if an argument is out of range.
     """
     checks.one_of("objective", objective, OBJECTIVES)
-    if not len(starts):
-        raise ValueError(f"starts={starts!r}: must hold a strength to begin with, such as 0.0")
+    if isinstance(starts, str) or not isinstance(starts, Sequence) or not starts:
+        raise ValueError(f"starts={checks.shown(starts)}: must be a list of strengths to begin with, such as [0.0]")
     for start in starts:
         checks.in_range("starts", start, -_LARGEST, _LARGEST)
     checks.count("evaluations", evaluations, len(starts))

@@ -1,11 +1,11 @@
 """Local SGD whose mini-batch gradient is a robust reduction of its examples' gradients."""
 
-import inspect
 from typing import Any
 
 import jax
 
-from fedjax_drag import tree
+from fedjax_drag import kinds, tree
+from fedjax_drag.ops.screening import extras_of
 from fedjax_drag.types import Aggregator, Batch, ClientRule, Downlink, GradFn, Params
 
 
@@ -33,7 +33,8 @@ def robust_sgd(reducer: Aggregator) -> ClientRule:
       the time and the memory of ``B`` gradients at once.
 
     Raises:
-      ValueError: if ``reducer`` needs extras, which a local step does not have.
+      ValueError: if ``reducer`` is no rule, or needs extras, which a local step does not have.
+      TypeError: while a run is built, if a rule within ``reducer`` needs a key.
 
     References:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section IV-B.
@@ -41,9 +42,8 @@ def robust_sgd(reducer: Aggregator) -> ClientRule:
       of the mini-batch mean in each of the U steps of equation 12, so that the reference stays the delta of a
       local pass (equation 13), of the same number of steps as the clients' deltas.
     """
-    parameters = inspect.signature(reducer.apply).parameters.values()
-    required = {x.name for x in parameters if x.kind is x.KEYWORD_ONLY and x.default is x.empty}
-    needs = (required | reducer.needs) - {"valid"}
+    kinds.AGGREGATOR.check("reducer", reducer)
+    needs = extras_of(reducer.apply) | reducer.needs
     if "num_byzantine" in needs:
         raise ValueError("reducer: num_byzantine=None: must be given how many examples of a mini-batch may be wrong")
     if needs:

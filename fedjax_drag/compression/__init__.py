@@ -9,6 +9,7 @@
     sent = compressor.num_bytes(message)
 """
 
+from fedjax_drag.compression._compressor import COMPRESSOR as COMPRESSOR
 from fedjax_drag.compression._compressor import Compressor
 from fedjax_drag.compression._error_feedback import error_feedback
 from fedjax_drag.compression._low_rank import low_rank

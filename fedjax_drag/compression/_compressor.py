@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from fedjax_drag.kinds import Kind
 from fedjax_drag.naming import name_of
 
 Message = Any
@@ -82,6 +83,9 @@ class Compressor(NamedTuple):
     def name(self) -> str:
         """The name of the function that made it, such as ``top_k``."""
         return name_of(self.compress)
+
+
+COMPRESSOR = Kind(Compressor, "a compressor, such as fd.compression.top_k(0.01)", ("compression",))
 
 
 def nothing(message: Message) -> tuple[()]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import tree
-from fedjax_drag.compression._compressor import Compressor, Memory, Message
+from fedjax_drag.compression._compressor import COMPRESSOR, Compressor, Memory, Message
 from fedjax_drag.naming import named
 
 
@@ -37,11 +37,15 @@ def error_feedback(compressor: Compressor) -> Compressor:
     Returns:
       A :class:`Compressor` with a memory of the size of a message.
 
+    Raises:
+      ValueError: if ``compressor`` is none.
+
     References:
       Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
       speech DNNs, 2014; Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML
       2019 (EF-SGD). Reading: the messages are deltas, whose step sizes are in them already.
     """
+    COMPRESSOR.check("compressor", compressor)
 
     def init(message: Message) -> Feedback:
         return Feedback(tree.zeros_like(message), compressor.init(message))

@@ -41,7 +41,7 @@ def qsgd(bits: Any, error_feedback: bool = False) -> Compressor:
       and Lemma 3.1. Readings: levels have codes of one length, not the paper's Elias codes; the levels are counted so
       that code and sign fill ``bits``.
     """
-    if checks.is_concrete(bits):
+    if getattr(bits, "shape", None) != () or checks.is_concrete(bits):  # else traced
         checks.count("bits", bits, 2, 16)
 
     def rounded(x: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:

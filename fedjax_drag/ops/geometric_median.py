@@ -29,7 +29,6 @@ from fedjax_drag.ops.newton import median_of_places
 from fedjax_drag.ops.span import Span, span_around
 from fedjax_drag.types import Deltas, Params
 
-_SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
 _SLOW = 0.5  # a step longer than this share of the one before
 _USABLE = 1e-3  # relative uncertainty of squared distances, from which differences of the deltas start anew
 _MARGIN = 0.1  # Weiszfeld goes below the tolerance by this factor: slow parts of the error shorten its steps little
@@ -86,7 +85,7 @@ def distances_to(point: Params, deltas: Deltas, mass: Float[Array, " clients"]) 
         return jax.lax.fori_loop(0, whole, block, rest) if whole else rest
 
     total = jnp.where(mass > 0, _over_leaves(squares, deltas, point), 1.0)
-    safe = ((total > _SAFE_SQUARES[0]) & (total < _SAFE_SQUARES[1])).all()
+    safe = ((total > tree.SAFE_SQUARES[0]) & (total < tree.SAFE_SQUARES[1])).all()
     scaled = lambda: tree.norms(offsets(deltas, point, mass)).astype(total.dtype)
     return jax.lax.cond(safe, lambda: jnp.sqrt(jnp.where(safe, total, 1.0)), scaled)
 

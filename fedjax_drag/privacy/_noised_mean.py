@@ -159,5 +159,5 @@ def _check_sensitivity(aggregator: Aggregator) -> None:
         reason = "sums more than the deltas, such as weights by their length or direction, which clip does not bound"
     raise ValueError(
         f"aggregator={aggregator.name}: {reason}; must be a plain mean, such as fedavg with any server optimizer, or "
-        "use local_dp, which goes with every rule"
+        "use local_dp, which goes with every rule of the deltas alone"
     )

@@ -7,12 +7,11 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 from jax.core import Tracer
 
 from fedjax_drag import checks, kinds
 from fedjax_drag.algorithms import from_aggregator
-from fedjax_drag.compression import Compressor
+from fedjax_drag.compression import COMPRESSOR
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.kinds import Kind
 from fedjax_drag.models.modes import WithModes
@@ -35,8 +34,6 @@ DATA = Kind(
     libraries={"builtins.str": "load it by name, fd.data.partition.dirichlet(fd.data.load(name), ...)"},
     otherwise="arrays become one by fd.data.from_arrays(train_x, train_y, test_x, test_y)",
 )
-OPTIMIZER = Kind(optax.GradientTransformation, "an optax transformation, such as optax.trace(0.9)")
-COMPRESSOR = Kind(Compressor, "a compressor, such as fd.compression.top_k(0.01)", ("compression",))
 METHOD = Kind(
     (Algorithm, Aggregator),
     "an algorithm or an aggregation rule, such as fd.aggregators.drag()",

@@ -15,7 +15,7 @@ import optax
 from jax.sharding import Mesh
 
 from fedjax_drag import checks, kinds
-from fedjax_drag.compression import Compressor
+from fedjax_drag.compression import COMPRESSOR, Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
@@ -40,9 +40,7 @@ from fedjax_drag.simulation.options import (
 from fedjax_drag.simulation.participation.availability import as_trace, check_availability
 from fedjax_drag.simulation.parts import (
     ALGORITHM,
-    COMPRESSOR,
     METHOD,
-    OPTIMIZER,
     STATE,
     check_augmentation,
     check_callbacks,
@@ -363,7 +361,7 @@ class Parts:
     cohort_size: int
     step_size: Any = option(check_step_size)
     seed: int = option(partial(checks.count, low=0, high=2**63 - 1), default=0)
-    local_optimizer: optax.GradientTransformation | None = option(optional(OPTIMIZER.check), default=None)
+    local_optimizer: optax.GradientTransformation | None = option(optional(kinds.OPTIMIZER.check), default=None)
     trainable: Trainable | None = option(optional(check_trainable), default=None)
     loss: Loss | None = option(optional(check_loss), default=None)
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)

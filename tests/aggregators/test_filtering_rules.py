@@ -309,6 +309,7 @@ def test_drawn_coordinates_are_distinct_and_from_everywhere():
         (lambda: a.dnc(1, iterations=0), "iterations=0"),
         (lambda: a.dnc(1, num_coordinates=0), "num_coordinates=0"),
         (lambda: a.signguard(lower=-1.0), "lower=-1.0"),
+        (lambda: a.signguard(lower=1.5), r"lower=1.5: must be in \[0, 1\]"),
         (lambda: a.signguard(upper=0.5), "upper=0.5"),
         (lambda: a.signguard(sign_fraction=0.0), "sign_fraction=0.0"),
         (lambda: a.clipped_clustering(0), "history=0"),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag.aggregators import bucketing, bulyan, drag, fedavg, foolsgold, krum, median, multi_krum, nnm
+from fedjax_drag.aggregators import bucketing, bulyan, drag, fedavg, foolsgold, krum, median, monna, multi_krum, nnm
 from fedjax_drag.aggregators._krum import krum_scores
 from fedjax_drag.tree import initial_state
 
@@ -271,6 +271,8 @@ def test_wrappers_need_what_the_wrapped_rule_needs():
         bucketing(remembers)
     with pytest.raises(ValueError, match="client_ids"):
         bucketing(nnm(remembers))
+    with pytest.raises(ValueError, match="client_ids"):
+        bucketing(monna(1, trusted=0))  # a bucket of that place would be trusted
     rule, zero = bucketing(fedavg()), as_tree(jnp.zeros(SIZE))
     with pytest.raises(TypeError, match="key"):
         rule.apply(zero, as_tree(draw()), rule.init(zero))

@@ -40,6 +40,14 @@ def test_boost(boost, factor):
     np.testing.assert_allclose(sent[malicious], factor * rows[malicious], rtol=1e-6)
 
 
+def test_boosted_among_those_who_are_there():
+    """Of ten clients five are absent, one of two attackers among them: the mean over five is the attacker's model."""
+    malicious, valid = np.arange(10) < 2, np.arange(10) % 2 == 0
+    rows = jnp.where(malicious[:, None], jnp.array([1.0, -2.0]), 0.0)
+    sent = backdoor().forge(jax.random.key(0), Uplink(rows), jnp.asarray(malicious), valid=jnp.asarray(valid)).delta
+    np.testing.assert_allclose(np.asarray(sent)[valid].mean(0), [1.0, -2.0])
+
+
 @pytest.mark.thorough
 def test_boosted_the_mean_is_the_backdoored_model():
     """Model replacement: with the others at rest, the mean of the deltas is the malicious clients' mean."""

@@ -131,7 +131,8 @@ def test_agrees_with_byzfl(name, rule):
     [
         (lambda: attacks.optimal_alie(side="both"), "side='both': must be one of above, below"),
         (lambda: attacks.optimal_alie(objective="harm"), "objective='harm'"),
-        (lambda: attacks.optimal_ipm(starts=()), r"starts=\(\): must hold a strength"),
+        (lambda: attacks.optimal_ipm(starts=()), r"starts=\(\): must be a list of strengths"),
+        (lambda: attacks.optimal_alie(starts=1.0), r"starts=1.0: must be a list of strengths"),
         (lambda: attacks.optimal_ipm(starts=(0.0, np.nan)), "starts=nan"),
         (lambda: attacks.optimal_ipm(starts=(1e300,)), r"starts=1e\+300: must be in \[-1e\+09, 1e\+09\]"),
         (lambda: attacks.optimal_ipm(starts=(0.0, 1.0), evaluations=1), "evaluations=1: must be an integer >= 2"),

@@ -110,6 +110,12 @@ def test_rules_that_need_more_than_gradients_are_refused(reducer):
         robust_sgd(reducer)
 
 
+@pytest.mark.parametrize("reducer", [median, "median"])
+def test_what_is_no_rule_is_refused(reducer):
+    with pytest.raises(ValueError, match=r"^reducer=.*median.*: must be an aggregation rule"):
+        robust_sgd(reducer)
+
+
 @pytest.fixture(scope="module")
 def federation():
     return fd.data.partition.dirichlet(fd.data.load("digits"), num_clients=6, beta=0.5, seed=0)

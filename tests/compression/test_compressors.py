@@ -303,6 +303,14 @@ def test_names():
         (random_k, float("nan"), "fraction=nan: must be in (0, 1]"),
         (qsgd, 1, "bits=1: must be an integer in [2, 16]"),
         (qsgd, 2.5, "bits=2.5: must be an integer in [2, 16]"),
+        (qsgd, "8", "bits='8': must be an integer in [2, 16]"),
+        (qsgd, True, "bits=True: must be an integer in [2, 16]"),
+        (
+            error_feedback,
+            sign,
+            "compressor=function sign: must be a compressor, such as fd.compression.top_k(0.01); "
+            "call it, fd.compression.sign(...)",
+        ),
         (low_rank, 0, "rank=0: must be an integer >= 1"),
     ],
 )

@@ -68,6 +68,14 @@ def test_protocol(case, dtype):
 
 
 @parametrize(ALGORITHMS)
+def test_parameters_and_state_share_no_buffer(case):
+    """So that both can be donated to the first round."""
+    params = jax.tree.map(jnp.asarray, nested_params())
+    leaves = [leaf for leaf in jax.tree.leaves((params, case.build().init(params))) if leaf.size]
+    assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
+
+
+@parametrize(ALGORITHMS)
 @pytest.mark.sample(3)
 def test_order_of_clients_does_not_matter(case):
     """Per-client state follows the client, not its place."""

@@ -223,6 +223,14 @@ class TestLocal:
         with pytest.raises(ValueError, match=r"^client=sgd: changes its messages already"):
             local_dp(self.RULE, 1.0, 1.0)
 
+    @pytest.mark.parametrize(
+        ("rule", "bare"),
+        [(fd.aggregators.fedavg("examples"), "num_examples"), (fd.aggregators.clusterguard(), "class_histogram_diss")],
+    )
+    def test_rules_of_more_than_the_deltas_are_refused(self, rule, bare):
+        with pytest.raises(ValueError, match=rf"^aggregator={rule.name}: needs {bare}.*without noise"):
+            fd.algorithms.from_aggregator(rule, self.RULE)
+
 
 WAYS = {
     "central": (CENTRAL, {}),
