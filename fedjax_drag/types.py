@@ -227,6 +227,7 @@ class Aggregator(NamedTuple):
         if it compares the clients' values, as order statistics do, and needs whole columns.
       sums: the same rule for deltas that come in chunks; None if it needs the whole stack.
       guarantee: of differential privacy; None for none.
+      num_clients: M, of the only federation that the state fits; None for any.
     """
 
     init: InitFn
@@ -235,6 +236,7 @@ class Aggregator(NamedTuple):
     split: Literal["clients", "coordinates"] = "coordinates"
     sums: Sums | None = None
     guarantee: Guarantee | None = None
+    num_clients: int | None = None
 
     def __repr__(self) -> str:
         return f"Aggregator({self.name})"
@@ -490,6 +492,7 @@ class Algorithm(NamedTuple):
       sums: ``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once. In
         ``accumulate``, the per-client rows of the state are those of the chunk.
       guarantee: of differential privacy; None for none.
+      num_clients: M, of the only federation that the state fits; None for any.
     """
 
     client: ClientRule
@@ -502,6 +505,7 @@ class Algorithm(NamedTuple):
     output: OutputFn | None = None
     sums: Sums | None = None
     guarantee: Guarantee | None = None
+    num_clients: int | None = None
 
     def __repr__(self) -> str:
         client = "" if self.client.name.startswith("_") else f", client={self.client.name}"

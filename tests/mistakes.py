@@ -77,6 +77,22 @@ METHODS = (
         "an algorithm is the first argument of fd.simulate",
     ),
     Mistake("rule in a rule not called", "fd.aggregators.nnm(fd.aggregators.median)", "aggregator=", "median(...)"),
+    Mistake("clients of another federation", "run(fd.algorithms.scaffold(20))", "num_clients=20", "must be 12, that of"),
+    Mistake(
+        "rule of another federation",
+        "fd.algorithms.scaffold(12, aggregator=fd.aggregators.foolsgold(20))",
+        "aggregator=foolsgold: num_clients=20",
+        "must be that of the method, 12",
+    ),
+    Mistake("server optimizer not called", "fd.aggregators.fedavg(server_optimizer=optax.adam)", "=function", "optax."),
+    Mistake("name of a reducer", 'fd.clients.robust_sgd("median")', "reducer='median'", "write fd.aggregators.median"),
+    Mistake(
+        "private numbers without noise",
+        'run(fd.algorithms.from_aggregator(fd.aggregators.fedavg("examples"), '
+        "fd.privacy.local_dp(fd.clients.sgd(), 1.0, 1.0)))",
+        "needs num_examples",
+        "must be a rule of the deltas alone under local_dp",
+    ),
 )
 
 MODELS = (
@@ -97,12 +113,19 @@ DATA = (
     Mistake("array as data", "run(data=np.zeros((9, 64)))", "data=array float64[9, 64]", "fd.data.from_arrays"),
     Mistake("pair as data", "run(data=(x, y))", "data=", "fd.data.from_arrays"),
     Mistake("unsplit data", "run(data=digits)", "data='digits'", "fd.data.partition.dirichlet"),
+    Mistake("name in a partition", 'fd.data.partition.iid("digits", 12)', "fed='digits'", "fd.data.load(name)"),
     Mistake("unknown data set", 'fd.data.load("mnsit")', "'mnsit'", "did you mean 'mnist'?"),
     Mistake("validation split too late", "fd.data.hold_out(data, 0.1)", "digits", "must come before the partition"),
     Mistake("one-hot labels", "fd.data.from_arrays(x, np.eye(10)[y], x, y)", "train_y", "must be integers"),
 )
 
 PARTS = (
+    Mistake(
+        "share of nobody",
+        "run(attack=fd.attacks.alie(), byzantine_fraction=0.01)",
+        "byzantine_fraction=0.01: is no client of 12 clients",
+        "at least 0.043",
+    ),
     Mistake("name of an attack", 'run(attack="alie")', "attack='alie'", "write fd.attacks.alie(...)"),
     Mistake("attack not called", "run(attack=fd.attacks.alie)", "attack=", "call it, fd.attacks.alie(...)"),
     Mistake("name of a compressor", 'run(compression="sign")', "compression='sign'", "write fd.compression.sign(...)"),
@@ -142,6 +165,7 @@ PARTS = (
     ),
     Mistake("two step sizes", "run(step_size=[0.1, 0.2])", "step_size=", "optax schedule"),
     Mistake("key as seed", "run(seed=jax.random.key(0))", "seed=", "must be an integer"),
+    Mistake("no configuration", "fd.run(None)", "config=None", "the path of a YAML file"),
     Mistake("number of devices", "run(mesh=4)", "mesh=4", "jax.sharding.Mesh"),
     Mistake("one callback", "run(callbacks=print)", "callbacks=function print", "[print]"),
     Mistake("parameters as state", "run(initial=params)", "initial=", "initial_params"),

@@ -85,7 +85,7 @@ def clipped_rule(
         metrics = {"weight": scale * inner.metrics["weight"], "cosine": tree.cosines(deltas, update), "scale": scale}
         return moved, ClippingState(inner._replace(metrics={}), metrics | passed_on(inner))
 
-    return Aggregator(init, apply, aggregator.needs | needs, aggregator.split)
+    return Aggregator(init, apply, aggregator.needs | needs, aggregator.split, num_clients=aggregator.num_clients)
 
 
 def clip(deltas: Deltas, scale: Float[Array, " clients"], valid: Bool[Array, " clients"]) -> Deltas:

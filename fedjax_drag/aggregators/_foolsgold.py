@@ -88,7 +88,7 @@ def foolsgold(num_clients: int) -> Aggregator:
         history = state.history.put(client_ids, after.history, jnp.ones(client_ids.shape, bool))
         return params, after._replace(history=history)
 
-    return Aggregator(init, apply, frozenset({"client_ids"}))
+    return Aggregator(init, apply, frozenset({"client_ids"}), num_clients=num_clients)
 
 
 def _grown(history: Deltas, deltas: Deltas, valid: Bool[Array, " clients"]) -> Deltas:

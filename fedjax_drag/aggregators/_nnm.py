@@ -70,7 +70,8 @@ def nnm(aggregator: Aggregator, num_byzantine: int | None = None) -> Aggregator:
         metrics = {"weight": (inner.metrics["weight"][:, None] * mixing).sum(0), "cosine": tree.cosines(deltas, update)}
         return moved, NNMState(inner._replace(metrics={}), metrics | passed_on(inner))
 
-    return Aggregator(init, apply, aggregator.needs | byzantine_needs(num_byzantine))
+    needs = aggregator.needs | byzantine_needs(num_byzantine)
+    return Aggregator(init, apply, needs, num_clients=aggregator.num_clients)
 
 
 def _mixing(

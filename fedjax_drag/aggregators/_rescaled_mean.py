@@ -63,4 +63,4 @@ def rescaled_mean(aggregator: Aggregator) -> Aggregator:
         after = RescaledMeanState(inner._replace(metrics={}), metrics | passed_on(inner))
         return tree.move(params, tree.scale(factor, mean)), after
 
-    return Aggregator(init, apply, aggregator.needs, aggregator.split)
+    return Aggregator(init, apply, aggregator.needs, aggregator.split, num_clients=aggregator.num_clients)

@@ -74,7 +74,7 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     checks.count("num_clients", num_clients, 1)
     checks.in_range("mu", mu, 0.0)
     checks.in_range("beta", beta, 0.0, 1.0)
-    rule = rule_or_mean(aggregator)
+    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
     def init(params: Params) -> AdaBestState:
         inner, metrics = apart(rule.init(params), correction_norm=jnp.zeros(()))
@@ -90,7 +90,7 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     aggregate, sums = server_side(rule, *_server(num_clients, mu, beta))
     client = ClientRule(begin=lambda downlink: (), direction=_direction, report=lambda *_: ())
     needs = rule.needs | {"client_ids", "round"}
-    return Algorithm(client, init, _broadcast, aggregate, needs, rule.split, sums=sums)
+    return Algorithm(client, init, _broadcast, aggregate, needs, rule.split, sums=sums, num_clients=num_clients)
 
 
 def _broadcast(params: Params, state: AdaBestState, client_ids: jax.Array) -> Downlink:

@@ -93,7 +93,9 @@ def fedacg(
     # With deltas from theta as well, the update starts at phi: theta + lam m + mean g_m.
     aggregate, sums = server_side(rule, lambda *_, **__: Contribution(), _close, start=lookahead)
     client = fedprox(beta) if start == "lookahead" else _pulled_to_shared(beta)
-    return Algorithm(client, init, broadcast, aggregate, rule.needs, rule.split, sums=sums)
+    return Algorithm(
+        client, init, broadcast, aggregate, rule.needs, rule.split, sums=sums, num_clients=rule.num_clients
+    )
 
 
 def _pulled_to_shared(beta: Any) -> ClientRule:

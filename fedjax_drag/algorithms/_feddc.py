@@ -76,7 +76,7 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
     checks.count("num_clients", num_clients, 1)
     checks.positive("a", a)
     checks.in_range("correction", correction, 0.0)
-    rule = rule_or_mean(aggregator)
+    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
     def init(params: Params) -> FedDCState:
         inner, metrics = apart(rule.init(params), drift_norm=jnp.zeros(()))
@@ -86,7 +86,7 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
     aggregate, sums = server_side(rule, *_server(num_clients))
     client = _client(a, correction)
     needs = rule.needs | {"client_ids"}
-    return Algorithm(client, init, _broadcast, aggregate, needs, rule.split, sums=sums)
+    return Algorithm(client, init, _broadcast, aggregate, needs, rule.split, sums=sums, num_clients=num_clients)
 
 
 class _Own(NamedTuple):

@@ -66,7 +66,7 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
     """
     checks.count("num_clients", num_clients, 1)
     checks.positive("a", a)
-    rule = rule_or_mean(aggregator)
+    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
     def init(params: Params) -> FedDynState:
         inner, metrics = apart(rule.init(params), correction_norm=jnp.zeros(()))
@@ -80,7 +80,9 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
 
     aggregate, sums = server_side(rule, *_server(num_clients, a))
     client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
-    return Algorithm(client, init, _broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, sums=sums)
+    return Algorithm(
+        client, init, _broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, sums=sums, num_clients=num_clients
+    )
 
 
 def _broadcast(params: Params, state: FedDynState, client_ids: jax.Array) -> Downlink:

@@ -93,7 +93,7 @@ def fednova(
         return moved, with_metrics(after, num_rejected=who.num_rejected, work=work, effective_work=tau)
 
     needs = rule.needs | ({"num_examples"} if weighting == "examples" else frozenset())
-    return Algorithm(_client(rho, mu), init, _broadcast, aggregate, needs, rule.split)
+    return Algorithm(_client(rho, mu), init, _broadcast, aggregate, needs, rule.split, num_clients=rule.num_clients)
 
 
 def _broadcast(params: Params, state: State, client_ids: jax.Array) -> Downlink:

@@ -56,6 +56,7 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
         aggregator.split,
         sums=aggregator.streamed and _of_uplinks(aggregator.streamed, aggregate),
         guarantee=aggregator.guarantee or (client.guarantee if client else None),
+        num_clients=aggregator.num_clients,
     )
     return named(aggregator.name, method)
 
@@ -66,7 +67,7 @@ def _check_covered(aggregator: Aggregator, client: ClientRule) -> None:
     if client.guarantee is not None and bare:
         raise ValueError(
             f"aggregator={aggregator.name}: needs {', '.join(bare)}, which clients would send without noise; must be a "
-            f"rule of the deltas alone with client={client.name}"
+            "rule of the deltas alone under local_dp"
         )
 
 

@@ -10,15 +10,20 @@ from fedjax_drag.ops.screening import Screening, screen
 from fedjax_drag.types import AggregateFn, Aggregator, Deltas, Params, State, Sums, Uplink
 
 
-def rule_or_mean(aggregator: Aggregator | None, weighting: str = "uniform") -> Aggregator:
+def rule_or_mean(
+    aggregator: Aggregator | None, weighting: str = "uniform", num_clients: int | None = None
+) -> Aggregator:
     """The aggregation rule that a method was given, or FedAvg's mean.
 
     Raises:
-      ValueError: if it is an object of another kind.
+      ValueError: if it is an object of another kind, or of another federation than the ``num_clients`` of the method.
     """
     if aggregator is None:
         return fedavg(weighting)
     kinds.AGGREGATOR.check("aggregator", aggregator)
+    if None not in (aggregator.num_clients, num_clients) and aggregator.num_clients != num_clients:
+        allowed = f"that of the method, {num_clients}"
+        raise ValueError(f"aggregator={aggregator.name}: num_clients={aggregator.num_clients}: must be {allowed}")
     return aggregator
 
 

@@ -85,7 +85,9 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
 
     aggregate, sums = server_side(rule, contribute, close)
     client = _client(b, first=gradient == "first")
-    return Algorithm(client, init, _broadcast, aggregate, rule.needs, rule.split, sums=sums)
+    return Algorithm(
+        client, init, _broadcast, aggregate, rule.needs, rule.split, sums=sums, num_clients=rule.num_clients
+    )
 
 
 def _broadcast(params: Params, state: MimeState, client_ids: jax.Array) -> Downlink:

@@ -107,7 +107,7 @@ def scaffold(
     checks.in_range("a", a, 0.0)
     checks.positive("server_step_size", server_step_size)
     checks.one_of("variate", variate, typing.get_args(Variate))
-    rule = rule_or_mean(aggregator)
+    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
     def init(params: Params) -> ScaffoldState:
         controls = per_client.zeros(params, num_clients)
@@ -126,7 +126,9 @@ def scaffold(
     aggregate, sums = server_side(rule, *_server(num_clients, server_step_size, tailored))
     needs = rule.needs | {"client_ids"}
     # TACO's coefficients compare a client with all the others.
-    return Algorithm(client, init, broadcast, aggregate, needs, rule.split, sums=None if tailored else sums)
+    return Algorithm(
+        client, init, broadcast, aggregate, needs, rule.split, sums=None if tailored else sums, num_clients=num_clients
+    )
 
 
 class _Own(NamedTuple):

@@ -123,7 +123,7 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
         return moved, StemState(inner, carried)
 
     client = _client(a, carry_momentum)
-    return Algorithm(client, init, _broadcast, aggregate, rule.needs, rule.split)
+    return Algorithm(client, init, _broadcast, aggregate, rule.needs, rule.split, num_clients=rule.num_clients)
 
 
 def _broadcast(params: Params, state: StemState, client_ids: jax.Array) -> Downlink:

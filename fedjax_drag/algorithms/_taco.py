@@ -128,7 +128,7 @@ def taco(
     if max_strikes is not None:
         checks.in_range("max_strikes", max_strikes, 1.0)
     checks.positive("server_step_size", server_step_size)
-    rule = rule_or_mean(aggregator)
+    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
     def init(params: Params) -> TacoState:
         own = {"alpha": jnp.zeros(0), "strikes": jnp.zeros(0, jnp.int32), "num_expelled": jnp.zeros((), jnp.int32)}
@@ -159,7 +159,9 @@ def taco(
     aggregate = _server(rule, kappa, eligible, tailored_aggregation, server_step_size)
     client, needs = _client(tailored_correction), rule.needs | {"client_ids"}
     expels = None if max_strikes is None else eligible
-    return Algorithm(client, init, broadcast, aggregate, needs, rule.split, eligible=expels, output=output)
+    return Algorithm(
+        client, init, broadcast, aggregate, needs, rule.split, eligible=expels, output=output, num_clients=num_clients
+    )
 
 
 def _client(tailored_correction: bool) -> ClientRule:

@@ -62,7 +62,7 @@ def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | N
     """
     checks.count("num_clients", num_clients, 1)
     checks.in_range("mu", mu, 0.0)
-    rule = rule_or_mean(aggregator)
+    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
     def init(params: Params) -> TailoredFedproxState:
         return TailoredFedproxState(with_metrics(rule.init(params), alpha=jnp.zeros(0)), initial_alpha(num_clients))
@@ -79,7 +79,9 @@ def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | N
         return moved, TailoredFedproxState(with_metrics(inner, alpha=alpha), after)
 
     client = ClientRule(begin=lambda downlink: (), direction=_direction, report=lambda *_: ())
-    return Algorithm(client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split)
+    return Algorithm(
+        client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, num_clients=num_clients
+    )
 
 
 def _direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_drag import checks, notebook
 from fedjax_drag.data.normalization import TOKENS, Normalize, statistics
 from fedjax_drag.data.skew import SkewReport
+from fedjax_drag.kinds import Kind
 from fedjax_drag.types import Batch
 
 _MOST_CLIENTS, _MOST_CLASSES = 60, 30  # shown in a notebook
@@ -321,3 +322,11 @@ def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> N
         raise ValueError(f"counts: from {counts.min()} to {counts.max()}: must be in [1, {rows.shape[1]}]")
     if rows.min() < 0 or rows.max() >= num_examples:
         raise ValueError(f"rows: indices from {rows.min()} to {rows.max()}: must be in [0, {num_examples - 1}]")
+
+
+DATASET = Kind(
+    FederatedDataset,
+    "a data set, such as fd.data.load('digits')",
+    libraries={"builtins.str": "load it by name, fd.data.load(name)"},
+    otherwise="arrays become one by fd.data.from_arrays(train_x, train_y, test_x, test_y)",
+)

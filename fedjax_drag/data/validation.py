@@ -6,7 +6,7 @@ from numbers import Integral
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.dataset import DATASET, FederatedDataset
 from fedjax_drag.types import Batch
 
 _STREAM = 3
@@ -42,6 +42,7 @@ def hold_out(
       >>> len(fed.train.y), len(fed.validation.y)
       (1298, 144)
     """
+    DATASET.check("fed", fed)
     checks.count("validation_seed", validation_seed)
     if validation_fraction is None:
         return fed

@@ -450,6 +450,10 @@ def simulate(
         raise ValueError("initial_params: is for a fresh start; must not be given with initial, which has parameters")
     simulation = prepare(algorithm, **settings)
     start = 0 if initial is None else int(initial.round)
+    if start >= simulation.num_rounds:
+        raise ValueError(
+            f"num_rounds={simulation.num_rounds}: counts from the start; must be more than the {start} of initial"
+        )
     progress = progress if processes.is_first() else False
     advice = [] if progress is False else advisors(settings.get("mesh", Settings.mesh), simulation.cohort_size)
     with watched(algorithm.name, simulation.num_rounds, start, progress) as show:

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from fedjax_drag import checks, kinds
 from fedjax_drag.algorithms import from_aggregator
 from fedjax_drag.compression import COMPRESSOR
-from fedjax_drag.data import FederatedDataset
+from fedjax_drag.data.dataset import DATASET
 from fedjax_drag.kinds import Kind
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.model.functions import is_model
@@ -28,11 +28,9 @@ MODEL = Kind(
         "torch": "PyTorch modules cannot be compiled by JAX, write it as a flax.linen.Module",
     },
 )
-DATA = Kind(
-    FederatedDataset,
-    "a data set that is split among clients",
+DATA = DATASET._replace(
+    phrase="a data set that is split among clients",
     libraries={"builtins.str": "load it by name, fd.data.partition.dirichlet(fd.data.load(name), ...)"},
-    otherwise="arrays become one by fd.data.from_arrays(train_x, train_y, test_x, test_y)",
 )
 METHOD = Kind(
     (Algorithm, Aggregator),

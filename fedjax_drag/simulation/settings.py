@@ -360,7 +360,7 @@ class Parts:
     num_rounds: int = option(count)
     cohort_size: int
     step_size: Any = option(check_step_size)
-    seed: int = option(partial(checks.count, low=0, high=2**63 - 1), default=0)
+    seed: int = option(partial(checks.count, low=0, high=2**32 - 1), default=0)
     local_optimizer: optax.GradientTransformation | None = option(optional(kinds.OPTIMIZER.check), default=None)
     trainable: Trainable | None = option(optional(check_trainable), default=None)
     loss: Loss | None = option(optional(check_loss), default=None)
@@ -417,6 +417,9 @@ class Settings(Arguments):
     def __post_init__(self) -> None:
         check_options(self)
         checks.count("cohort_size", self.cohort_size, 1, self.data.num_clients)
+        if self.algorithm.num_clients not in (None, self.data.num_clients):
+            own, those = self.algorithm.num_clients, self.data.num_clients
+            raise ValueError(f"algorithm={self.algorithm.name}: num_clients={own}: must be {those}, that of the data")
         check_pass(self.local_steps, self.local_epochs)
         check_deadline(self.local_steps, self.deadline, self.late)
         _ = self.availability_trace

@@ -26,8 +26,8 @@ def steady(*accuracies):
     return [[accuracy] * 10 for accuracy in accuracies]
 
 
-def answer(question, *cells, times=None):
-    return question(for_judging(cells, times))
+def answer(question, *cells, times=None, wanted=None):
+    return question(for_judging(cells, times, wanted))
 
 
 def m(label, **where):

@@ -85,6 +85,20 @@ def test_who_is_first_among_the_methods_of_a_panel():
     assert answer(question, *level).verdict == answer(soonest, *level).verdict == FAILS, "as high is not above"
 
 
+def test_first_of_all_is_not_said_before_all_others_have_run():
+    cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", SLOW, SLOW, LATER)]
+    wanted = {"method": ["DRAG", "FedAvg", "FedACG", "FedExP"]}
+    missing = "not measured: FedACG, FedExP$"
+    for question in (questions.highest("method", "DRAG", {}), questions.first_to("method", "DRAG", 0.7, {})):
+        assert answer(question, *cells).verdict == HOLDS
+        with pytest.raises(MissingError, match=missing):
+            answer(question, *cells, wanted=wanted)
+        with pytest.raises(MissingError, match=missing):  # nor on the seeds of another method
+            answer(question, *cells, *(cell(name, SLOW, seed=9) for name in wanted["method"][2:]), wanted=wanted)
+    last = questions.highest("method", "FedAvg", {})
+    assert answer(last, *cells, wanted=wanted).verdict == FAILS, "one that is ahead is enough"
+
+
 def test_the_runner_up_is_the_best_by_the_mean_over_the_seeds():
     cells = [*seeds("DRAG", *[[0.8] * 10] * 3), *seeds("A", [0.9] * 10, [0.1] * 10, [0.1] * 10)]
     cells += seeds("B", *[[0.7] * 10] * 3)

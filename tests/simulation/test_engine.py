@@ -100,6 +100,8 @@ def test_seed_decides_everything(settings, fedavg):
 def test_continued_equals_uninterrupted(settings, algorithm):
     half = fd.simulate(algorithm, **settings(num_rounds=3))
     resumed = fd.simulate(algorithm, initial=half.state, **settings(num_rounds=6))
+    with pytest.raises(ValueError, match=r"^num_rounds=3: counts from the start; must be more than the 3 of initial"):
+        fd.simulate(algorithm, initial=half.state, **settings(num_rounds=3))
     whole = fd.simulate(algorithm, **settings(num_rounds=6))
     chex.assert_trees_all_equal(resumed.state, whole.state)
     assert resumed.history["round"].tolist() == [6]

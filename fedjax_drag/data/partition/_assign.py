@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.dataset import DATASET, FederatedDataset
 
 
 def check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1) -> None:
     """Checks the arguments that all partitions have."""
+    DATASET.check("fed", fed)
     checks.count("num_clients", num_clients, 1)
     checks.count("seed", seed)
     checks.count("min_size", min_size, 1)

@@ -1,9 +1,11 @@
 """From a YAML file, or a mapping, and overrides to a checked configuration: read, merge, check, in that order."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_drag.checks import shown
 from fedjax_drag.experiment.config.config import Config, check
 from fedjax_drag.experiment.config.merging import merged
 from fedjax_drag.experiment.config.names import slug
@@ -56,6 +58,8 @@ def read(source: Source) -> dict[str, Any]:
     """
     if isinstance(source, Config):
         return source.to_mapping()
+    if not isinstance(source, Mapping | str | os.PathLike):
+        raise ValueError(f"config={shown(source)}: must be the path of a YAML file, or a mapping of its keys")
     if not isinstance(source, Mapping):
         return with_own_names(read_file(Path(source)))
     data = source.get("data")

@@ -172,7 +172,7 @@ def is_self_contained(lowered: Any) -> bool:
 
 
 def _signature(lowered: Any) -> Hashable | None:
-    """What a program's text leaves out: the structure of arguments and results, and which arguments it uses.
+    """What a program's text leaves out: structure and shapes of arguments and results, and which arguments it uses.
 
     None for a program that is not self-contained.
     """
@@ -183,6 +183,9 @@ def _signature(lowered: Any) -> Hashable | None:
             return None
         used = frozenset(details["kept_var_idx"]), tuple(details["global_in_avals"]), tuple(details["global_out_avals"])
         placed = tuple(details["in_shardings"]), tuple(details["out_shardings"])
+        given = tuple(
+            (one.shape, one.dtype) for one in jax.tree.leaves(lowered.args_info)
+        )  # unused ones are checked too
     except (AttributeError, KeyError, TypeError):  # a version of JAX that keeps them elsewhere
         return None
-    return used, placed, lowered.in_tree, lowered.out_tree
+    return used, placed, given, lowered.in_tree, lowered.out_tree

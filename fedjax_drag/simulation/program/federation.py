@@ -59,19 +59,26 @@ def count_malicious(
     Args:
       num_clients: M.
       cohort_size: S.
-      fraction: share of malicious clients, rounded to the nearest number of clients; None for none.
+      fraction: share of malicious clients, rounded to the nearest number of clients, of two to the even one; None for
+        none.
       number: of malicious clients; instead of ``fraction``.
       of: ``"federation"`` or ``"cohort"``.
 
     Raises:
-      ValueError: if an argument is out of range, or both are given.
+      ValueError: if an argument is out of range, both are given, or a ``fraction`` above 0 is not one client.
     """
     checks.one_of("byzantine_of", of, ("federation", "cohort"))
     if fraction is not None:
         checks.in_range("byzantine_fraction", fraction, 0.0, 1.0)
     clients = num_clients if of == "federation" else cohort_size
     if number is None:
-        return round((fraction or 0.0) * clients)
+        number = round((fraction or 0.0) * clients)
+        if fraction and not number:
+            who = f"{clients} clients" if of == "federation" else f"a cohort of {clients}"
+            raise ValueError(
+                f"byzantine_fraction={fraction}: is no client of {who}; must be 0, or at least {0.51 / clients:.2g}"
+            )
+        return number
     checks.count("num_byzantine", number, 0, clients)
     if fraction:
         raise ValueError(f"num_byzantine={number}, byzantine_fraction={fraction}: must be one of the two")

@@ -3,13 +3,13 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from reproduction.judging.claims import Answer, Question, Where
-from reproduction.judging.margins import Votes
+from reproduction.judging.margins import HOLDS, Votes
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first
 from reproduction.names import written
 
@@ -34,9 +34,33 @@ def measured(parts: Sequence[Outcome], quantity: Callable[[Cell], float]) -> lis
     return paired(*(part.by_seed(quantity) for part in parts))
 
 
-def runner_up(
-    own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]
-) -> tuple[Any, np.ndarray, np.ndarray]:
+class RunnerUp(NamedTuple):
+    """The best other.
+
+    Attributes:
+      name: the other with the highest mean of a quantity.
+      own: the quantity of the subject, ``[seeds]``.
+      theirs: that of the other on equal seeds.
+      missing: the others that did not run on a seed of the subject.
+    """
+
+    name: Any
+    own: np.ndarray
+    theirs: np.ndarray
+    missing: Sequence[Any]
+
+    def decides(self, answer: Answer) -> Answer:
+        """The answer to whether the subject is ahead of all others, which one that is missing may still deny.
+
+        Raises:
+          MissingError: the answer is yes, and an other is missing.
+        """
+        if self.missing and answer.verdict == HOLDS:
+            raise MissingError(f"{answer.text}; not measured: {', '.join(map(str, self.missing))}")
+        return answer
+
+
+def runner_up(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]) -> RunnerUp:
     """The other with the highest mean of a quantity, and the quantity of ``own`` and of it on equal seeds.
 
     Raises:
@@ -51,12 +75,14 @@ def runner_up(
     if not found:
         raise MissingError("nothing to compare with")
     nearest = max(found, key=lambda name: found[name][1].mean())
-    return nearest, *found[nearest]
+    mine, theirs = found[nearest]
+    return RunnerUp(nearest, mine, theirs, [name for name in others if name not in found])
 
 
 def others_of(part: Outcome, axis: str, label: Any, beside: Sequence[Any]) -> dict[Any, Outcome]:
-    """The cells by the other values of an axis, without those ``beside``."""
-    return {name: part.at({axis: name}) for name in part.labels(axis) if name not in (label, *beside)}
+    """The cells by the other values of an axis, without those ``beside``; none of a value that has not run."""
+    values = dict.fromkeys([*part.wanted.get(axis, ()), *part.labels(axis)])
+    return {name: part.at({axis: name}) for name in values if name not in (label, *beside)}
 
 
 def reachable(accuracy: float, parts: Sequence[Outcome]) -> float:

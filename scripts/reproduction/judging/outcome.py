@@ -35,10 +35,12 @@ class Outcome:
     Attributes:
       cells: with their status and their metrics at each evaluation.
       times: by method, milliseconds of its clients in each turn; empty if they were not timed.
+      wanted: by axis, the values of which the whole sweep has cells, those that have not run included.
     """
 
     cells: tuple[Cell, ...]
     times: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    wanted: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def at(self, values: Mapping[str, Any]) -> "Outcome":
         """The cells with these values of axes."""
@@ -106,11 +108,15 @@ class Outcome:
         return float(np.nan_to_num(self.curve(name)[1][-TAIL:]).mean())
 
 
-def for_judging(cells: Sequence[Cell], times: Mapping[str, Sequence[float]] | None = None) -> Outcome:
+def for_judging(
+    cells: Sequence[Cell],
+    times: Mapping[str, Sequence[float]] | None = None,
+    wanted: Mapping[str, Sequence[Any]] | None = None,
+) -> Outcome:
     """An outcome in which the accuracy of a model that diverged is 0 from there to the last round of the sweep."""
     complete = [cell.history["round"] for cell in cells if cell.status in COMPLETE and "round" in cell.history]
     rounds = max(complete, key=len, default=np.zeros(0))
-    return Outcome(tuple(_to_the_end(cell, rounds) for cell in cells), times or {})
+    return Outcome(tuple(_to_the_end(cell, rounds) for cell in cells), times or {}, wanted or {})
 
 
 def level(cell: Cell) -> float:

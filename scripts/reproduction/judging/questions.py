@@ -60,14 +60,15 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
         own, others = part.at({axis: label}), others_of(part, axis, label, beside)
-        strongest, _, _ = runner_up(own, others, best)
+        strongest = runner_up(own, others, best).name
         target = reachable(accuracy, [own, others[strongest]])
         reached = first_round(target, own, *others.values())
-        nearest, mine, theirs = runner_up(own, others, lambda cell: -np.log(reached(cell)))
+        next_best = runner_up(own, others, lambda cell: -np.log(reached(cell)))
+        mine, theirs = next_best.own, next_best.theirs
         part = across(theirs - mine, "times", at_most=1.0, strict=True)  # both are negative logarithms
         rounds = [np.exp(-log).mean() for log in (mine, theirs)]
-        ours = f"round {rounds[0]:.0f}, {written(axis, nearest)} round {rounds[1]:.0f}, to {percent(target, 0)}"
-        return Answer((part,), ours)
+        ours = f"round {rounds[0]:.0f}, {written(axis, next_best.name)} round {rounds[1]:.0f}, to {percent(target, 0)}"
+        return next_best.decides(Answer((part,), ours))
 
     return question
 
@@ -82,10 +83,12 @@ def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), wit
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
         others = others_of(part, axis, label, beside)
-        nearest, own, theirs = runner_up(part.at({axis: label}), others, level)
+        next_best = runner_up(part.at({axis: label}), others, level)
+        own, theirs, number = next_best.own, next_best.theirs, len(others) - len(next_best.missing)
         gap = across(own - theirs, "points", at_least=-100 * within, strict=True)
-        of_several = f"best of {len(others)} others " if len(others) > 1 else ""
-        return Answer((gap,), f"{percent(own.mean())}, {of_several}{written(axis, nearest)} {percent(theirs.mean())}")
+        of_several = f"best of {number} others " if number > 1 else ""
+        ours = f"{percent(own.mean())}, {of_several}{written(axis, next_best.name)} {percent(theirs.mean())}"
+        return next_best.decides(Answer((gap,), ours))
 
     return question
 

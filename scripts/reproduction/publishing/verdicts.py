@@ -1,7 +1,8 @@
 """The verdicts on all claims of the papers, judged by stored results alone."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reproduction.judging.claims import Claim
 from reproduction.judging.margins import Part
@@ -56,13 +57,19 @@ class Verdict(NamedTuple):
         return f"{fewest.repetitions} {word}"
 
 
-def judge(claim: Claim, target: Target | None, results: Stored | None) -> Verdict:
+def judge(
+    claim: Claim,
+    target: Target | None,
+    results: Stored | None,
+    wanted: Mapping[str, Sequence[Any]] | None = None,
+) -> Verdict:
     """Decides a claim, but for the scale; missing results give a verdict and no error.
 
     Args:
       claim: what to judge.
       target: the target that judges it; None if none can be run.
       results: what is stored of the target, or None.
+      wanted: by axis, the values of which the target has cells; default those that are stored.
     """
     if claim.question is None or target is None:
         return Verdict(claim, CANNOT, claim.reason)
@@ -70,7 +77,7 @@ def judge(claim: Claim, target: Target | None, results: Stored | None) -> Verdic
     if results is None:
         return blank
     try:
-        answer = claim.question(results.outcome())
+        answer = claim.question(results.outcome(wanted))
     except MissingError as error:
         return blank._replace(ours=str(error))
     return blank._replace(
@@ -93,7 +100,9 @@ def verdicts(folder: Path) -> list[Verdict]:
     judged: list[Verdict] = []
     for claim in CLAIMS:
         targets = [one for one in targets_of(claim) if not one.setting_of or known[one.name] is not None]
-        judged += [judge(claim, one, known[one.name]) for one in targets] or [judge(claim, None, None)]
+        judged += [judge(claim, one, known[one.name], settings.labels_of(one)) for one in targets] or [
+            judge(claim, None, None)
+        ]
     for index, one in enumerate(judged):
         if one.verdict not in (NOT_MEASURED, CANNOT):
             scale, overrides = scales[one.target]

@@ -60,6 +60,11 @@ def of_scale(target: Target, scale: Scale) -> Settings | None:
     return None if overrides is None else of_grid(_grid(target.config, overrides))
 
 
+def labels_of(target: Target) -> dict[str, list[Any]]:
+    """By axis, the values of which a target has cells at full scale."""
+    return _grid(target.config).labels
+
+
 def of_folder(folder: Path, target: Target) -> tuple[Grid, Settings]:
     """The sweep in a results folder, and its settings.
 

@@ -55,9 +55,9 @@ class Stored:
     settings: Settings
     times: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
 
-    def outcome(self) -> Outcome:
-        """The cells as claims are judged by them."""
-        return for_judging(self.cells, self.times)
+    def outcome(self, wanted: Mapping[str, Sequence[Any]] | None = None) -> Outcome:
+        """The cells as claims are judged by them; ``wanted`` has the values of the axes of the whole sweep."""
+        return for_judging(self.cells, self.times, wanted)
 
 
 def path_of(folder: Path, name: str) -> Path:

@@ -64,6 +64,12 @@ def test_programs_that_are_almost_equal_are_not_shared(one, other):
         np.testing.assert_array_equal(jax.tree.leaves(found)[0], jax.tree.leaves(expected)[0])
 
 
+def test_an_argument_that_is_not_used_may_have_another_shape():
+    for unused in (ONE, jnp.zeros(3), jnp.zeros(3, jnp.int32)):
+        program = compiled(lower(lambda a, b: a + 1, ONE, unused), None)
+        np.testing.assert_array_equal(program(ONE, unused), ONE + 1)
+
+
 def test_what_decides_the_compilation_tells_programs_apart():
     mesh = jax.sharding.Mesh(jax.devices(), ("clients",))
     place = jax.sharding.SingleDeviceSharding(jax.devices()[1])
