@@ -77,7 +77,9 @@ METHODS = (
         "an algorithm is the first argument of fd.simulate",
     ),
     Mistake("rule in a rule not called", "fd.aggregators.nnm(fd.aggregators.median)", "aggregator=", "median(...)"),
-    Mistake("clients of another federation", "run(fd.algorithms.scaffold(20))", "num_clients=20", "must be 12, that of"),
+    Mistake(
+        "clients of another federation", "run(fd.algorithms.scaffold(20))", "num_clients=20", "must be 12, that of"
+    ),
     Mistake(
         "rule of another federation",
         "fd.algorithms.scaffold(12, aggregator=fd.aggregators.foolsgold(20))",

@@ -15,7 +15,15 @@ from fedjax_drag import per_client
 from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.devices import host_state, nans, processes, program_cache
 from fedjax_drag.simulation.devices.host_state import DEVICE, DISK, HOST
-from fedjax_drag.simulation.devices.placement import can_share, divided, everywhere, own_copy, place, resolve_mesh
+from fedjax_drag.simulation.devices.placement import (
+    can_share,
+    divided,
+    everywhere,
+    own_copy,
+    place,
+    place_data,
+    resolve_mesh,
+)
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
@@ -342,10 +350,10 @@ def trace(asked: Settings) -> Simulation:
         processes.check_same("data", (on_host, *held_out, asked.seed))
     if asked.client_state == DISK and jax.process_count() > 1:
         raise ValueError(f"client_state={DISK!r}: needs a run of one process; 'host' goes with several")
-    train = divided(on_host.train, mesh) if mesh is not None and asked.shard_data else place(on_host.train, everyone)
-    placed = place((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
-    federation, held_out, key = placed
-    federation = federation._replace(train=train)
+    divider = mesh if asked.shard_data else None
+    train = place_data(on_host.train, everyone) if divider is None else divided(on_host.train, divider)
+    federation, held_out = place_data((on_host._replace(train=()), held_out), everyone)
+    federation, key = federation._replace(train=train), place(jax.random.key(asked.seed), everyone)
 
     @functools.cache
     def traced() -> Traced:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from fedjax_drag.experiment.arena import demands, tables
 from fedjax_drag.experiment.arena.changes import changes
@@ -18,6 +19,7 @@ from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
 from fedjax_drag.experiment.build.own_parts import is_own
 from fedjax_drag.experiment.config.own import as_text, texts
 from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run.lock import LOCK
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 
@@ -165,10 +167,20 @@ def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing
         if row != standing.rows.get(entry.label):
             standing.rows[entry.label] = row
             if trials.folder is not None:
-                standing.write(trials.folder)
+                _write_row(standing, row, trials.folder)
     if trials.folder is not None:
         standing.page(trials.folder / PAGE)
     return standing
+
+
+def _write_row(standing: Standing, row: Row, folder: Path) -> None:
+    """Writes the standing with what other processes have played in the folder meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / LOCK):
+        if (folder / FILE).is_file():
+            standing.rows.update(read(folder).rows)
+        standing.rows[row.label] = row
+        standing.write(folder)
 
 
 def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing:

@@ -17,6 +17,7 @@ from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
 from fedjax_drag.simulation import Simulation, trace
+from fedjax_drag.simulation.devices import placement
 from fedjax_drag.simulation.devices.placement import resolve_mesh
 from fedjax_drag.simulation.devices.processes import from_first
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -106,7 +107,8 @@ def plan(
     with released_on_error(lock):
         if folder is not None and resume:
             from_first(_check_resumable, experiment, folder)
-        jobs = _jobs(experiment, folder, resume, federations or Federations())
+        with placement.sharing():  # the runs of a comparison have the same data
+            jobs = _jobs(experiment, folder, resume, federations or Federations())
         if folder is not None and overwrite:
             from_first(results.clear, folder)
     return Plan(experiment.config, jobs, folder, resume, tools, lock=lock)

@@ -36,6 +36,10 @@ _SUMMARISED = ("round", TEST, VALIDATION)
 """Metrics of which the summary of a run is made that was stopped."""
 
 
+_TIMES = ("compile_seconds", "rounds_per_second")
+"""Figures of the session that computed something last."""
+
+
 class _Earlier(NamedTuple):
     """What a run had done before it is resumed."""
 
@@ -76,10 +80,14 @@ class Recorder:
     ):
         self._folder = folder
         self._begun = time.perf_counter()
-        from_first(results.begin, folder, config, simulation.walk, simulation.mesh_devices)
+        from_first(partial(folder.mkdir, parents=True, exist_ok=True))
         self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, writes=True)
         try:
             earlier = self._resumed(simulation.shapes) if resume else None
+            self._before = from_first(_figures_before, folder) if earlier else {}
+            if earlier is None or earlier.round < config.rounds:
+                of_run = simulation.walk, simulation.mesh_devices, earlier is not None
+                from_first(results.begin, folder, config, *of_run)
             from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
         except BaseException:
             self._checkpoints.close()
@@ -157,10 +165,12 @@ class Recorder:
             history = metrics_file.join(self._earlier, result.history) if self._earlier else result.history
         if result.seconds_per_step is not None and history:
             history |= {"client_seconds": client_seconds(history, result.seconds_per_step)}
-        seconds = result.seconds + result.compile_seconds
-        figures = summary(history, seconds, result.compile_seconds) | self._session()
         done = int(history["round"][-1]) - self.start
+        seconds = result.seconds + result.compile_seconds if done or not self._before else 0.0
+        figures = summary(history, self._before.get("seconds", 0.0) + seconds, result.compile_seconds) | self._session()
         figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
+        if not done:  # nothing was left to compute
+            figures |= {name: self._before[name] for name in _TIMES if name in self._before}
         figures |= {"client_cost": result.cost._asdict(), "seconds_per_local_step": result.seconds_per_step}
         if result.diverged_at is not None:
             figures["diverged_at"] = result.diverged_at
@@ -178,7 +188,8 @@ class Recorder:
             for key in _SUMMARISED
             if key in present
         }
-        figures = summary(history, time.perf_counter() - self._begun, None) | self._session()
+        seconds = self._before.get("seconds", 0.0) + time.perf_counter() - self._begun
+        figures = summary(history, seconds, None) | self._session()
         self._conclude(figures | {"interrupted": True})
         with self._writing(figures["rounds"]):
             self._saver.finish()
@@ -197,6 +208,15 @@ class Recorder:
 
     def _session(self) -> dict[str, Any]:
         return {"resumed_from_round": self.start} if self.start else {}
+
+
+def _figures_before(folder: Path) -> dict[str, Any]:
+    """The summary that the session before has written; empty if it was killed."""
+    try:
+        figures = results.read_summary(folder)
+        return figures if isinstance(figures["seconds"], int | float) else {}
+    except (OSError, ValueError):  # missing, or damaged
+        return {}
 
 
 @contextmanager

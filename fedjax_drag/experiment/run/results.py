@@ -32,6 +32,9 @@ from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.version import __version__
 
 CONFIG, ENVIRONMENT, SUMMARY = "config.yaml", "environment.json", "summary.json"
+EARLIER = "earlier_sessions"
+"""Key of ``environment.json``: the environments in which a run was begun and resumed before, the first one first."""
+
 CHECKPOINTS, FIGURE, REPORT, LOGS = initial_params.CHECKPOINTS, "accuracy.png", "report.html", "logs"
 DAMAGED_CHECKPOINTS = "checkpoints.damaged"
 """Where checkpoints that cannot be read are set aside."""
@@ -179,7 +182,7 @@ def _clear_inner(folder: Path) -> None:
         writing.release()
 
 
-def begin(folder: Path, config: Config, walk: Walk | None = None, mesh_devices: int = 1) -> None:
+def begin(folder: Path, config: Config, walk: Walk | None = None, mesh_devices: int = 1, resumed: bool = False) -> None:
     """Makes the folder with its ``config.yaml`` and ``environment.json``.
 
     Args:
@@ -187,11 +190,22 @@ def begin(folder: Path, config: Config, walk: Walk | None = None, mesh_devices: 
       config: of the run.
       walk: how it goes through its clients; None for a comparison, whose runs have folders of their own.
       mesh_devices: how many devices share its clients.
+      resumed: whether the run goes on from what another process has computed, whose environment is kept as well.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG, written(config.to_mapping()))
     way = walk._asdict() | {"mesh_devices": mesh_devices} if walk else {}
-    write_json(folder / ENVIRONMENT, environment(config.seed) | _files(config) | way)
+    before = _environment_before(folder) if resumed else {}
+    write_json(folder / ENVIRONMENT, environment(config.seed) | _files(config) | way | before)
+
+
+def _environment_before(folder: Path) -> dict[str, Any]:
+    """What ``environment.json`` keeps of the sessions so far."""
+    try:
+        last = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+        return {EARLIER: [*last.pop(EARLIER, []), last]}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):  # missing, or damaged
+        return {}
 
 
 def read_walk(folder: Path) -> Walk | None:

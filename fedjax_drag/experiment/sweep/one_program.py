@@ -1,5 +1,6 @@
 """Cells of a sweep that run as one program, each with a results folder as if it ran alone."""
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,14 @@ from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepa
 from fedjax_drag.simulation.progress import unless_quiet
 from fedjax_drag.simulation.result import Result, choice_metric
 from fedjax_drag.simulation.settings import Settings
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+_OTHER_FILES = 128
+"""Open files that a process needs beside those of the cells of a sweep."""
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 """All cells are saved at the same evaluations, at most this often, and at their end."""
@@ -67,10 +76,20 @@ def run_as_one_program(
     devices = jax.local_devices()[: len(members)]
     mesh = Mesh(devices, ("cells",)) if len(devices) > 1 else None
     settings = [member.settings for member in members]
-    batch = _fitting(settings, numbers, rebuild, width=most or len(members), mesh=mesh)
+    width = most or len(members)
+    width = width if first.folder is None else min(width, _most_folders())
+    batch = _fitting(settings, numbers, rebuild, width=width, mesh=mesh)
     for begin in range(0, len(members), batch.width):
         which = range(begin, min(begin + batch.width, len(members)))
         yield _Chunk([members[cell] for cell in which], batch).run(which, quiet)
+
+
+def _most_folders() -> int:
+    """How many cells can have their folders open at once: each has two files, metrics and lock."""
+    if resource is None:
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(1, (soft - _OTHER_FILES) // 2)
 
 
 def _fitting(*cells: Any, width: int, mesh: Mesh | None) -> BatchSimulation:

@@ -7,7 +7,9 @@ columns; a leaf with no axis that the devices divide is copied to all. The new p
 round.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -130,10 +132,10 @@ def _taken_of_all(own: jax.Array, index: jax.Array, axis: str, of_clients: bool)
 def divided(examples: Any, mesh: Mesh) -> Any:
     """``examples`` from the host, their leading axis padded with zeros and divided among the devices."""
 
-    def leaf(x: np.ndarray) -> np.ndarray:
-        return np.pad(x, [(0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)])
+    def leaf(x: np.ndarray) -> Any:
+        return place(np.pad(x, [(0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)]), along(mesh))
 
-    return place(jax.tree.map(leaf, examples), along(mesh))
+    return _once(leaf, examples, along(mesh))
 
 
 def along(mesh: Mesh) -> NamedSharding:
@@ -203,6 +205,39 @@ def place(values: Any, shardings: Any) -> Any:
         return jax.make_array_from_callback(np.shape(x), sharding, lambda index: x[index])
 
     return jax.tree.map(leaf, values, jax.tree.broadcast(shardings, values))
+
+
+_placed: ContextVar[dict[Any, Any] | None] = ContextVar("placed", default=None)
+
+
+@contextlib.contextmanager
+def sharing() -> Iterator[None]:
+    """Lets :func:`place_data` and :func:`divided` place an array of the host once, however often they are given it."""
+    token = _placed.set({})
+    try:
+        yield
+    finally:
+        _placed.reset(token)
+
+
+def place_data(values: Any, sharding: Any) -> Any:
+    """:func:`place` with one sharding for all, of arrays that nobody changes and that no program is given to keep."""
+    return _once(lambda x: place(x, sharding), values, sharding)
+
+
+def _once(put: Callable[[Any], Any], values: Any, sharding: Any) -> Any:
+    """``put`` of each array, or what it gave before inside of :func:`sharing`."""
+    known = _placed.get()
+    if known is None:
+        return jax.tree.map(put, values)
+
+    def leaf(x: Any) -> Any:
+        key = id(x), sharding
+        if key not in known:
+            known[key] = x, put(x)  # with the array itself, so that no other gets its id
+        return known[key][1]
+
+    return jax.tree.map(leaf, values)
 
 
 def fetch(arrays: Any) -> Any:

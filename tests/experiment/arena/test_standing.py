@@ -64,6 +64,19 @@ def test_what_was_played_is_read_back(arena, played, tmp_path):
     assert len(played) == 4
 
 
+def test_two_processes_that_play_in_one_folder_keep_each_other_s_rows(arena, played, tmp_path, monkeypatch):
+    alone = Trials.play
+
+    def play(self, arena, entry):
+        if entry.label == "fedavg":  # meanwhile the other one begins and ends
+            standing.run(load_arena(PROTOCOL).only(["krum"]), Trials(tmp_path))
+        return alone(self, arena, entry)
+
+    monkeypatch.setattr(Trials, "play", play)
+    standing.run(arena.only(["fedavg"]), Trials(tmp_path))
+    assert set(standing.read(tmp_path).rows) == {"fedavg", "krum"}
+
+
 @pytest.mark.thorough
 def test_a_changed_entry_alone_is_played_again(arena, played, tmp_path):
     standing.run(arena, Trials(tmp_path))

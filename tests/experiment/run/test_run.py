@@ -137,9 +137,13 @@ def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, 
     chex.assert_trees_all_equal(resumed.history, whole.history)
     assert {k: v.dtype for k, v in resumed.history.items()} == {k: v.dtype for k, v in whole.history.items()}
     assert (out / "metrics.jsonl").read_text() == (folder / "metrics.jsonl").read_text()
-    summary = json.loads((out / "summary.json").read_text())
+    before, summary = summary, json.loads((out / "summary.json").read_text())
     assert summary["interrupted"] is False
     assert summary["resumed_from_round"] == 4
+    assert summary["seconds"] > before["seconds"], "both sessions count"
+    sessions = json.loads((out / "environment.json").read_text())["earlier_sessions"]
+    assert [session["seed"] for session in sessions] == [0]
+    assert "earlier_sessions" not in sessions[0]
 
 
 @pytest.mark.thorough
@@ -203,7 +207,13 @@ def test_interrupt_before_the_first_evaluation(tiny, tmp_path, interrupt_after):
 def test_resume_of_a_finished_run_gives_its_result(tiny, finished, tmp_path):
     _, whole = finished
     run(tiny, out=tmp_path / "out")
+    stored = {name: (tmp_path / "out" / name).read_text() for name in ("summary.json", "environment.json")}
     again = run(tiny, out=tmp_path / "out", resume=True)
+    after = {name: (tmp_path / "out" / name).read_text() for name in stored}
+    assert after["environment.json"] == stored["environment.json"]
+    times = ("seconds", "compile_seconds", "rounds_per_second")
+    earlier, later = (json.loads(files["summary.json"]) for files in (stored, after))
+    assert [later[name] for name in times] == [earlier[name] for name in times]
     chex.assert_trees_all_equal(again.params, whole.params)
     assert again.history["test_accuracy"].tolist() == pytest.approx(whole.history["test_accuracy"].tolist())
     assert again.rounds_to(0.0) == 2
@@ -285,8 +295,10 @@ def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
     load_data, split_data = planning.build.dataset, planning.build.federation
     monkeypatch.setattr(planning.build, "dataset", lambda config: loads.append(1) or load_data(config))
     monkeypatch.setattr(planning.build, "federation", lambda *given: splits.append(1) or split_data(*given))
-    plan(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}})
+    planned = plan(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}})
     assert (len(loads), len(splits)) == (1, 2)
+    first, *others = (job.simulation.federation.train.x for job in planned.jobs)
+    assert all(other is first for other in others), "placed on the device once"
 
 
 @pytest.mark.parametrize(("seconds", "recorded"), [(0, 1), (3600, 3)])

@@ -396,6 +396,20 @@ def test_cells_that_do_not_fit_the_memory_together_run_in_parts(monkeypatch):
 
 
 @pytest.mark.thorough
+def test_a_program_has_no_more_cells_than_folders_that_can_be_open(tmp_path, monkeypatch):
+    widths, usual = [], one_program.prepare_batch
+    monkeypatch.setattr(
+        one_program, "prepare_batch", lambda *a, width, **o: widths.append(width) or usual(*a, width=width, **o)
+    )
+    monkeypatch.setattr(one_program, "_OTHER_FILES", 0)
+    monkeypatch.setattr(one_program.resource, "getrlimit", lambda which: (5, 5))  # of any cell, metrics and lock
+    found = sweep(small(seed=[0, 1, 2, 3, 4]), out=tmp_path / "out")
+    sweep(small(seed=[0, 1, 2, 3, 4]))
+    assert widths == [2, 5]
+    assert [cell.status for cell in found.cells] == ["done"] * 5
+
+
+@pytest.mark.thorough
 def test_what_fails_together_is_run_one_by_one(tmp_path, monkeypatch, capsys):
     def broken(self, which, callbacks=(), initial=None):
         raise RuntimeError("the compiler gave up")
