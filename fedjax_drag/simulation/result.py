@@ -86,7 +86,7 @@ class Result(NamedTuple):
             figures["test accuracy"] = f"{accuracy[-1]:.1%}"
             by = history[choice_metric(history)]
             if np.isfinite(by).any():
-                best = int(np.nanargmax(by))
+                best = last_highest(by)
                 chosen = f", chosen by validation accuracy {by[best]:.1%}" if VALIDATION in history else ""
                 figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}{chosen}"
         for name in ("output_accuracy", "client_accuracy_worst_tenth", "attack_success_rate"):
@@ -141,6 +141,11 @@ class Result(NamedTuple):
             raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
         reached = np.flatnonzero(self.history[metric] >= accuracy)
         return kind(self.history[name][reached[0]]) if reached.size else None
+
+
+def last_highest(accuracy: np.ndarray) -> int:
+    """The place of the highest accuracy, of equal ones the last, as of checkpoints; what is not finite counts least."""
+    return len(accuracy) - 1 - int(np.argmax(np.where(np.isfinite(accuracy), accuracy, -np.inf)[::-1]))
 
 
 def history_row(

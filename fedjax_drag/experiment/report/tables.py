@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_drag.experiment.report.curves import Group, choice_of
 from fedjax_drag.experiment.report.reading import Found, Run, cells, finite
 from fedjax_drag.experiment.sweep import outcome_table
-from fedjax_drag.simulation.result import TEST, VALIDATION, client_seconds
+from fedjax_drag.simulation.result import TEST, VALIDATION, client_seconds, last_highest
 
 DASH = "\N{EN DASH}"
 """For a figure that there is not."""
@@ -152,9 +152,9 @@ def robustness(found: Found) -> Robustness | None:
 
 
 def best_of(run: Run, metric: str) -> BestRound:
-    """The first round with the highest accuracy of a run that has begun; an accuracy that is not finite counts as 0."""
+    """The last round with the highest accuracy of a run that has begun; an accuracy that is not finite counts as 0."""
     accuracy = np.nan_to_num(run.history[metric], nan=0.0, posinf=0.0, neginf=0.0)
-    place = int(accuracy.argmax())
+    place = last_highest(accuracy)
     test = float(accuracy[place] if metric == TEST else run.history[TEST][place])
     return BestRound(int(run.history["round"][place]), float(accuracy[place]), test)
 

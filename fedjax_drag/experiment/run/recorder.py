@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import metrics_file, results
-from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored, on_host
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.run.saver import Saver
 from fedjax_drag.experiment.run.summary import summary
@@ -96,7 +96,9 @@ class Recorder:
         self._lines = bytearray(lines)
         every_seconds = config.checkpoint_every_seconds if every_seconds is None else every_seconds
         options = (config.keep_checkpoints, config.keep_best, every_seconds)
-        self._saver = Saver(self._checkpoints, *options, best=self._best_so_far())
+        self._best, self._keeps_best = self._best_so_far(), config.keep_best
+        self._saver = Saver(self._checkpoints, *options, best=self._best)
+        self._remembered: tuple[Any, ...] | None = None
         self._rows: list[dict[str, Any]] = []
         place = folder / METRICS if is_first() else Path(os.devnull)
         self._stream: IO[bytes] = place.open("ab" if earlier else "wb")
@@ -141,8 +143,31 @@ class Recorder:
             self._lines += line
             self._rows.append({key: event.metrics[key] for key in _SUMMARISED if key in event.metrics})
             if event.state is not None and event.diverged_at is None:
-                by, end = choice_metric(event.metrics), len(self._lines)
-                self._saver.hold(event.round, event.state, event.metrics[by], lambda: bytes(self._lines[:end]), by)
+                self._save_remembered(unless=event)
+                self._saver.hold(*self._to_hold(event))
+                self._best = max(self._best, _accuracy(event))
+
+    def is_best(self, event: Evaluation) -> bool:
+        """Whether the accuracy is the highest so far, in a run that keeps the state that has it."""
+        return self._keeps_best and event.diverged_at is None and _accuracy(event) >= self._best
+
+    def remember(self, event: Evaluation) -> None:
+        """Keeps the state of a recorded evaluation in memory until a later one is saved: the best between two."""
+        round_number, state, *others = self._to_hold(event)
+        self._remembered = round_number, {name: np.array(leaf) for name, leaf in on_host(state).items()}, *others
+        self._best = _accuracy(event)
+
+    def _save_remembered(self, unless: Evaluation | None = None) -> None:
+        """Saves the state that is remembered, unless that of another evaluation is as good."""
+        remembered, self._remembered = self._remembered, None
+        if remembered is not None and (unless is None or not self.is_best(unless)):
+            self._saver.hold(*remembered)
+
+    def _to_hold(self, event: Evaluation) -> tuple[Any, ...]:
+        """The arguments of :meth:`~.saver.Saver.hold` for the newest evaluation."""
+        end = len(self._lines)
+        by = choice_metric(event.metrics)
+        return event.round, event.state, event.metrics[by], lambda: bytes(self._lines[:end]), by
 
     def _append(self, line: bytes) -> None:
         self._stream.write(line)
@@ -176,6 +201,7 @@ class Recorder:
             figures["diverged_at"] = result.diverged_at
         figures["metrics_crc32"] = zlib.crc32(self._lines)
         with self._writing(figures["rounds"]):
+            self._save_remembered()
             self._saver.finish()
             self._conclude(figures | {"interrupted": False})
         return result._replace(history=history)
@@ -208,6 +234,11 @@ class Recorder:
 
     def _session(self) -> dict[str, Any]:
         return {"resumed_from_round": self.start} if self.start else {}
+
+
+def _accuracy(event: Evaluation) -> float:
+    """By which the best state is chosen."""
+    return float(event.metrics[choice_metric(event.metrics)])
 
 
 def _figures_before(folder: Path) -> dict[str, Any]:

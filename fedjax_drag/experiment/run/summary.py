@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric
+from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, last_highest
 
 _TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
@@ -41,7 +41,7 @@ def summary(history: Mapping[str, np.ndarray], seconds: float, compile_seconds: 
 def _best(history: Mapping[str, np.ndarray]) -> int | None:
     """The place of the evaluation that is chosen; None if no accuracy is finite."""
     by = np.asarray(history[choice_metric(history)])
-    return int(np.nanargmax(np.where(np.isfinite(by), by, np.nan))) if np.isfinite(by).any() else None
+    return last_highest(by) if np.isfinite(by).any() else None
 
 
 def table(rows: Mapping[str, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]) -> str:

@@ -164,11 +164,15 @@ class _Chunk:
 
     def _record(self, event: BatchEvaluation) -> None:
         save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
-        if save:
+        recorders = {cell: self._recorders[cell] for cell in event.rows if cell in self._recorders}
+        best = {cell for cell, own in recorders.items() if not save and own.is_best(event.of(cell, with_state=False))}
+        if save or best:
             event = event._replace(states=jax.device_get(event.states))
-        for cell, recorder in [(cell, self._recorders[cell]) for cell in event.rows if cell in self._recorders]:
+        for cell, recorder in recorders.items():
             try:
                 recorder(event.of(cell, with_state=save))
+                if cell in best:
+                    recorder.remember(event.of(cell))
             except Exception as error:  # in its own folder; the others go on
                 self._failed[cell] = error
                 self._recorders.pop(cell).close()

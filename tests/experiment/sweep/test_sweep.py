@@ -1,7 +1,9 @@
 import csv
 import json
 import sys
+from contextlib import closing
 
+import chex
 import numpy as np
 import pytest
 import yaml
@@ -10,6 +12,7 @@ from run_fixtures import optimised
 from tiny import TINY
 
 from fedjax_drag.experiment.run import lock
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.run import run
 from fedjax_drag.experiment.sweep import one_program, outcome_table
@@ -393,6 +396,24 @@ def test_cells_that_do_not_fit_the_memory_together_run_in_parts(monkeypatch):
     found = sweep(small(seed=[0, 1, 2, 3, 4]))
     assert needed == [6, 4, 2], "multiples of the two devices"
     assert [cell.status for cell in found.cells] == ["done"] * 5
+
+
+@pytest.mark.thorough
+def test_the_best_state_of_a_cell_is_kept_as_if_it_ran_alone(tmp_path):
+    given = SMALL | {"rounds": 12, "step_size": 1.0, "data": {"name": "digits", "validation_fraction": 0.25}}
+    sweep(given | {"axes": {"aggregator": ["fedavg"], "seed": [0, 1, 2]}}, out=tmp_path / "cells")
+    before_the_end = 0
+    for seed in range(3):
+        folder = tmp_path / "cells" / "cells" / f"fedavg-seed-{seed}"
+        run(given | {"aggregator": "fedavg", "seed": seed}, out=tmp_path / str(seed))
+        summary = json.loads((folder / "summary.json").read_text())
+        with closing(Checkpoints(folder)) as cell, closing(Checkpoints(tmp_path / str(seed))) as alone:
+            assert cell.best() == alone.best() == summary["best_round"]
+            assert cell.rounds() == sorted({summary["best_round"], 12})
+        before_the_end += summary["best_round"] < 12
+        own, other = (load_params(place, "best") for place in (folder, tmp_path / str(seed)))
+        chex.assert_trees_all_close(own, other, rtol=1e-4, atol=1e-5)
+    assert before_the_end
 
 
 @pytest.mark.thorough
