@@ -85,7 +85,8 @@ class Recorder:
         try:
             earlier = self._resumed(simulation.shapes) if resume else None
             self._before = from_first(_figures_before, folder) if earlier else {}
-            if earlier is None or earlier.round < config.rounds:
+            is_over = earlier is not None and earlier.round >= config.rounds
+            if not (is_over and from_first(results.read_environment, folder)):
                 of_run = simulation.walk, simulation.mesh_devices, earlier is not None
                 from_first(results.begin, folder, config, *of_run)
             from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))

@@ -134,12 +134,9 @@ def check_same(folder: Path, config: Config) -> None:
 
 def _warn_of_changed_files(folder: Path, config: Config) -> None:
     """Warns if a file that a configuration refers to is not what it was when the run began."""
-    try:
-        then = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # missing, or damaged
-        return
+    then = read_environment(folder)
     for kind, files in _files(config).items():
-        before = then.get(kind) if isinstance(then, dict) else None
+        before = then.get(kind)
         for path, checksum in files.items():
             if isinstance(before, dict) and before.get(path, checksum) != checksum:
                 warnings.warn(f"{path} has changed since the run in {str(folder)!r} began", stacklevel=2)
@@ -195,17 +192,19 @@ def begin(folder: Path, config: Config, walk: Walk | None = None, mesh_devices: 
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG, written(config.to_mapping()))
     way = walk._asdict() | {"mesh_devices": mesh_devices} if walk else {}
-    before = _environment_before(folder) if resumed else {}
+    last = read_environment(folder) if resumed else {}
+    earlier = last.pop(EARLIER, [])
+    before = {EARLIER: [*(earlier if isinstance(earlier, list) else []), last]} if last else {}
     write_json(folder / ENVIRONMENT, environment(config.seed) | _files(config) | way | before)
 
 
-def _environment_before(folder: Path) -> dict[str, Any]:
-    """What ``environment.json`` keeps of the sessions so far."""
+def read_environment(folder: Path) -> dict[str, Any]:
+    """What ``environment.json`` says; empty if it is missing or damaged."""
     try:
-        last = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-        return {EARLIER: [*last.pop(EARLIER, []), last]}
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):  # missing, or damaged
+        found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_walk(folder: Path) -> Walk | None:
