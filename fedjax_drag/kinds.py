@@ -82,7 +82,7 @@ class Kind(NamedTuple):
 AGGREGATOR = Kind(Aggregator, "an aggregation rule, such as fd.aggregators.drag()", ("aggregators",))
 CLIENT_RULE = Kind(ClientRule, "a client rule, such as fd.clients.fedprox(mu=0.1)", ("clients",))
 ATTACK = Kind(Attack, "an attack, such as fd.attacks.sign_flip()", ("attacks",))
-OPTIMIZER = Kind(optax.GradientTransformation, "an optax transformation, such as optax.trace(0.9)")
+OPTIMIZER = Kind((optax.GradientTransformation, optax.MultiSteps), "an optax transformation, such as optax.trace(0.9)")
 
 
 def check_function(name: str, value: Any, phrase: str, *builders: str) -> None:

@@ -268,10 +268,10 @@ def _make_each_core_a_device() -> None:
 
 @contextlib.contextmanager
 def _misuse() -> Iterator[None]:
-    """Reports a ValueError inside as a wrong argument of the command."""
+    """Reports a wrong argument of the command, or what is not installed, in one line."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise typer.BadParameter(str(error)) from error
 
 

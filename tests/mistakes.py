@@ -126,7 +126,7 @@ PARTS = (
         "share of nobody",
         "run(attack=fd.attacks.alie(), byzantine_fraction=0.01)",
         "byzantine_fraction=0.01: is no client of 12 clients",
-        "at least 0.043",
+        "more than 0.04167",
     ),
     Mistake("name of an attack", 'run(attack="alie")', "attack='alie'", "write fd.attacks.alie(...)"),
     Mistake("attack not called", "run(attack=fd.attacks.alie)", "attack=", "call it, fd.attacks.alie(...)"),

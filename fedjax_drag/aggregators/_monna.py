@@ -72,5 +72,5 @@ def monna(num_byzantine: int | None = None, trusted: int | None = None) -> Aggre
         rank = jnp.argsort(jnp.argsort(jnp.where(here, distance, jnp.inf)))
         return average_of(params, deltas, here & (rank < jnp.maximum(valid.sum() - f, 1)))
 
-    places = frozenset() if trusted is None else frozenset({"client_ids"})  # not mixed or put into buckets before
+    places = frozenset() if trusted is None else frozenset({"client_ids"})  # a bucket in that place is no client
     return Aggregator(stateless("selected"), apply, needed | places | byzantine_needs(num_byzantine), "clients")

@@ -9,6 +9,9 @@ import numpy as np
 
 from fedjax_drag.callbacks._logger import Logger, needed
 
+_LARGEST = 1e19
+"""Beyond the bins of tensorboardX's histograms, which end at about 1e20."""
+
 
 def tensorboard(folder: str | Path, name: str = "", config: Mapping[str, Any] | None = None) -> Logger:
     """Writes event files for TensorBoard, per-client metrics as histograms.
@@ -31,7 +34,7 @@ def tensorboard(folder: str | Path, name: str = "", config: Mapping[str, Any] | 
         for key, value in scalars.items():
             writer.add_scalar(key, value, number)
         for key, values in vectors.items():
-            writer.add_histogram(key, values, number)
+            writer.add_histogram(key, np.clip(values, -_LARGEST, _LARGEST), number)
         writer.flush()  # a run may take hours between evaluations, or be killed
 
     return Logger(write, lambda succeeded: writer.close())

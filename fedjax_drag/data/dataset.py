@@ -207,6 +207,7 @@ def from_arrays(
         raise ValueError(f"normalize={normalize!r}: must be 'standard' where mean or std are given")
     measured_mean, measured_std = statistics(train[0], normalize) if mean is None or std is None else ((), ())
     mean, std = (measured_mean if mean is None else mean), (measured_std if std is None else std)
+    mean, std = (tuple(np.atleast_1d(np.asarray(value)).tolist()) for value in (mean, std))
     users = None if users is None else np.asarray(users)
     return make(name, train, test, num_classes, mean, std, users=users, user_names=tuple(user_names))
 

@@ -89,7 +89,7 @@ class RuleServer:
             )
         if "root_delta" in rule.needs and root_delta is None:
             raise ValueError("root_delta=None: the rule needs one; give a function (arrays, round) -> delta")
-        checks.count("seed", seed, 0, 2**63 - 1)
+        checks.count("seed", seed, 0, 2**32 - 1)
         self._rule, self._root_delta, self._seed = rule, root_delta, seed
         self._apply = jax.jit(rule.apply)
         self._size = -1

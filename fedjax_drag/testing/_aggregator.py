@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, tree
+from fedjax_drag.testing._chunks import round_in_chunks
 from fedjax_drag.testing._promises import (
     ATOL,
     COMMON,
@@ -80,7 +81,7 @@ def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8
 
     The rule is called with random parameters, deltas and extras. Its formula is not checked, but that it is pure, keeps
     shapes, ignores unknown extras, can be scanned over rounds, reports its metrics, and leaves out clients that are
-    absent or whose delta is not finite or too long for its dtype.
+    absent or whose delta is not finite or too long for its dtype; of its sums, that chunks give what the stack gives.
 
     Args:
       rule: the rule to check.
@@ -205,6 +206,18 @@ def _survives_long_deltas(bench: _Bench) -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)), f"at {length:g} they are not"
 
 
+def _sums_in_chunks(bench: _Bench) -> None:
+    """Its sums of chunks move the parameters as ``apply`` moves them by the whole stack."""
+    sums = bench.rule.streamed
+    if sums is None:
+        return
+    deltas, extras = bench.deltas(0), bench.extras(0)
+    whole, _ = bench.rounds([(deltas, extras)])
+    state = bench.start(deltas, extras)
+    chunks, _ = jax.jit(functools.partial(round_in_chunks, sums))(bench.params, deltas, state, extras)
+    chex.assert_trees_all_close(chunks, whole, rtol=RTOL, atol=ATOL)
+
+
 def _lengthened(factor: np.ndarray, delta: np.ndarray) -> np.ndarray:
     """``factor`` ``[S]`` times a leaf of the deltas, clipped to the range of its dtype."""
     end = float(jnp.finfo(delta.dtype).max)
@@ -242,4 +255,5 @@ _PROMISES = (
     _rejects_what_is_too_long,
     _stands_still_without_clients,
     _survives_long_deltas,
+    _sums_in_chunks,
 )

@@ -50,7 +50,7 @@ def sizes(memory_gib: float | None) -> Iterator[tuple[int, int]]:
 
 
 def rules(cohort: int) -> dict[str, Aggregator]:
-    """Every rule, set to tolerate a tenth of the cohort as Byzantine."""
+    """The rules that are timed, set to tolerate a tenth of the cohort as Byzantine; most rules are among them."""
     f = cohort // 10
     a = aggregators
     return {

@@ -1,4 +1,4 @@
-"""What devices that share the clients of a round send to each other, for every aggregation rule.
+"""What devices that share the clients of a round send to each other, by aggregation rule.
 
 Each rule is compiled alone, for a stack of deltas that slices of TPUs divide by client, as they do after the local
 steps; rules that need whole columns first divide it by coordinate, as the engine does. The TPUs need not be there

@@ -81,6 +81,12 @@ def events(path):
         begin += 16 + length
 
 
+def test_tensorboard_takes_numbers_of_any_size(tmp_path):
+    pytest.importorskip("tensorboardX")
+    write = callbacks.tensorboard(tmp_path)._write
+    write(1, {}, {"score": np.array([1e21, 2e21, -np.inf, 1.0])})
+
+
 def test_tensorboard_events_are_read_back(tmp_path):
     handed_on(callbacks.tensorboard(tmp_path, "run", CONFIG))
     (path,) = (tmp_path / "run").iterdir()

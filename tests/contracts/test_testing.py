@@ -138,7 +138,7 @@ def test_all_that_a_naive_mean_lacks_is_named():
     with pytest.raises(AssertionError) as error:
         check_aggregator(naive())
     head, *lines = str(error.value).splitlines()
-    assert head == "4 of 11 promises are not kept:"
+    assert head == "4 of 12 promises are not kept:"
     assert "valid=False" in lines[0]
     assert "weight" in lines[0]
     assert "num_rejected=0: must be 1" in lines[1]
@@ -160,9 +160,27 @@ def test_a_rule_that_prefers_the_first_client_is_found_out_unless_it_says_so():
     check_aggregator(place_matters(fedavg()), keyed=True)
 
 
+def mean_of_chunks():
+    """Divides by the number of clients of a chunk."""
+
+    def accumulate(params, deltas, state, *, valid, **_):
+        return tree.weighted_sum(valid * tree.inverse(valid.sum()), deltas), valid
+
+    def finish(params, total, state, counted, **_):
+        return tree.move(params, total), MetricsOnly({"weight": counted * tree.inverse(counted.sum())})
+
+    return summed_rule(stateless(), Sums(accumulate, finish), hindsight={"cosine": cosine_to_sum})
+
+
+@pytest.mark.thorough
+def test_a_rule_that_is_another_one_in_chunks_is_found_out():
+    with pytest.raises(AssertionError, match=r"^1 of 12 promises.*\n- Its sums of chunks"):
+        check_aggregator(mean_of_chunks())
+
+
 def test_nothing_else_is_tried_with_a_rule_that_cannot_be_called():
     rule = fedavg()._replace(apply=lambda params, deltas, state: (params, state))
-    with pytest.raises(AssertionError, match=r"^1 of 11 promises.*\n.*unexpected keyword"):
+    with pytest.raises(AssertionError, match=r"^1 of 12 promises.*\n.*unexpected keyword"):
         check_aggregator(rule)
 
 

@@ -51,7 +51,7 @@ def test_preprocess_is_the_formula_also_inside_jit():
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(fed.preprocess(x[0]), expected[0], rtol=1e-5, atol=1e-6)
     floats = x.astype(np.float32)
-    fed = from_arrays(floats, y, floats, y, mean=(7.0,), std=(2.0,))
+    fed = from_arrays(floats, y, floats, y, mean=7.0, std=2)
     np.testing.assert_allclose(fed.preprocess(floats), (floats - 7) / 2, rtol=1e-6)
 
 

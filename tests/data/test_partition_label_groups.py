@@ -107,6 +107,15 @@ def test_impossible_groups_are_one_line(arguments, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("options", [{}, {"sizes": "equal"}, {"holders": "random"}])
+def test_a_class_without_examples_has_no_holder(options):
+    some = labelled(np.where(np.arange(6000) % 10 == 4, 7, np.arange(6000) % 10), num_classes=11)
+    for seed in range(5):
+        split = partition.label_groups(some, 20, seed=seed, **options)
+        assert_every_example_once(split)
+        assert split.counts.min() > 0
+
+
 def test_random_holders_are_drawn_from_all_classes():
     """Client m holds a class with probability k_m / C, independently of the other clients."""
     held = []

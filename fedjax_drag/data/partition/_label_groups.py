@@ -70,27 +70,28 @@ def label_groups(
     checks.one_of("holders", holders, ("even", "random"))
     group = _groups(num_clients, fractions, group_shares)
     num_classes = fed.num_classes
+    classes, per_class = np.unique(fed.train.y, return_counts=True)  # those without an example have no holder
     labels = np.maximum(1, np.rint(np.asarray(fractions) * num_classes)).astype(np.int64)[group]
-    if labels.sum() < num_classes:
+    labels = np.minimum(labels, len(classes))
+    if labels.sum() < len(classes):
         raise ValueError(
             f"num_clients={num_clients}: with fractions={tuple(fractions)} they hold {labels.sum()} labels, which "
-            f"cannot cover the {num_classes} classes of {fed.name}"
+            f"cannot cover the {len(classes)} classes of {fed.name}"
         )
     rng = np.random.default_rng(seed)
-    per_class = np.bincount(fed.train.y, minlength=num_classes)
     if holders == "random":
-        holds = _random_holders(rng, labels, num_classes)
+        holds = _random_holders(rng, labels, len(classes))
     else:
         holds = _even_holders(rng, labels, per_class, sizes)
     shares = _shares(holds, per_class) if sizes == "equal" else None
     owner = np.empty(len(fed.train.y), np.int64)
-    for label, held in enumerate(holds):
+    for place, (label, held) in enumerate(zip(classes, holds, strict=True)):
         examples = rng.permutation(np.flatnonzero(fed.train.y == label))
         if shares is None:
             owner[examples] = np.resize(rng.permutation(np.flatnonzero(held)), len(examples))
         else:
             order = rng.permutation(num_clients)  # so that rounding favours nobody
-            cuts = np.rint(np.cumsum(shares[label, order]) * len(examples))
+            cuts = np.rint(np.cumsum(shares[place, order]) * len(examples))
             owner[examples] = order[np.searchsorted(cuts, np.arange(len(examples)), side="right")]
     if np.bincount(owner, minlength=num_clients).min() == 0:
         raise ValueError(f"num_clients={num_clients}: some would have no example of {fed.name}; try fewer clients")
@@ -138,7 +139,7 @@ def _even_holders(rng: np.random.Generator, labels: np.ndarray, per_class: np.nd
         order = order[np.argsort(labels[order], kind="stable")]  # those that want most of a class first
     for client in order:
         if sizes == "equal":
-            wanted = np.divide(holds @ (1 / labels), per_class, out=np.full(num_classes, np.inf), where=per_class > 0)
+            wanted = holds @ (1 / labels) / per_class
         else:
             wanted = holds.sum(axis=1)
         holds[np.lexsort((rng.random(num_classes), wanted))[: labels[client]], client] = True

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,29 +158,40 @@ def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing
       KeyboardInterrupt: stopped by Ctrl-C; the same call goes on.
     """
     standing = begin(arena, trials, given)
+    decided: set[str] = set()
     for entry in arena.entries:
         row = standing.rows.get(entry.label)
         if row is None or row.key != folder_of(arena, entry):
             row = _play(arena, entry, trials)
         elif row.passes is None:  # of a version that did not count them
             row = dataclasses.replace(row, passes=_demands(arena, entry, trials)[1])
+        decided.add(entry.label)
         if row != standing.rows.get(entry.label):
             standing.rows[entry.label] = row
             if trials.folder is not None:
-                _write_row(standing, row, trials.folder)
+                _write(standing, trials.folder, decided)
     if trials.folder is not None:
         standing.page(trials.folder / PAGE)
     return standing
 
 
-def _write_row(standing: Standing, row: Row, folder: Path) -> None:
-    """Writes the standing with what other processes have played in the folder meanwhile."""
+def _write(standing: Standing, folder: Path, decided: Container[str]) -> None:
+    """Writes the standing; rows that are not ``decided`` are those that other processes have written meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / LOCK):
-        if (folder / FILE).is_file():
-            standing.rows.update(read(folder).rows)
-        standing.rows[row.label] = row
+        others = _rows_in(folder, standing)
+        standing.rows.update({label: row for label, row in others.items() if label not in decided})
         standing.write(folder)
+
+
+def _rows_in(folder: Path, like: Standing) -> dict[str, Row]:
+    """The rows of the standing in a folder, which must be of the same protocol; none if there is no standing."""
+    if not (folder / FILE).is_file():
+        return {}
+    old = read(folder)
+    if dataclasses.replace(old, rows={}, protocol=None) != dataclasses.replace(like, rows={}, protocol=None):
+        raise ValueError(f"out={str(folder)!r}: holds a standing of another protocol; choose another folder")
+    return old.rows
 
 
 def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing:
@@ -197,11 +208,8 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
     if given is not None:
         _check_protocol(given, arena, new)
         new.rows.update(given.rows)
-    if trials.folder is not None and (trials.folder / FILE).is_file():
-        old = read(trials.folder)
-        if dataclasses.replace(old, rows={}, protocol=None) != dataclasses.replace(new, rows={}, protocol=None):
-            raise ValueError(f"out={str(trials.folder)!r}: holds a standing of another protocol; choose another folder")
-        new.rows.update(old.rows)
+    if trials.folder is not None:
+        new.rows.update(_rows_in(trials.folder, new))
     return new
 
 

@@ -82,7 +82,8 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       keep_checkpoints: how many of the newest checkpoints are kept.
       keep_best: whether the checkpoint with the highest accuracy is kept as well: validation accuracy where the data
-        have a validation split, else test accuracy.
+        have a validation split, else test accuracy. In a sweep whose cells' states have more than 256 MB together, the
+        best of those that are written, one in a minute.
       checkpoint_every_seconds: time between two writings of checkpoints, which is what a killed run loses at most,
         beside one evaluation; 0 writes one after every evaluation. A run that ends or is stopped writes them first.
       compare: None, or a mapping from a label to the keys that this variant changes.

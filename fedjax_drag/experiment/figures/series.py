@@ -117,7 +117,7 @@ def _curve(label: str, metric: str, against: str, group: Sequence[Run]) -> Curve
     if not rounds.size:
         raise ValueError(f"{str(group[-1].folder)!r}: no evaluation in a round in which the other seeds have one")
     shared = [np.isin(run.history[ROUND], rounds) for run in group]
-    values = np.stack([run.history[metric][both] for run, both in zip(group, shared, strict=True)])
+    values = np.stack([_spent(run, metric)[both] for run, both in zip(group, shared, strict=True)])
     x = np.stack([_spent(run, against)[both] for run, both in zip(group, shared, strict=True)])
     return Curve(label, x.mean(0), values.mean(0), values.min(0), values.max(0), len(group))
 

@@ -53,12 +53,16 @@ class Clients(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Cohorts:
-    """Who was there at E evaluations; ``ids``, ``malicious`` and ``valid`` are ``[E, S]``."""
+    """Who was there at E evaluations; ``ids``, ``malicious`` and ``valid`` are ``[E, S]``.
+
+    ``reason`` says why clients of the cohort do not count: in words, for each evaluation the same.
+    """
 
     rounds: np.ndarray
     ids: np.ndarray
     malicious: np.ndarray
     valid: np.ndarray
+    reason: str
 
     @property
     def sides(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -67,8 +71,11 @@ class _Cohorts:
         return None if len(lying) + len(honest) > ROWS or np.intersect1d(lying, honest).size else (lying, honest)
 
 
+EXPELLED = "expelled"
+
+
 class _Map(NamedTuple):
-    """What a heat map shows, ``[R, E]``: values, who is expelled, clients; of each column how many rows are malicious.
+    """What a heat map shows, ``[R, E]``: values, who does not count, clients; of each column its malicious rows.
 
     ``labels`` are those of the rows, None if they are only places in the cohort.
     """
@@ -97,7 +104,8 @@ def _clients(run: Run, most: int, drawing: list[dict[str, Any]]) -> Clients | No
     if cohorts is None or not names:
         return None
     kept = charts.thinned(len(cohorts.rounds), most)
-    fewer = _Cohorts(*(getattr(cohorts, field.name)[kept] for field in dataclasses.fields(_Cohorts)))
+    arrays = ("rounds", "ids", "malicious", "valid")
+    fewer = dataclasses.replace(cohorts, **{name: getattr(cohorts, name)[kept] for name in arrays})
     panels, paired = [], True
     for name in names:
         title = metric_kinds.title(name)
@@ -123,7 +131,10 @@ def _cohorts(run: Run) -> _Cohorts | None:
         given = run.history.get(name)
         return (given if given is not None and given.shape == ids.shape else np.full(ids.shape, default)) == 1
 
-    return _Cohorts(run.history["round"], ids.astype(int), marks("malicious", 0.0), marks("valid", 1.0))
+    expels = "num_expelled" in run.history
+    absent = "drawn" in run.history or not expels
+    reason = " or ".join([EXPELLED] * expels + ["absent"] * absent)
+    return _Cohorts(run.history["round"], ids.astype(int), marks("malicious", 0.0), marks("valid", 1.0), reason)
 
 
 def _quantities(run: Run, cohorts: _Cohorts) -> list[str]:
@@ -184,7 +195,7 @@ def _heat_map(
     data, series = [place | heat | _colors(shown)], [0]
     if found.gone.any():
         over = {"z": charts.numbers(np.where(found.gone, 1.0, np.nan)), "showscale": False}
-        data.append(place | over | {"hovertemplate": f"{told}expelled<extra></extra>"})
+        data.append(place | over | {"hovertemplate": f"{told}{cohorts.reason}<extra></extra>"})
         series.append(charts.MUTED)
     if found.lying.any():
         border = {"x": _edges(cohorts.rounds), "y": np.pad(found.lying - 0.5, 1, "edge").tolist()}
@@ -227,6 +238,8 @@ def _notes(cohorts: _Cohorts) -> list[str]:
         )
     elif cohorts.malicious.any():
         notes.append(f"Malicious, marked {_MARK.strip()} and above the line: {_listed(map(str, cohorts.sides[0]))}.")
+    if cohorts.reason != EXPELLED:
+        return notes
     first = {}
     for evaluation, place in np.argwhere(~cohorts.valid):
         client = int(cohorts.ids[evaluation, place])

@@ -85,9 +85,12 @@ class Recorder:
         try:
             earlier = self._resumed(simulation.shapes) if resume else None
             self._before = from_first(_figures_before, folder) if earlier else {}
+            self._seconds_before = from_first(results.seconds_before, folder) if earlier else 0.0
             is_over = earlier is not None and earlier.round >= config.rounds
-            if not (is_over and from_first(results.read_environment, folder)):
-                of_run = simulation.walk, simulation.mesh_devices, earlier is not None
+            if is_over and from_first(results.read_environment, folder):
+                from_first(results.write_config, folder, config)
+            else:
+                of_run = simulation.walk, simulation.mesh_devices, self._seconds_before if earlier else None
                 from_first(results.begin, folder, config, *of_run)
             from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
         except BaseException:
@@ -193,7 +196,7 @@ class Recorder:
             history |= {"client_seconds": client_seconds(history, result.seconds_per_step)}
         done = int(history["round"][-1]) - self.start
         seconds = result.seconds + result.compile_seconds if done or not self._before else 0.0
-        figures = summary(history, self._before.get("seconds", 0.0) + seconds, result.compile_seconds) | self._session()
+        figures = summary(history, self._seconds_before + seconds, result.compile_seconds) | self._session()
         figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
         if not done:  # nothing was left to compute
             figures |= {name: self._before[name] for name in _TIMES if name in self._before}
@@ -207,16 +210,20 @@ class Recorder:
             self._conclude(figures | {"interrupted": False})
         return result._replace(history=history)
 
-    def interrupted(self) -> None:
-        """Writes the newest states and the summary of a run that was stopped; its evaluations are already there."""
+    def interrupted(self, share: float = 1.0) -> None:
+        """Writes the newest states and the summary of a run that was stopped; its evaluations are already there.
+
+        Args:
+          share: of this session's time that counts for the run, which may be one of several in a program.
+        """
         present = {*self._earlier, *chain(*self._rows)}
         history = {
             key: np.concatenate([self._earlier.get(key, np.zeros(0)), np.array([row[key] for row in self._rows])])
             for key in _SUMMARISED
             if key in present
         }
-        seconds = self._before.get("seconds", 0.0) + time.perf_counter() - self._begun
-        figures = summary(history, seconds, None) | self._session()
+        seconds = share * (time.perf_counter() - self._begun)
+        figures = summary(history, self._seconds_before + seconds, None) | self._session()
         self._conclude(figures | {"interrupted": True})
         with self._writing(figures["rounds"]):
             self._saver.finish()
@@ -245,8 +252,7 @@ def _accuracy(event: Evaluation) -> float:
 def _figures_before(folder: Path) -> dict[str, Any]:
     """The summary that the session before has written; empty if it was killed."""
     try:
-        figures = results.read_summary(folder)
-        return figures if isinstance(figures["seconds"], int | float) else {}
+        return results.read_summary(folder)
     except (OSError, ValueError):  # missing, or damaged
         return {}
 

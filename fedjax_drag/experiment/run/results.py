@@ -32,8 +32,8 @@ from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.version import __version__
 
 CONFIG, ENVIRONMENT, SUMMARY = "config.yaml", "environment.json", "summary.json"
-EARLIER = "earlier_sessions"
-"""Key of ``environment.json``: the environments in which a run was begun and resumed before, the first one first."""
+EARLIER, EARLIER_SECONDS = "earlier_sessions", "earlier_seconds"
+"""Keys of ``environment.json``: the environments in which a run was begun and resumed before, and the time it took."""
 
 CHECKPOINTS, FIGURE, REPORT, LOGS = initial_params.CHECKPOINTS, "accuracy.png", "report.html", "logs"
 DAMAGED_CHECKPOINTS = "checkpoints.damaged"
@@ -179,7 +179,13 @@ def _clear_inner(folder: Path) -> None:
         writing.release()
 
 
-def begin(folder: Path, config: Config, walk: Walk | None = None, mesh_devices: int = 1, resumed: bool = False) -> None:
+def begin(
+    folder: Path,
+    config: Config,
+    walk: Walk | None = None,
+    mesh_devices: int = 1,
+    seconds_before: float | None = None,
+) -> None:
     """Makes the folder with its ``config.yaml`` and ``environment.json``.
 
     Args:
@@ -187,15 +193,22 @@ def begin(folder: Path, config: Config, walk: Walk | None = None, mesh_devices: 
       config: of the run.
       walk: how it goes through its clients; None for a comparison, whose runs have folders of their own.
       mesh_devices: how many devices share its clients.
-      resumed: whether the run goes on from what another process has computed, whose environment is kept as well.
+      seconds_before: what sessions before this one took, of a run that goes on; its environments are kept as well.
     """
+    write_config(folder, config)
+    way = walk._asdict() | {"mesh_devices": mesh_devices} if walk else {}
+    before = {}
+    if seconds_before is not None and (last := read_environment(folder)):
+        earlier = last.pop(EARLIER, [])
+        before = {EARLIER: [*(earlier if isinstance(earlier, list) else []), last]}
+    before |= {EARLIER_SECONDS: round(seconds_before, 3)} if seconds_before else {}
+    write_json(folder / ENVIRONMENT, environment(config.seed) | _files(config) | way | before)
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Makes the folder with its ``config.yaml``."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG, written(config.to_mapping()))
-    way = walk._asdict() | {"mesh_devices": mesh_devices} if walk else {}
-    last = read_environment(folder) if resumed else {}
-    earlier = last.pop(EARLIER, [])
-    before = {EARLIER: [*(earlier if isinstance(earlier, list) else []), last]} if last else {}
-    write_json(folder / ENVIRONMENT, environment(config.seed) | _files(config) | way | before)
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
@@ -205,6 +218,15 @@ def read_environment(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def seconds_before(folder: Path) -> float:
+    """What the sessions of a run took so far: by the last one's summary, or if it was killed, those before it."""
+    try:
+        found = read_summary(folder)["seconds"]
+    except (OSError, ValueError):  # missing, or damaged
+        found = read_environment(folder).get(EARLIER_SECONDS)
+    return float(found) if isinstance(found, int | float) else 0.0
 
 
 def read_walk(folder: Path) -> Walk | None:

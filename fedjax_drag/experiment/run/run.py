@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,8 @@ def execute(planned: Plan, quiet: bool | None = None) -> dict[str, Result]:
       The results by label.
     """
     if planned.folder is not None and planned.config.compare is not None:
-        from_first(results.begin, planned.folder, planned.config)
+        before = 0.0 if planned.resume else None
+        from_first(partial(results.begin, planned.folder, planned.config, seconds_before=before))
     finished = {}
     for job in planned.jobs:
         own = job.folder if job.folder != planned.folder else None  # of a variant

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.run.lock import FolderLock
 from fedjax_drag.experiment.run.recorder import Recorder
+from fedjax_drag.experiment.run.saver import LARGEST
 from fedjax_drag.experiment.sweep.grid import Point, describe
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
 from fedjax_drag.simulation.progress import unless_quiet
@@ -150,7 +151,7 @@ class _Chunk:
             }
         except KeyboardInterrupt:
             for recorder in recorders.values():
-                recorder.interrupted()
+                recorder.interrupted(share=1 / len(self._members))
             raise
         finally:
             bar.close()
@@ -165,9 +166,11 @@ class _Chunk:
     def _record(self, event: BatchEvaluation) -> None:
         save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
         recorders = {cell: self._recorders[cell] for cell in event.rows if cell in self._recorders}
-        best = {cell for cell, own in recorders.items() if not save and own.is_best(event.of(cell, with_state=False))}
-        if save or best:
+        best: set[int] = set()
+        if save:
             event = event._replace(states=jax.device_get(event.states))
+        elif sum(leaf.nbytes for leaf in jax.tree.leaves(event.states)) <= LARGEST:
+            best = {cell for cell, own in recorders.items() if own.is_best(event.of(cell, with_state=False))}
         for cell, recorder in recorders.items():
             try:
                 recorder(event.of(cell, with_state=save))

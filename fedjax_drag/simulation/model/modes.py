@@ -32,7 +32,7 @@ class Modes(NamedTuple):
 
 
 def modes_of(model: Any, call: Callable[..., Any], given: int) -> Modes:
-    """The modes of a model, from its wrapper or from the signature of its call.
+    """The modes of a model, from the signature of its call and from its wrapper, which counts where both say something.
 
     Args:
       model: as the user gave it.
@@ -44,11 +44,10 @@ def modes_of(model: Any, call: Callable[..., Any], given: int) -> Modes:
     """
     parameters = list(inspect.signature(call).parameters.values())[given:]
     parameters = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    flags = {one.name: IN_TRAINING[one.name] for one in parameters if one.name in IN_TRAINING}
+    modes = Modes(flags, {name: not value for name, value in flags.items()})
     if isinstance(model, WithModes):
-        modes = Modes(dict(model.training), dict(model.evaluation), model.rngs)
-    else:
-        flags = {one.name: IN_TRAINING[one.name] for one in parameters if one.name in IN_TRAINING}
-        modes = Modes(flags, {name: not value for name, value in flags.items()})
+        modes = Modes(modes.training | dict(model.training), modes.evaluation | dict(model.evaluation), model.rngs)
     needed = {one.name for one in parameters if one.default is one.empty} - {"key", "rngs"}
     missing = sorted(needed - modes.training.keys() | needed - modes.evaluation.keys())
     if missing:

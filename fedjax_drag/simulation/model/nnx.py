@@ -70,7 +70,7 @@ def functions_of_nnx(model: Any, frozen: bool = False) -> ModelFunctions:
         return logits, jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, statistics)
 
     tags = {variable.get_metadata("tag") for _, variable in _flat(rngs_like)}
-    return ModelFunctions(init, evaluate, train, modes.streams or tuple(sorted(tags)))
+    return ModelFunctions(init, evaluate, train, tuple(sorted(tags)))
 
 
 def _graph(module: Any, training: bool, frozen: bool) -> Any:

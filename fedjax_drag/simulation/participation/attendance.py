@@ -81,7 +81,11 @@ def attend(
 
 
 def expected_clients(federation: Federation, cohort_size: int, round_index: Int[Array, ""]) -> Array:
-    """How many clients answer in a round on the average, float32 scalar; it depends on no client's data."""
+    """How many clients are expected to answer in a round, float32 scalar; it depends on no client's data.
+
+    Those that are available on the average, at most S, less the share that drops out. Where the number of those that
+    are available varies around S, a few less answer on the average; clients that are late are not taken off.
+    """
     number = jnp.float32(cohort_size)
     if federation.availability is not None:
         probability = federation.availability[round_index % len(federation.availability)]

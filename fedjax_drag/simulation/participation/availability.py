@@ -45,7 +45,7 @@ def as_trace(availability: Any, num_clients: int) -> np.ndarray | None:
     try:
         values = READERS[Path(availability).suffix](availability) if is_file else np.asarray(availability)
         trace = values if values.dtype == bool else values.astype(np.float32)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, EOFError) as error:
         allowed = "must be a file of numbers" if is_file else "must be numbers, as many in each row"
         raise ValueError(f"{name}: {allowed}; {checks.first_line(error)}") from None
     if trace.ndim == 0:

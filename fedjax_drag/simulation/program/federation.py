@@ -76,7 +76,7 @@ def count_malicious(
         if fraction and not number:
             who = f"{clients} clients" if of == "federation" else f"a cohort of {clients}"
             raise ValueError(
-                f"byzantine_fraction={fraction}: is no client of {who}; must be 0, or at least {0.51 / clients:.2g}"
+                f"byzantine_fraction={fraction}: is no client of {who}; must be 0, or more than {0.5 / clients:.4g}"
             )
         return number
     checks.count("num_byzantine", number, 0, clients)

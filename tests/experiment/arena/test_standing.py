@@ -77,6 +77,19 @@ def test_two_processes_that_play_in_one_folder_keep_each_other_s_rows(arena, pla
     assert set(standing.read(tmp_path).rows) == {"fedavg", "krum"}
 
 
+def test_rows_of_another_protocol_are_not_mixed_in(arena, played, tmp_path, monkeypatch):
+    alone = Trials.play
+
+    def play(self, arena, entry):
+        if entry.label == "fedavg":  # meanwhile the other one begins and ends
+            fd.arena.Standing("other", 1, ["only one"], ["none"], [0], {}).write(tmp_path)
+        return alone(self, arena, entry)
+
+    monkeypatch.setattr(Trials, "play", play)
+    with pytest.raises(ValueError, match="holds a standing of another protocol"):
+        standing.run(arena.only(["fedavg"]), Trials(tmp_path))
+
+
 @pytest.mark.thorough
 def test_a_changed_entry_alone_is_played_again(arena, played, tmp_path):
     standing.run(arena, Trials(tmp_path))

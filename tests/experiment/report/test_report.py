@@ -235,6 +235,7 @@ def test_clients_are_drawn_with_malicious_ones_first_and_expelled_ones_painted_o
         "valid": [[1, 1, 1], [1, 1, 1], [1, 1, 0]],
         "alpha": [[0.3, 0.5, 0.1], [0.1, 0.5, 0.3], [0.3, 0.1, 0.9]],
         "weight": [[1, 1, 1]] * 3,
+        "num_expelled": [0, 0, 1],
     }
     found = page(write_run(tmp_path / "taco", [0.2, 0.3, 0.4], **columns))
     chart = found.chart("correction coefficient alpha of each client")
@@ -248,6 +249,11 @@ def test_clients_are_drawn_with_malicious_ones_first_and_expelled_ones_painted_o
     assert "marked \N{MULTIPLICATION X} and above the line: 5." in found.shown
     assert "no longer count: 5 (malicious, round 3)" in found.shown
     assert "weight in the aggregate" not in found.shown  # the same of all throughout
+    del columns["num_expelled"]
+    absent = page(write_run(tmp_path / "drag", [0.2, 0.3, 0.4], **columns))
+    _, gone, _ = absent.chart("correction coefficient alpha of each client")["data"]
+    assert "absent" in gone["hovertemplate"]
+    assert "xpelled" not in absent.shown
 
 
 def test_malicious_clients_that_change_are_marked_by_place_in_the_cohort(page, tmp_path):

@@ -202,13 +202,31 @@ def test_interrupt_before_the_first_evaluation(tiny, tmp_path, interrupt_after):
     assert run(tiny, out=tmp_path / "out", resume=True).history["round"].tolist() == [2, 4, 6]
 
 
+@pytest.mark.thorough
+def test_a_session_that_is_killed_keeps_the_time_of_those_before(tiny, tmp_path, interrupt_after):
+    out = tmp_path / "out"
+    with interrupt_after(1), pytest.raises(KeyboardInterrupt):
+        run(tiny, out=out)
+    first = json.loads((out / "summary.json").read_text())["seconds"]
+    with interrupt_after(1), pytest.raises(KeyboardInterrupt):
+        run(tiny, out=out, resume=True)
+    (out / "summary.json").unlink()  # as if it had been killed
+    run(tiny, out=out, resume=True)
+    environment = json.loads((out / "environment.json").read_text())
+    assert environment["earlier_seconds"] == pytest.approx(first)
+    assert len(environment["earlier_sessions"]) == 2
+    assert json.loads((out / "summary.json").read_text())["seconds"] >= first
+
+
 @pytest.mark.optimised
 @pytest.mark.thorough
 def test_resume_of_a_finished_run_gives_its_result(tiny, finished, tmp_path):
     _, whole = finished
     run(tiny, out=tmp_path / "out")
     stored = {name: (tmp_path / "out" / name).read_text() for name in ("summary.json", "environment.json")}
+    (tmp_path / "out" / "config.yaml").unlink()  # what a message says to do to go on under another one
     again = run(tiny, out=tmp_path / "out", resume=True)
+    assert (tmp_path / "out" / "config.yaml").is_file()
     after = {name: (tmp_path / "out" / name).read_text() for name in stored}
     assert after["environment.json"] == stored["environment.json"]
     times = ("seconds", "compile_seconds", "rounds_per_second")

@@ -14,6 +14,7 @@ from nets import NNX, Net, apply, init
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_epochs, draw_positions
 from fedjax_drag.simulation import prepare
+from fedjax_drag.simulation.model.forms import functions_of
 from fedjax_drag.simulation.program import sampling
 
 DRAG = fd.aggregators.drag(c=0.25, alpha=0.25)
@@ -106,6 +107,36 @@ class Noise(nn.Module):
     def __call__(self, x, noisy=False):
         x = nn.Dense(10)(x.reshape(len(x), -1))
         return x + jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x
+
+
+class Both(nn.Module):
+    """Knows whether it is in training by an argument of the usual name, and by one of its own."""
+
+    @nn.compact
+    def __call__(self, x, train=False, noisy=False):
+        x = nn.BatchNorm(use_running_average=not train)(x.reshape(len(x), -1))
+        return nn.Dense(10)(x + noisy * jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x)
+
+
+def test_arguments_of_the_usual_names_are_known_also_beside_given_ones(settings):
+    model = fd.models.with_modes(Both(), training={"noisy": True}, evaluation={"noisy": False}, rngs=["noise"])
+    simulation = prepare(FEDAVG, **settings(model=model, num_rounds=1))
+    before = simulation.initial_state().model.statistics
+    after = simulation.run().state.model.statistics
+    assert (jax.tree.leaves(after)[0] != jax.tree.leaves(before)[0]).any(), "running statistics are those of training"
+
+
+@pytest.mark.parametrize("make", [lambda: NNX(nnx.Rngs(0)), lambda: fd.models.with_modes(NNX(nnx.Rngs(0)))])
+def test_nnx_modules_draw_anew_in_every_step(make):
+    """Whatever their streams are called."""
+    functions = functions_of(make(), jnp.ones((1, 8, 8, 1)))
+    params, statistics = functions.init(jax.random.key(0))
+    x = jnp.ones((4, 8, 8, 1))
+    first, second = (
+        functions.train(params, statistics, x, dict.fromkeys(functions.streams, jax.random.key(seed)), None)[0]
+        for seed in (1, 2)
+    )
+    assert (first != second).any()
 
 
 def test_modes_and_streams_may_be_given(settings):

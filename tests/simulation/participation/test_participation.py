@@ -78,6 +78,11 @@ class TestAvailability:
             as_trace(given, 4)
         assert "\n" not in str(caught.value)
 
+    def test_an_empty_file_is_refused(self, tmp_path):
+        (tmp_path / "trace.npy").touch()
+        with pytest.raises(ValueError, match="must be a file of numbers; EOFError"):
+            as_trace(tmp_path / "trace.npy", 4)
+
     def test_a_trace_is_followed_and_repeats(self):
         found = answering(7, availability=TRACE)
         np.testing.assert_array_equal(found.valid, TRACE[np.arange(7) % 3])
