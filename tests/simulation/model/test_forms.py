@@ -131,7 +131,7 @@ def test_nnx_modules_draw_anew_in_every_step(make):
     """Whatever their streams are called."""
     functions = functions_of(make(), jnp.ones((1, 8, 8, 1)))
     params, statistics = functions.init(jax.random.key(0))
-    x = jnp.ones((4, 8, 8, 1))
+    x = jax.random.normal(jax.random.key(3), (4, 8, 8, 1))
     first, second = (
         functions.train(params, statistics, x, dict.fromkeys(functions.streams, jax.random.key(seed)), None)[0]
         for seed in (1, 2)
