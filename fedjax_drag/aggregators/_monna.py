@@ -29,10 +29,9 @@ def monna(num_byzantine: int | None = None, trusted: int | None = None) -> Aggre
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs ``root_delta`` where no client is trusted, and else
-      ``client_ids``, since a place stands for a client. Metrics:
-      ``selected`` (1 or 0), ``weight`` (1 / (n - f) on the selected), ``cosine`` to the update. ``apply`` raises
-      ValueError for too small a cohort. The choice has no gradient; through each selected delta it is 1 / (n - f). Of
-      clients that tie, the first.
+      ``client_ids``, since a place stands for a client. Metrics: ``selected`` (1 or 0), ``weight`` (1 / (n - f) on the
+      selected), ``cosine`` to the update. ``apply`` raises ValueError for too small a cohort. The choice has no
+      gradient; through each selected delta it is 1 / (n - f). Of clients that tie, the first.
 
     Raises:
       ValueError: if an argument is not a count.

@@ -183,9 +183,8 @@ def _signature(lowered: Any) -> Hashable | None:
             return None
         used = frozenset(details["kept_var_idx"]), tuple(details["global_in_avals"]), tuple(details["global_out_avals"])
         placed = tuple(details["in_shardings"]), tuple(details["out_shardings"])
-        given = tuple(
-            (one.shape, one.dtype) for one in jax.tree.leaves(lowered.args_info)
-        )  # unused ones are checked too
+        # A call checks those that the program does not use as well.
+        given = tuple((one.shape, one.dtype) for one in jax.tree.leaves(lowered.args_info))
     except (AttributeError, KeyError, TypeError):  # a version of JAX that keeps them elsewhere
         return None
     return used, placed, given, lowered.in_tree, lowered.out_tree

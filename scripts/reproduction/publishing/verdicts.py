@@ -100,9 +100,8 @@ def verdicts(folder: Path) -> list[Verdict]:
     judged: list[Verdict] = []
     for claim in CLAIMS:
         targets = [one for one in targets_of(claim) if not one.setting_of or known[one.name] is not None]
-        judged += [judge(claim, one, known[one.name], settings.labels_of(one)) for one in targets] or [
-            judge(claim, None, None)
-        ]
+        by_target = [judge(claim, one, known[one.name], settings.labels_of(one)) for one in targets]
+        judged += by_target or [judge(claim, None, None)]
     for index, one in enumerate(judged):
         if one.verdict not in (NOT_MEASURED, CANNOT):
             scale, overrides = scales[one.target]
