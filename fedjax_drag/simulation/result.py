@@ -5,7 +5,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from fedjax_drag import checks, notebook
 from fedjax_drag.simulation.program.client_cost import ClientCost
@@ -140,17 +139,8 @@ class Result(NamedTuple):
         metric = choice_metric(self.history) if on is None else f"{on}_accuracy"
         if on == "validation" and metric not in self.history:
             raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
-        place = first_reaching(self.history[metric], accuracy)
-        return None if place is None else kind(self.history[name][place])
-
-
-def first_reaching(accuracies: Float[np.ndarray, " evaluations"], target: float) -> int | None:
-    """The place of the first accuracy that is at least ``target``, in the single precision of a run, or None.
-
-    In double precision 7,000 right answers of 10,000, kept in a file as 0.69999999, would fall short of 0.7.
-    """
-    reached = np.flatnonzero(np.asarray(accuracies, np.float32) >= np.float32(target))
-    return int(reached[0]) if reached.size else None
+        reached = np.flatnonzero(self.history[metric] >= accuracy)
+        return kind(self.history[name][reached[0]]) if reached.size else None
 
 
 def last_highest(accuracy: np.ndarray) -> int:

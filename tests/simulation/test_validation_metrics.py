@@ -76,8 +76,6 @@ def test_targets_and_the_best_round_are_by_validation_unless_asked_otherwise():
     assert (by_both.time_to(0.6), by_both.time_to(0.6, on="test"), by_test.time_to(0.6)) == (0.1, 0.2, 0.2)
     assert "best: 80.0% at round 4, p" in repr(by_test)
     assert "best: 50.0% at round 2, chosen by validation accuracy 70.0%" in repr(by_both)
-    assert [result(round=[1], test_accuracy=np.array([0.7], kind)).rounds_to(0.7) for kind in "fd"] == [1, 1]
-    assert result(round=[1], test_accuracy=np.array([0.7], "f").astype("d")).rounds_to(0.7) == 1
     with pytest.raises(ValueError, match="on='validation': this run has no validation examples; set validation_frac"):
         by_test.rounds_to(0.6, on="validation")
     with pytest.raises(ValueError, match="on='train': must be one of validation, test"):

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_drag.experiment.report.curves import Group, choice_of
 from fedjax_drag.experiment.report.reading import Found, Run, cells, finite
 from fedjax_drag.experiment.sweep import outcome_table
-from fedjax_drag.simulation.result import TEST, VALIDATION, client_seconds, first_reaching, last_highest
+from fedjax_drag.simulation.result import TEST, VALIDATION, client_seconds, last_highest
 
 DASH = "\N{EN DASH}"
 """For a figure that there is not."""
@@ -167,8 +167,13 @@ def _worst_tenth(run: Run) -> float | None:
 
 def rounds_to(run: Run, metric: str, target: float) -> int | None:
     """First evaluated round in which an accuracy of a run reaches ``target``, or None."""
-    place = first_reaching(run.history[metric], target)
+    place = _place(run, metric, target)
     return None if place is None else int(run.history["round"][place])
+
+
+def _place(run: Run, metric: str, target: float) -> int | None:
+    reached = np.flatnonzero(run.history[metric] >= target)
+    return int(reached[0]) if reached.size else None
 
 
 def _last(run: Run, metric: str) -> float:
@@ -195,9 +200,7 @@ def _over(group: Group, figure: Callable[[Run], float | None], spread: bool = Tr
 
 def _to(group: Group, target: tuple[str, float], measured: Callable[[Run], np.ndarray | None], form: str) -> str:
     """What was measured when a group's runs first had the accuracy of a kind that is the target."""
-    metric, accuracy = target
-    measured_runs = [(run, values) for run in group.drawn if (values := measured(run)) is not None]
-    pairs = [(first_reaching(run.history[metric], accuracy), values) for run, values in measured_runs]
+    pairs = [(_place(run, *target), values) for run in group.drawn if (values := measured(run)) is not None]
     reached = [float(values[place]) for place, values in pairs if place is not None]
     if not pairs:
         return DASH

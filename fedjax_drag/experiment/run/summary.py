@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, first_reaching, last_highest
+from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, last_highest
 
 _TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
@@ -82,8 +82,8 @@ def _highest(history: Mapping[str, np.ndarray], metric: str) -> float:
 
 
 def _first_round(history: Mapping[str, np.ndarray], metric: str, target: float) -> str:
-    place = first_reaching(history[metric], target)
-    return "-" if place is None else str(int(history["round"][place]))
+    reached = np.flatnonzero(np.asarray(history[metric]) >= target)
+    return str(int(history["round"][reached[0]])) if reached.size else "-"
 
 
 def _percent(accuracy: float | None) -> str:

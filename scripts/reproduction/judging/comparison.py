@@ -94,9 +94,9 @@ def reachable(accuracy: float, parts: Sequence[Outcome]) -> float:
       MissingError: there is none.
     """
     tops = measured(parts, best)
-    if np.max(tops, axis=0).min() >= np.float32(accuracy):
+    if np.max(tops, axis=0).min() >= accuracy:
         return accuracy
-    below = GRID * math.floor(np.min(tops) / GRID + 1e-6)
+    below = GRID * math.floor(np.min(tops) / GRID + 1e-9)
     if below <= 0:
         raise MissingError("no accuracy that all seeds reach")
     return below
