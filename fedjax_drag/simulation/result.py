@@ -14,6 +14,9 @@ from fedjax_drag.types import Params
 VALIDATION, TEST = "validation_accuracy", "test_accuracy"
 """Metrics by which rounds and settings can be chosen."""
 
+ROUNDING = 1e-6
+"""Of accuracies, which are float32: one that is equal to a target, such as 80 %, may be so much below it."""
+
 
 def choice_metric(*histories: Container[str]) -> str:
     """The metric by which rounds and settings are chosen: validation accuracy where all have it, else test accuracy.
@@ -139,8 +142,14 @@ class Result(NamedTuple):
         metric = choice_metric(self.history) if on is None else f"{on}_accuracy"
         if on == "validation" and metric not in self.history:
             raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
-        reached = np.flatnonzero(self.history[metric] >= accuracy)
-        return kind(self.history[name][reached[0]]) if reached.size else None
+        place = first_reached(self.history[metric], accuracy)
+        return None if place is None else kind(self.history[name][place])
+
+
+def first_reached(accuracy: np.ndarray, target: float) -> int | None:
+    """The first place at which an accuracy is at least ``target``, up to its rounding; None if there is none."""
+    reached = np.flatnonzero(np.asarray(accuracy, np.float64) >= target - ROUNDING)
+    return int(reached[0]) if reached.size else None
 
 
 def last_highest(accuracy: np.ndarray) -> int:

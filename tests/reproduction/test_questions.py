@@ -28,6 +28,18 @@ def test_an_accuracy_that_all_seeds_reach_takes_the_place_of_one_that_they_do_no
         answer(question, *cells[:5], cell("FedAvg", [0.01] * 10, seed=2))
 
 
+def test_an_accuracy_equal_to_the_target_reaches_it_also_as_it_is_stored():
+    """As float32, 70 % is 0.69999999, and 8,000 of 10,000 divided in a compiled program are 0.79999995."""
+    stored = [float(np.float32(0.7)), *[0.75] * 9]
+    cells = [*seeds("DRAG", stored, stored, stored), *seeds("FedAvg", SLOW, SLOW, SLOW)]
+    assert answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7), *cells).ours == "0.25 (10 against 40 rounds to 70 %)"
+    quotient = [0.1, 0.5, *[0.79999995] * 8]
+    both = [*seeds("DRAG", quotient, quotient, quotient), *seeds("FedAvg", quotient, quotient, quotient)]
+    for wanted in (0.8, 0.9):  # the paper's accuracy, and one in its place
+        found = answer(questions.faster(m("DRAG"), m("FedAvg"), wanted), *both)
+        assert found.ours == "1.00 (30 against 30 rounds to 80 %)"
+
+
 def test_a_run_that_never_reaches_the_accuracy_counts_with_the_round_after_the_last():
     never = [0.1] * 9 + [0.5]
     cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", never, never, LATER)]

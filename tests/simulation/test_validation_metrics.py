@@ -82,6 +82,15 @@ def test_targets_and_the_best_round_are_by_validation_unless_asked_otherwise():
         by_both.rounds_to(0.6, on="train")
 
 
+@pytest.mark.parametrize(("count", "target"), [(7000, 0.7), (8000, 0.8)])
+def test_an_accuracy_equal_to_the_target_reaches_it_in_float32_too(count, target):
+    share = np.asarray(jax.jit(lambda correct: correct / 10_000)(count))  # 0.79999995 for 8,000
+    assert result(round=[5], test_accuracy=[share]).rounds_to(target) == 5
+    read_back = result(round=[5], test_accuracy=[np.float64(np.nextafter(np.float32(target), np.float32(0)))])
+    assert read_back.rounds_to(target) == 5
+    assert read_back.rounds_to(target + 1e-4) is None, "one example more"
+
+
 def test_runs_are_compared_by_what_all_have():
     both, test = {"test_accuracy", "validation_accuracy"}, {"test_accuracy"}
     assert choice_metric(both, both) == "validation_accuracy"

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_drag.experiment.report.curves import Group, choice_of
 from fedjax_drag.experiment.report.reading import Found, Run, cells, finite
 from fedjax_drag.experiment.sweep import outcome_table
-from fedjax_drag.simulation.result import TEST, VALIDATION, client_seconds, last_highest
+from fedjax_drag.simulation.result import ROUNDING, TEST, VALIDATION, client_seconds, first_reached, last_highest
 
 DASH = "\N{EN DASH}"
 """For a figure that there is not."""
@@ -82,7 +82,7 @@ def target_for(found: Sequence[Group]) -> float | None:
     metric = choice_of(found)
     best = sorted(max(best_of(run, metric).accuracy for run in group.drawn) for group in found if group.drawn)
     middle = best[len(best) // 2] if best else 0.0
-    return round(int(min(max(middle, 0.0), 1.0) / _STEP + 1e-9) * _STEP, 2) or None
+    return round(int((min(max(middle, 0.0), 1.0) + ROUNDING) / _STEP) * _STEP, 2) or None
 
 
 def results(found: Sequence[Group], target: float | None) -> Table:
@@ -167,13 +167,8 @@ def _worst_tenth(run: Run) -> float | None:
 
 def rounds_to(run: Run, metric: str, target: float) -> int | None:
     """First evaluated round in which an accuracy of a run reaches ``target``, or None."""
-    place = _place(run, metric, target)
+    place = first_reached(run.history[metric], target)
     return None if place is None else int(run.history["round"][place])
-
-
-def _place(run: Run, metric: str, target: float) -> int | None:
-    reached = np.flatnonzero(run.history[metric] >= target)
-    return int(reached[0]) if reached.size else None
 
 
 def _last(run: Run, metric: str) -> float:
@@ -200,7 +195,9 @@ def _over(group: Group, figure: Callable[[Run], float | None], spread: bool = Tr
 
 def _to(group: Group, target: tuple[str, float], measured: Callable[[Run], np.ndarray | None], form: str) -> str:
     """What was measured when a group's runs first had the accuracy of a kind that is the target."""
-    pairs = [(_place(run, *target), values) for run in group.drawn if (values := measured(run)) is not None]
+    metric, accuracy = target
+    known = [(run, values) for run in group.drawn if (values := measured(run)) is not None]
+    pairs = [(first_reached(run.history[metric], accuracy), values) for run, values in known]
     reached = [float(values[place]) for place, values in pairs if place is not None]
     if not pairs:
         return DASH

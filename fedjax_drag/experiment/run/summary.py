@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, last_highest
+from fedjax_drag.simulation.result import ROUNDING, TEST, VALIDATION, choice_metric, first_reached, last_highest
 
 _TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
@@ -56,7 +56,7 @@ def table(rows: Mapping[str, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
     """
     by = choice_metric(*(history for history, _ in rows.values()))
     best = max((_highest(history, by) for history, _ in rows.values()), default=0.0)
-    targets = [target for target in _TARGETS if target <= best][-3:]
+    targets = [target for target in _TARGETS if target <= best + ROUNDING][-3:]
     head = "best by validation" if by == VALIDATION else "best"
     lines = [["", "final", head, *(f"round at {target:.0%}" for target in targets), "rounds/s", "seconds"]]
     for label, (history, figures) in rows.items():
@@ -82,8 +82,8 @@ def _highest(history: Mapping[str, np.ndarray], metric: str) -> float:
 
 
 def _first_round(history: Mapping[str, np.ndarray], metric: str, target: float) -> str:
-    reached = np.flatnonzero(np.asarray(history[metric]) >= target)
-    return str(int(history["round"][reached[0]])) if reached.size else "-"
+    place = first_reached(history[metric], target)
+    return "-" if place is None else str(int(history["round"][place]))
 
 
 def _percent(accuracy: float | None) -> str:

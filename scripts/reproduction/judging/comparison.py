@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
+from fedjax_drag.simulation.result import ROUNDING
 from reproduction.judging.claims import Answer, Question, Where
 from reproduction.judging.margins import HOLDS, Votes
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first
@@ -94,9 +95,9 @@ def reachable(accuracy: float, parts: Sequence[Outcome]) -> float:
       MissingError: there is none.
     """
     tops = measured(parts, best)
-    if np.max(tops, axis=0).min() >= accuracy:
+    if np.max(tops, axis=0).min() >= accuracy - ROUNDING:
         return accuracy
-    below = GRID * math.floor(np.min(tops) / GRID + 1e-9)
+    below = GRID * math.floor((np.min(tops) + ROUNDING) / GRID)
     if below <= 0:
         raise MissingError("no accuracy that all seeds reach")
     return below

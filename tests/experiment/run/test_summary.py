@@ -17,6 +17,12 @@ def test_table_is_aligned_and_has_telling_targets():
     assert second.split() == ["long", "label", "84.0%", "85.0%", "2", "2", "2", "7.2", "2.5"]
 
 
+def test_an_accuracy_equal_to_a_target_reaches_it_in_float32_too():
+    head, line = table({"FedAvg": row(np.float32([0.5, 0.79999995]))}).splitlines()
+    assert "round at 80%  rounds/s" in head
+    assert line.split() == ["FedAvg", "80.0%", "80.0%", "2", "2", "2", "-", "2.5"]
+
+
 def test_summary_of_a_run_that_diverged_or_never_began():
     _, figures = row([0.5, np.nan])
     assert figures["best_accuracy"] == 0.5
