@@ -47,11 +47,28 @@ def test_a_run_that_never_reaches_the_accuracy_counts_with_the_round_after_the_l
     mean, half = interval(np.log([20 / 110, 20 / 110, 20 / 60]))
     assert (found.parts[0].mean, found.parts[0].high) == pytest.approx(tuple(np.exp([mean, mean + half])))
     assert found.verdict == HOLDS
+    assert found.parts[0].low == 0, "how many rounds FedAvg would need is not known"
     first = questions.first_to("method", "FedAvg", 0.7, {})
     other_way = answer(first, *cells)
+    assert other_way.parts[0].high == np.inf
     assert (other_way.verdict, other_way.ours) == (FAILS, "round 93, DRAG round 20, to 70 %")
     short = [*cells[:4], cell("FedAvg", [0.1, 0.1], "diverged", seed=1), cells[5]]
     assert answer(first, *short).ours.startswith("round 93, DRAG round 20, to 70 %")
+
+
+def test_a_factor_that_a_run_may_still_show_does_not_fail():
+    """70 % in round 60, the other not within 100: it may take 110 rounds or 1,000."""
+    never = [0.1] * 9 + [0.5]
+    cells = [*seeds("DRAG", LATER, LATER, LATER), *seeds("FedAvg", never, never, never)]
+    found = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7, 0.25), *cells)
+    assert (found.verdict, found.text) == (UNDECIDED, "0.55 (60 against 110 rounds to 70 %); 0.55 [0.00, 0.55] times")
+    times = {"DRAG": [1.0] * 10, "FedAvg": [1.0] * 10}
+    assert answer(questions.quicker("DRAG", "FedAvg", 0.7, 0.25), *cells, times=times).verdict == UNDECIDED
+    assert answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7, 0.6), *cells).verdict == HOLDS
+    assert answer(questions.faster(m("FedAvg"), m("DRAG"), 0.7, 0.6), *cells).verdict == FAILS
+    mostly = [*seeds("A", *[FAST] * 9, never), *seeds("B", *[LATER] * 9, SLOW)]
+    found = answer(questions.faster(m("A"), m("B"), 0.7, 0.8), *mostly)
+    assert (found.verdict, found.parts[0].high) == (UNDECIDED, np.inf), "one run never reaches it"
 
 
 def test_seeds_are_paired():

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from fedjax_drag.simulation.result import ROUNDING
 from reproduction.judging.claims import Answer, Question, Where
-from reproduction.judging.margins import HOLDS, Votes
+from reproduction.judging.margins import HOLDS, Interval, Votes
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first
 from reproduction.names import written
 
@@ -118,6 +118,18 @@ def first_round(accuracy: float, *parts: Outcome) -> Callable[[Cell], float]:
 def rounds_to(accuracy: float, parts: Sequence[Outcome]) -> list[np.ndarray]:
     """The first round at which each part has an accuracy, on the seeds that all parts have."""
     return measured(parts, first_round(accuracy, *parts))
+
+
+def bounded(part: Interval, accuracy: float, own: Outcome, other: Outcome) -> Interval:
+    """The ratio of the rounds of ``own`` to those of ``other``, without an end that is not known.
+
+    A run that never reaches the accuracy needs more rounds than it counts with: the ratio may be larger than measured
+    if ``own`` has one, and smaller if ``other`` has one.
+    """
+    if math.isnan(part.low):
+        return part
+    never = [np.isinf(found).any() for found in measured([own, other], lambda cell: first(cell, accuracy))]
+    return part._replace(low=0.0 if never[1] else part.low, high=math.inf if never[0] else part.high)
 
 
 def spoken_well_of(*subjects: Where) -> Callable[[Question], Question]:

@@ -24,8 +24,8 @@ class Interval(NamedTuple):
 
     Attributes:
       mean: over the repetitions; of ratios the geometric mean or the median.
-      low: lower end of the interval; NaN if there is one repetition.
-      high: upper end.
+      low: lower end of the interval; NaN if there is one repetition, 0 of a ratio that is known from above alone.
+      high: upper end; infinite of a ratio that is known from below alone.
       unit: ``points`` (of percent), ``times`` or ``alpha``.
       repetitions: their number.
       at_least: lower boundary of the claim, in the same unit.

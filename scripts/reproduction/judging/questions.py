@@ -17,6 +17,7 @@ from fedjax_drag.experiment.sweep.grid import METHOD
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from reproduction.judging.claims import Answer, Question, Where
 from reproduction.judging.comparison import (
+    bounded,
     divergences,
     first_round,
     measured,
@@ -42,7 +43,7 @@ def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) 
         pair = outcome.at(subject), outcome.at(other)
         target = reachable(accuracy, pair)
         own, theirs = rounds_to(target, pair)
-        part = across(np.log(own / theirs), "times", at_most=at_most)
+        part = bounded(across(np.log(own / theirs), "times", at_most=at_most), target, *pair)
         rounds = f"{own.mean():.0f} against {theirs.mean():.0f} rounds to {percent(target, 0)}"
         return Answer((part,), f"{part.mean:.2f} ({rounds}){divergences(outcome, other)}")
 
@@ -65,7 +66,8 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
         reached = first_round(target, own, *others.values())
         next_best = runner_up(own, others, lambda cell: -np.log(reached(cell)))
         mine, theirs = next_best.own, next_best.theirs
-        part = across(theirs - mine, "times", at_most=1.0, strict=True)  # both are negative logarithms
+        ratio = across(theirs - mine, "times", at_most=1.0, strict=True)  # both are negative logarithms
+        part = bounded(ratio, target, own, others[next_best.name])
         rounds = [np.exp(-log).mean() for log in (mine, theirs)]
         ours = f"round {rounds[0]:.0f}, {written(axis, next_best.name)} round {rounds[1]:.0f}, to {percent(target, 0)}"
         return next_best.decides(Answer((part,), ours))
@@ -180,7 +182,7 @@ def quicker(label: str, other: str, accuracy: float, at_most: float) -> Question
         target = reachable(accuracy, pair)
         own, theirs = rounds_to(target, pair)
         a_round = np.median(outcome.time_ratios(label, other))
-        part = across(np.log(own / theirs * a_round), "times", at_most=at_most)
+        part = bounded(across(np.log(own / theirs * a_round), "times", at_most=at_most), target, *pair)
         return Answer((part,), f"{part.mean:.2f} of its time to {percent(target, 0)}")
 
     return question
