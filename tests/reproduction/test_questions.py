@@ -124,6 +124,9 @@ def test_first_of_all_is_not_said_before_all_others_have_run():
             answer(question, *cells, wanted=wanted)
         with pytest.raises(MissingError, match=missing):  # nor on the seeds of another method
             answer(question, *cells, *(cell(name, SLOW, seed=9) for name in wanted["method"][2:]), wanted=wanted)
+        others = [*seeds("FedACG", LATER, LATER), *seeds("FedExP", LATER, LATER, LATER)]
+        with pytest.raises(MissingError, match=r"not measured: FedACG$"):  # on two seeds
+            answer(question, *cells, *others, wanted=wanted)
     last = questions.highest("method", "FedAvg", {})
     assert answer(last, *cells, wanted=wanted).verdict == FAILS, "one that is ahead is enough"
 

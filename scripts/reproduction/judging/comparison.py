@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from fedjax_drag.simulation.result import ROUNDING
 from reproduction.judging.claims import Answer, Question, Where
-from reproduction.judging.margins import HOLDS, Interval, Votes
+from reproduction.judging.margins import FEWEST, HOLDS, Interval, Votes
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first
 from reproduction.names import written
 
@@ -42,12 +42,14 @@ class RunnerUp(NamedTuple):
       name: the other with the highest mean of a quantity.
       own: the quantity of the subject, ``[seeds]``.
       theirs: that of the other on equal seeds.
-      missing: the others that did not run on a seed of the subject.
+      number: of others that ran on a seed of the subject.
+      missing: the others that ran on fewer seeds of the subject than something is decided from.
     """
 
     name: Any
     own: np.ndarray
     theirs: np.ndarray
+    number: int
     missing: Sequence[Any]
 
     def decides(self, answer: Answer) -> Answer:
@@ -77,7 +79,8 @@ def runner_up(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[C
         raise MissingError("nothing to compare with")
     nearest = max(found, key=lambda name: found[name][1].mean())
     mine, theirs = found[nearest]
-    return RunnerUp(nearest, mine, theirs, [name for name in others if name not in found])
+    missing = [name for name in others if name not in found or len(found[name][0]) < FEWEST]
+    return RunnerUp(nearest, mine, theirs, len(found), missing)
 
 
 def others_of(part: Outcome, axis: str, label: Any, beside: Sequence[Any]) -> dict[Any, Outcome]:

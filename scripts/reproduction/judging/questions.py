@@ -86,7 +86,7 @@ def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), wit
         part = outcome.at(where)
         others = others_of(part, axis, label, beside)
         next_best = runner_up(part.at({axis: label}), others, level)
-        own, theirs, number = next_best.own, next_best.theirs, len(others) - len(next_best.missing)
+        own, theirs, number = next_best.own, next_best.theirs, next_best.number
         gap = across(own - theirs, "points", at_least=-100 * within, strict=True)
         of_several = f"best of {number} others " if number > 1 else ""
         ours = f"{percent(own.mean())}, {of_several}{written(axis, next_best.name)} {percent(theirs.mean())}"
