@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from claim_cells import m, same, seeds
+from claim_cells import m, same, seeds, steady
 
 from fedjax_drag.experiment.config.loading import read
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from reproduction.judging import questions
 from reproduction.judging.claims import Claim
-from reproduction.judging.margins import HOLDS, UNDECIDED
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED
 from reproduction.judging.outcome import Outcome
 from reproduction.papers import taco
 from reproduction.publishing import verdicts
@@ -50,6 +50,18 @@ def test_every_claim_is_judged_by_a_target_that_there_is_or_says_why_not():
     assert judging == {name for name, target in TARGETS.items() if target.folder == "paper"}
     texts = [(claim.paper, claim.place, claim.text) for claim in verdicts.CLAIMS]
     assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(-0.01, FAILS), (0.01, HOLDS), (0.09, FAILS)])
+def test_a_little_better_is_not_far_better(gain, verdict):
+    (claim,) = (one for one in verdicts.CLAIMS if one.place == "Fig. 4" and one.text.startswith("FedACG is a little"))
+    cells = [
+        one
+        for beta in (0.1, 0.5)
+        for label, level in (("FedProx", 0.6), ("FedACG", 0.6 + gain))
+        for one in seeds(label, *steady(level, level, level), **{"partition.beta": beta})
+    ]
+    assert claim.question(Outcome(tuple(cells))).verdict == verdict
 
 
 def test_the_readings_of_taco_are_not_compared_with_each_other():
