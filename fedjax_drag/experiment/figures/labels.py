@@ -122,7 +122,7 @@ def _part(key: str, value: Any, keys: Sequence[str]) -> str:
     if key in _SELF_EXPLAINED and isinstance(value, str):
         return short(value)
     if key in _SHARES and value is not None:
-        return f"{value if isinstance(value, int) else format(value, '.0%')} malicious"
+        return f"{value if isinstance(value, int) else _percent(value)} malicious"
     last = key.rpartition(".")[2]
     ambiguous = sum(other.removesuffix(".name").rpartition(".")[2] == last for other in keys) > 1
     written = f"{value:g}" if isinstance(value, float) else str(value)
@@ -181,7 +181,12 @@ def _share(config: Config) -> str:
     """How many clients are malicious; empty without an attack."""
     if config.attack is None:
         return ""
-    return f"{config.byzantine_fraction or 0.0:.0%}" if config.num_byzantine is None else f"{config.num_byzantine}"
+    return _percent(config.byzantine_fraction or 0.0) if config.num_byzantine is None else f"{config.num_byzantine}"
+
+
+def _percent(share: float) -> str:
+    """A share in [0, 1] in percent: ``30%``, and ``12.5%`` of one in eight."""
+    return f"{100 * share:.3g}%"
 
 
 def _attack(attack: Component) -> str:

@@ -26,6 +26,10 @@ def configs(*changes):
             [{}, {"attack": None, "byzantine_fraction": 0.0}, {"byzantine_fraction": 0.4}],
             ["sign_flip, 30% malicious", "no attack", "sign_flip, 40% malicious"],
         ),
+        (
+            [{"byzantine_fraction": 0.125}, {"byzantine_fraction": 0.12}, {"byzantine_fraction": 0.025}],
+            ["12.5% malicious", "12% malicious", "2.5% malicious"],
+        ),
         ([{}, {"algorithm": "scaffold"}], ["fedavg", "scaffold"]),
         ([{"seed": 0}, {"seed": 1}], ["study", "study"]),
         ([{"name": "drag, c=0.1, U=5"}, {"name": "drag, c=0.5, U=5"}], ["c=0.1", "c=0.5"]),
@@ -48,6 +52,7 @@ def test_header_names_data_model_attack_and_share_and_lists_what_differs():
     assert found["model"] == "mlp 500"
     assert found["attack"] == "sign flip; alie; none"
     assert found["malicious clients"] == "30%"
+    assert dict(labels.header(configs({"byzantine_fraction": 0.025})))["malicious clients"] == "2.5%"
     honest = dict(labels.header(configs({"attack": None, "byzantine_fraction": 0.0})))
     assert honest["attack"] == "none"
     assert "malicious clients" not in honest
