@@ -44,7 +44,8 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0):
     cells = []
     for number, point in enumerate(grid.points):
         status = "done" if number < len(grid.points) - left_out else "failed"
-        own = history | ({"num_expelled": np.ones(3)} if point.values["method"] == "TACO" else {})
+        of_taco = {"output_accuracy": np.full(3, 0.6), "num_expelled": np.ones(3)}
+        own = history | (of_taco if point.values["method"] == "TACO" else {})
         cells.append(Cell(point.values, status, "", own if status == "done" else {}))
         place = folder / sweep.CELLS / point.folder
         place.mkdir(parents=True)
@@ -70,6 +71,7 @@ def test_a_results_folder_is_recorded(tiny, tmp_path):
     assert by_method["FedAvg"].values.keys() == {"method", "attack", "seed"}, "the seed, too"
     assert list(by_method["FedAvg"].history) == ["round", "test_accuracy"]
     np.testing.assert_allclose(by_method["TACO"].history["group_alpha"], [0.1, 0.2, 0.3, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(by_method["TACO"].history["output_accuracy"], 0.6, rtol=1e-6)
 
 
 @pytest.mark.thorough

@@ -1,4 +1,8 @@
-"""Claims of Liu et al. (TACO, Sections III to V)."""
+"""Claims of Liu et al. (TACO, Sections III to V).
+
+TACO is judged by the accuracy of its parameters ``w``, as the other methods are. Its Algorithm 2 ends with another
+model, ``z_T`` of equation 15; the paper does not say of which its accuracies are.
+"""
 
 import functools
 

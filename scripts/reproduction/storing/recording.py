@@ -17,8 +17,11 @@ from reproduction.storing import settings, stored
 from reproduction.storing.stored import Origin, Stored
 from reproduction.targets.target import Scale, Target
 
-KEPT = ("round", "test_accuracy", "test_loss", "num_expelled")
-"""Metrics of each evaluation that are stored; those of each client are stored as what questions need of them."""
+KEPT = ("round", "test_accuracy", "test_loss", "output_accuracy", "num_expelled")
+"""Metrics of each evaluation that are stored; those of each client are stored as what questions need of them.
+
+No question asks for ``output_accuracy`` yet, the accuracy of TACO's ``z``.
+"""
 
 
 def record(target: Target, folders: Sequence[Path], into: Path, *, anew: bool = False) -> int:
