@@ -49,7 +49,8 @@ def plot(
     """Draws a metric against communication rounds, or against what they cost.
 
     Runs that differ only by seed share a line, their mean, in a band from their minimum to their
-    maximum. The folder of a comparison or of a sweep stands for all the runs in it that have begun.
+    maximum, up to the round that all of them have reached. The folder of a comparison or of a sweep stands for all the
+    runs in it that have begun.
 
     Args:
       runs: results folders.
@@ -282,7 +283,8 @@ def _head(figure: Figure, runs: Sequence[Run], lines: Sequence[Curve], metric: s
     counts = sorted({line.num_runs for line in lines})
     if counts[-1] > 1:
         number = str(counts[-1]) if len(counts) == 1 else f"up to {counts[-1]}"
-        note = figure.text(0.985, 0.022, f"line: mean over {number} seeds; band: minimum to maximum", color=_MUTED)
+        end = ", up to the round that all of them have reached" if any(line.is_cut for line in lines) else ""
+        note = figure.text(0.985, 0.022, f"line: mean over {number} seeds{end}; band: minimum to maximum", color=_MUTED)
         note.set(fontsize=8.5, ha="right", va="bottom")
 
 

@@ -30,6 +30,7 @@ class Curve:
       low: ``[E]`` minimum over the runs.
       high: ``[E]`` maximum.
       num_runs: runs behind it.
+      is_cut: whether one of them goes on after it has ended, since another one has not come so far.
     """
 
     label: str
@@ -38,6 +39,7 @@ class Curve:
     low: np.ndarray
     high: np.ndarray
     num_runs: int
+    is_cut: bool = False
 
     @property
     def has_place(self) -> bool:
@@ -119,7 +121,8 @@ def _curve(label: str, metric: str, against: str, group: Sequence[Run]) -> Curve
     shared = [np.isin(run.history[ROUND], rounds) for run in group]
     values = np.stack([_spent(run, metric)[both] for run, both in zip(group, shared, strict=True)])
     x = np.stack([_spent(run, against)[both] for run, both in zip(group, shared, strict=True)])
-    return Curve(label, x.mean(0), values.mean(0), values.min(0), values.max(0), len(group))
+    is_cut = any(run.history[ROUND][-1] > rounds[-1] for run in group)
+    return Curve(label, x.mean(0), values.mean(0), values.min(0), values.max(0), len(group), is_cut)
 
 
 def _spent(run: Run, column: str) -> np.ndarray:

@@ -76,6 +76,15 @@ def test_runs_that_differ_by_seed_share_a_line_and_a_band(write):
     assert any("mean over up to 3 seeds; band: minimum to maximum" in text.get_text() for text in figure.texts)
 
 
+def test_a_line_that_a_seed_cuts_short_says_so(write):
+    """One seed has diverged, or is not that far yet: the evaluations of the others after it are not shown."""
+    folders = [write(f"s{seed}", f"seed={seed}", accuracies=(0.1, 0.5, 0.7)[: 3 - seed]) for seed in range(2)]
+    figure = draw(*folders)
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [0.1, 0.5])
+    note = "line: mean over 2 seeds, up to the round that all of them have reached; band: minimum to maximum"
+    assert note in [text.get_text() for text in figure.texts]
+
+
 def test_runs_of_one_name_are_told_apart_by_what_differs(write):
     figure = draw(write("a"), write("b", "aggregator.c=0.5"), write("c", "aggregator=fedavg"))
     assert labels(figure) == ["drag, c=0.25", "drag, c=0.5", "fedavg"]
