@@ -271,13 +271,13 @@ class Simulation:
 
     def _init(self) -> Any:
         """The compiled program of :meth:`initial_state`, kept for identical runs."""
-        is_given = self.given is not None
-        program = self.shared.inits.get(is_given)
+        start = jax.tree.structure(self.given)
+        program = self.shared.inits.get(start)
         if program is None:
             lowered = self._jitted_init().lower(self.key, place(self.given, everywhere(self.mesh)))
             program = program_cache.compiled(lowered, self.mesh)
             if self._is_unchanged() and program_cache.is_self_contained(lowered):
-                self.shared.inits[is_given] = program
+                self.shared.inits[start] = program
         return program
 
     def _jitted_init(self) -> Any:

@@ -85,14 +85,14 @@ class Shared:
       outline: of the run.
       compiled: its programs; None until the first of the runs has started.
       needed: bytes that its programs ``advance`` and ``evaluate`` need on each device.
-      inits: ``(key, given) -> state``, by whether parameters are given; each compiled when it is first needed.
+      inits: ``(key, given) -> state``, by the structure of what is given; each compiled when it is first needed.
       seconds_per_step: of a client's local step, where one of the runs has measured it.
     """
 
     outline: Outline
     compiled: Lowered | None = None
     needed: tuple[int, ...] = ()
-    inits: dict[bool, Any] = dataclasses.field(default_factory=dict)
+    inits: dict[Any, Any] = dataclasses.field(default_factory=dict)
     seconds_per_step: float | None = None
 
 

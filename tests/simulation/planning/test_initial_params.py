@@ -148,6 +148,14 @@ class Normalised(nn.Module):
         return nn.Dense(10, name="head")(x)
 
 
+def test_identical_runs_may_start_with_and_without_statistics(settings, fedavg, digits):
+    variables = Normalised().init(jax.random.key(5), np.zeros((1, *digits.input_shape), np.float32))
+    changed = jax.tree.map(lambda x: np.asarray(x) + 0.25, variables["batch_stats"])
+    prepare(fedavg, **settings(model=Normalised(), initial_params=variables["params"])).run()
+    again = prepare(fedavg, **settings(model=Normalised(), initial_params={**variables, "batch_stats": changed}))
+    chex.assert_trees_all_equal(again.initial_state().model.statistics["batch_stats"], changed)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
