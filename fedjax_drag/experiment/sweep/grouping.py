@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.registry import TABLES
 from fedjax_drag.experiment.build.traced_numbers import numbers
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
@@ -61,7 +62,8 @@ def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDatase
     counted = counted or "num_byzantine" in build.method(config, fed.num_clients).needs
     trace = as_trace(config.availability, fed.num_clients)
     absent = [None if trace is None else trace.shape, config.dropout_rate > 0]
-    around = [fed.num_clients, malicious > 0, malicious if counted else None, start, *absent]
+    split = id(fed) if config.attack is not None and _may_read_split(config.attack) else None
+    around = [fed.num_clients, malicious > 0, malicious if counted else None, start, *absent, split]
     return json.dumps([program, identities(mapping), *around], sort_keys=True)
 
 
@@ -77,3 +79,12 @@ def _counts_malicious(component: Component) -> bool:
     inner = [value for value in component.arguments.values() if isinstance(value, Component)]
     own = "num_byzantine" in inspect.signature(component.builder).parameters
     return own or any(_counts_malicious(part) for part in inner if part.table == "aggregator")
+
+
+def _may_read_split(attack: Component) -> bool:
+    """Whether an attack is built from the split of the data, as those that are not the package's own may be."""
+    assert attack.builder is not None
+    inner = [value for value in attack.arguments.values() if isinstance(value, Component)]
+    is_ours = attack.builder is TABLES["attack"].get(attack.name)
+    own = not is_ours and "fed" in inspect.signature(attack.builder).parameters
+    return own or any(_may_read_split(part) for part in inner if part.table == "attack")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_drag import aggregators, algorithms
+from fedjax_drag import aggregators, algorithms, attacks
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.build.traced_numbers import numbers, with_numbers
 from fedjax_drag.experiment.config.components import Component
@@ -95,6 +95,17 @@ def test_what_is_a_family(given, keys, sizes):
     points, found = grouped(given, **keys)
     assert [len(family.places) for family in found] == sizes
     assert sorted(place for family in found for place in family.places) == list(range(len(points)))
+
+
+def test_an_own_attack_that_is_built_from_the_data_has_their_split():
+    def own(fed, scale=1.0):
+        return attacks.sign_flip(scale * float(fed.counts[0]))
+
+    axes, keys = {"attack.scale": [1.0, 2.0], "seed": [0, 1]}, {"byzantine_fraction": 0.25}
+    assert [group.places for group in grouped(axes, attack={"name": own}, **keys)[1]] == [[0, 2], [1, 3]]
+    inside = {"name": "during", "attack": {"name": own}}
+    assert [group.places for group in grouped({"seed": [0, 1]}, attack=inside, **keys)[1]] == [[0], [1]]
+    assert [group.places for group in grouped({"seed": [0, 1]}, attack="edge_case", **keys)[1]] == [[0, 1]]
 
 
 def test_only_what_differs_is_traced():
