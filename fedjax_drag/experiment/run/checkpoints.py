@@ -387,7 +387,10 @@ def _name(path: Any) -> str:
 
 
 def _revive(stored: jax.Array, like: Any) -> jax.Array:
-    return jax.random.wrap_key_data(stored) if _is_key(like) else stored
+    if not _is_key(like):
+        return stored
+    impl = jax.random.key_impl(jnp.empty(0, jnp.result_type(like)))  # a shape alone does not say it
+    return jax.random.wrap_key_data(stored, impl=impl)
 
 
 def _is_key(leaf: Any) -> bool:

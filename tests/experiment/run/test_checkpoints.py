@@ -41,6 +41,16 @@ def test_state_comes_back_bit_for_bit(tmp_path, state, abstract):
         assert jnp.result_type(old) == jnp.result_type(new)
 
 
+def test_a_key_of_another_kind_comes_back(tmp_path, state):
+    kept = state._replace(key=jax.random.key(7, impl="rbg"))
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(5, kept, 0.5)
+        for like in (kept, jax.eval_shape(lambda: kept)):
+            key = checkpoints.restore(5, like).state.key
+            assert key.dtype == kept.key.dtype
+            assert jax.random.key_data(key).tolist() == jax.random.key_data(kept.key).tolist()
+
+
 def test_newest_are_kept(tmp_path, state):
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.latest() is None
