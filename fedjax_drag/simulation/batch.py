@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -251,8 +252,7 @@ class BatchSimulation:
         if len(rounds) > 1:
             raise ValueError(f"initial: states after rounds {rounds}: must all be after the same round")
         padded = [*initial, *[initial[-1]] * (self.width - len(initial))]
-        stacked = jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *padded)
-        return jax.device_put(stacked, share_of(self.mesh))
+        return jax.device_put(jax.tree.map(_stacked_rows, *padded), share_of(self.mesh))
 
 
 def prepare_batch(
@@ -298,4 +298,10 @@ def _row(cell: int, tree: Any) -> Any:
 
 def _of(cell: int, states: RunState) -> Any:
     """The state of one cell, on the host."""
-    return jax.tree.map(np.asarray, _row(cell, states))
+    return jax.device_get(_row(cell, states))
+
+
+def _stacked_rows(*rows: Any) -> Any:
+    """The leaves of several states as one with a leading axis, on the host unless they are random keys."""
+    is_key = jnp.issubdtype(jnp.result_type(rows[0]), jax.dtypes.prng_key)
+    return jnp.stack(rows) if is_key else np.stack([np.asarray(row) for row in rows])

@@ -1,6 +1,7 @@
 """Many runs as one program: the results of separate ones."""
 
 import dataclasses
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -12,6 +13,7 @@ import fedjax_drag as fd
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.types import Aggregator
 
 GRID = [(0.1, 0, 0.1), (0.5, 1, 0.1), (0.5, 2, 3.0)]
 """The correction c, the seed and the heterogeneity of each cell."""
@@ -122,6 +124,38 @@ def test_callbacks_receive_every_cell(settings):
     last = seen[-1][1]
     assert last.metrics["test_accuracy"] == found[1].history["test_accuracy"][-1]
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, last.state, found[1].state)))
+
+
+class Keyed(NamedTuple):
+    """State of a rule that draws from a key of its own."""
+
+    key: Any
+    metrics: Any
+
+
+def noisy(scale):
+    """Adds noise to the mean."""
+
+    def apply(params, deltas, state, **_):
+        after, now = jax.random.split(state.key)
+        noise = scale * jax.random.normal(now)
+        return jax.tree.map(lambda p, d: p + d.mean(0) + noise, params, deltas), Keyed(after, {})
+
+    return fd.algorithms.from_aggregator(Aggregator(lambda params: Keyed(jax.random.key(3), {}), apply))
+
+
+def test_a_state_with_a_random_key_is_given_to_callbacks_and_continued(settings):
+    made, numbers, rebuild = cells(settings, noisy, local_steps=1)
+    seen = []
+    whole = prepare_batch(made[:2], numbers[:2], rebuild)
+    found = whole.run([0, 1], [lambda event: seen.append([event.of(cell).state for cell in (0, 1)])])
+    again = whole.run([0, 1], initial=seen[0])
+    for one, other in zip(found, again, strict=True):
+        chex.assert_trees_all_close(one.params, other.params)
+        assert (
+            jax.random.key_data(one.state.algorithm.key).tolist()
+            == jax.random.key_data(other.state.algorithm.key).tolist()
+        )
 
 
 @pytest.mark.slow
