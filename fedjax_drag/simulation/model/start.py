@@ -51,7 +51,9 @@ def fitted(where: str, found: Mapping[str, Any], params: Params, state: ModelSta
     parts = [params, state.frozen, state.statistics]
     own = [named(part) for part in parts]
     wanted = {name: leaf for part in own for name, leaf in part.items()}
-    if not any(name.startswith("params/") for name in wanted):
+    if "" in wanted:  # a single array
+        found = {"" if name == "params" else name: leaf for name, leaf in found.items()}
+    elif not any(name.startswith("params/") for name in wanted):
         found = {name.removeprefix("params/"): leaf for name, leaf in found.items()}
     without_statistics = not any(name in found for name in own[2])
     needed = own[:2] if without_statistics else own

@@ -19,6 +19,9 @@ CHECKPOINTS, STATE, CHECKSUM = "checkpoints", "default", "checksum"
 _VARIABLES = {"params.": "params.", "model.frozen.": "params.", "model.statistics.": ""}
 """Where the fields of a state in a checkpoint, by the beginnings of their names, are among a model's variables."""
 
+_ALONE = "params"
+"""The name in a checkpoint of parameters that are a single array."""
+
 
 def given(value: Any, like: RunState) -> Start | None:
     """What a run starts from, as arrays on the host; None to draw it.
@@ -96,6 +99,8 @@ def _of_checkpoint(where: str, path: Path) -> dict[str, Any]:
 
 def variables_in(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A model's variables, by names joined by dots, among the leaves of a stored state."""
+    if _ALONE in stored:
+        return {_ALONE: stored[_ALONE]}
     return {
         collection + name.removeprefix(beginning): leaf
         for name, leaf in stored.items()

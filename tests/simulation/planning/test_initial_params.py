@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 from tiny import SYNTHETIC, TINY
 
 import fedjax_drag as fd
-from fedjax_drag.experiment.run.checkpoints import Checkpoints
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.model.start import Start
@@ -64,6 +64,14 @@ def test_a_checkpoint_gives_parameters_and_statistics(tmp_path):
     before = digest(located(tmp_path))
     (next((tmp_path / "checkpoints" / "7").rglob("*METADATA"))).write_text("{}")
     assert digest(located(tmp_path)) != before
+
+
+def test_parameters_may_be_a_single_array(tmp_path):
+    whole = state(params=KERNEL)
+    save(tmp_path, whole)
+    np.testing.assert_array_equal(load_params(tmp_path), KERNEL)
+    for value in (tmp_path, KERNEL, {"params": KERNEL}):
+        np.testing.assert_array_equal(given(value, jax.eval_shape(lambda: whole)).params, KERNEL)
 
 
 def test_statistics_and_frozen_parameters_are_found_by_name():
