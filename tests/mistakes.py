@@ -178,6 +178,7 @@ PARTS = (
     Mistake("text for yes or no", 'run(time_clients="no")', "time_clients='no'", "must be True or False"),
     Mistake("direction alone", "run(with_direction(lambda g, w, c, d, b: g(w, b)))", "direction", "(direction, carry)"),
     Mistake("rule without state", "run(with_apply(lambda p, d, s, **_: p))", "apply of the rule", "(params, state)"),
+    Mistake("state without metrics", "run(rule._replace(init=lambda p: ()))", "init of the rule", "a field metrics"),
 )
 
 ALONE = (

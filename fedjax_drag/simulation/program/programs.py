@@ -139,6 +139,10 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
         of_method = algorithm.init(params)
+        if not hasattr(of_method, "metrics"):
+            kind = type(of_method).__name__
+            allowed = "a named tuple with a field metrics, a dict of arrays, {} for none"
+            raise ValueError(f"init of the rule: returns a {kind} without metrics; must return {allowed}")
         uplink, received = None, ()
         if work.compression is not None:
             uplink = jax.eval_shape(functools.partial(_first_uplink, algorithm, work), params, of_method)
