@@ -52,7 +52,7 @@ class Evaluation(NamedTuple):
     Attributes:
       round: rounds done.
       num_rounds: rounds of the whole run.
-      metrics: this evaluation's row of the history.
+      metrics: this evaluation's row of the history, a copy for each callback.
       state: the run's state. Its buffers are given to the next rounds: copy what must outlive the callback.
       diverged_at: the first round of this run after which a parameter was not finite, or None.
     """
@@ -188,7 +188,7 @@ class Simulation:
             history.append(history_row(target, target - done, *measured, self.spent(target)))
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
             for callback in callbacks:
-                callback(Evaluation(done, self.num_rounds, history[-1], state, diverged_at))
+                callback(Evaluation(done, self.num_rounds, dict(history[-1]), state, diverged_at))
         jax.block_until_ready(state)
         columns = stack_history(history)
         if seconds_per_step is not None and columns:

@@ -142,6 +142,18 @@ def test_history(settings, fedavg):
     assert figures | of_clients | traffic == set(quiet.history)
 
 
+def test_a_callback_that_changes_its_metrics_changes_no_history(settings, fedavg):
+    def change(event):
+        if event.round == 3:
+            event.metrics["own"] = event.metrics.pop("test_loss")
+
+    seen = []
+    history = fd.simulate(fedavg, callbacks=[change, seen.append], **settings()).history
+    assert "own" not in history
+    assert len(history["test_loss"]) == 2
+    assert "own" not in seen[0].metrics
+
+
 @pytest.mark.thorough
 def test_a_client_smaller_than_a_batch_trains_on_its_own_examples(settings, fedavg):
     x = np.eye(6, dtype=np.float32)
