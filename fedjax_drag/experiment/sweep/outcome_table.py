@@ -93,7 +93,8 @@ def table(grid: Grid, cells: Sequence[Cell]) -> Table:
 
     Returns:
       A column for each axis (numbers, or labels), ``status``, ``message`` and, as float64 with NaN where there is
-      none, each figure that the histories have one of per evaluation.
+      none, each figure that the histories have one of per evaluation; as ``history.NAME`` where ``NAME`` is an axis,
+      as ``local_steps`` may be.
     """
     histories = [{name: x for name, x in cell.history.items() if np.ndim(x) == 1} for cell in cells]
     lengths = [len(history.get("round", "-")) for history in histories]
@@ -102,12 +103,13 @@ def table(grid: Grid, cells: Sequence[Cell]) -> Table:
     columns: Table = {axis: np.repeat([cell.values[axis] for cell in cells], lengths) for axis in grid.axes}
     columns["status"] = np.repeat([cell.status for cell in cells], lengths)
     columns["message"] = np.repeat([cell.message for cell in cells], lengths)
+    taken = frozenset(columns)
     for name in figures or FIGURES[:2]:
         parts = [
             _numbers(history[name]) if name in history else np.full(length, np.nan)
             for history, length in zip(histories, lengths, strict=True)
         ]
-        columns[name] = np.concatenate(parts) if parts else np.zeros(0)
+        columns[f"history.{name}" if name in taken else name] = np.concatenate(parts) if parts else np.zeros(0)
     return columns
 
 

@@ -470,6 +470,16 @@ def cells_of(grid, finals):
     ]
 
 
+def test_an_axis_named_like_a_figure_keeps_its_column_in_the_table():
+    grid = load_grid(small(local_steps=[1, 5], seed=[0]))
+    cells = cells_of(grid, [0.5, 0.6])
+    for cell, steps in zip(cells, (4, 20), strict=True):
+        cell.history["local_steps"] = np.array([steps])
+    columns = outcome_table.table(grid, cells)
+    assert columns["local_steps"].tolist() == [1, 5]
+    assert columns["history.local_steps"].tolist() == [4, 20]
+
+
 def test_rows_are_rules_wherever_their_axis_stands_and_the_safest_is_first():
     grid = load_grid(small(step_size=[0.1, 0.2], seed=[0, 1], aggregator=["fedavg", "median", "drag"]))
     # Of each step size and seed the three rules.
