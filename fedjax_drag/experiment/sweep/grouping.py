@@ -20,6 +20,10 @@ _DATA = frozenset({"name", "seed", "partition", "byzantine_fraction", "num_byzan
 """Keys that change the inputs of a program and not the program."""
 
 
+_SHARED = ("train", "validation", "test", "mean", "std")
+"""What a data set has that all cells of a program share; a partition of the user's own may change it."""
+
+
 class Group(NamedTuple):
     """Cells that can run as one program.
 
@@ -37,7 +41,7 @@ def group(configs: Sequence[Config], federations: Sequence[FederatedDataset], st
 
     Args:
       configs: resolved.
-      federations: their data; runs with the same ``data`` have the same examples, of which only the split differs.
+      federations: their data; of runs in one group only the split differs.
       starts: rounds that each has done already.
     """
     traced = [numbers(config) for config in configs]
@@ -64,6 +68,7 @@ def _signature(config: Config, traced: Mapping[str, float], fed: FederatedDatase
     absent = [None if trace is None else trace.shape, config.dropout_rate > 0]
     split = id(fed) if config.attack is not None and _may_read_split(config.attack) else None
     around = [fed.num_clients, malicious > 0, malicious if counted else None, start, *absent, split]
+    around += [id(getattr(fed, name)) for name in _SHARED]
     return json.dumps([program, identities(mapping), *around], sort_keys=True)
 
 

@@ -1,9 +1,12 @@
 """Which cells share a program."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from fedjax_drag import aggregators, algorithms, attacks
+from fedjax_drag.data import partition
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.build.traced_numbers import numbers, with_numbers
 from fedjax_drag.experiment.config.components import Component
@@ -106,6 +109,17 @@ def test_an_own_attack_that_is_built_from_the_data_has_their_split():
     inside = {"name": "during", "attack": {"name": own}}
     assert [group.places for group in grouped({"seed": [0, 1]}, attack=inside, **keys)[1]] == [[0], [1]]
     assert [group.places for group in grouped({"seed": [0, 1]}, attack="edge_case", **keys)[1]] == [[0, 1]]
+
+
+def test_own_partitions_that_change_examples_are_programs_of_their_own():
+    def noisy(fed, seed, noise=0.0):
+        fed = partition.iid(fed, num_clients=8, seed=seed)
+        wrong = np.random.default_rng(seed).random(len(fed.train.y)) < noise
+        train = fed.train._replace(y=np.where(wrong, 0, fed.train.y).astype(np.int32))
+        return dataclasses.replace(fed, train=train) if noise else fed
+
+    axes = {"partition.noise": [0.0, 0.5], "seed": [0, 1]}
+    assert [group.places for group in grouped(axes, partition={"name": noisy})[1]] == [[0, 1], [2], [3]]
 
 
 def test_only_what_differs_is_traced():
