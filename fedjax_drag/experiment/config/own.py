@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
@@ -68,8 +70,10 @@ def with_own_names(value: Any, where: str = "") -> Any:
         return {"name": OwnName(_label(value[1]), value)}
     if _is_list(value):
         return [with_own_names(entry, where) for entry in value]
+    if _is_number(value):
+        return value.item()
     if _is_plain(value):
-        return value.item() if isinstance(value, np.generic) else value
+        return value
     return {"name": OwnName(_label(value), value)}
 
 
@@ -141,6 +145,12 @@ def _with_own_names(mapping: Mapping[Any, Any], where: str) -> dict[str, Any]:
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | bool | numbers.Number)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, or True or False, of NumPy or JAX."""
+    is_scalar = isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0
+    return is_scalar and (jnp.issubdtype(value.dtype, np.number) or value.dtype == bool)
 
 
 def _is_list(value: Any) -> bool:

@@ -232,6 +232,13 @@ def test_a_part_is_called_after_its_builder(part, label):
     assert with_own_names({"model": part})["model"]["name"] == f"python:{label}"
 
 
+@pytest.mark.parametrize("number", [np.bool_(True), np.array(0.5), jnp.float32(0.5), jnp.int32(2)], ids=repr)
+def test_numbers_of_arrays_are_plain(number):
+    found = with_own_names({"x": number, "axes": {"y": [number]}})
+    assert found == {"x": number.item(), "axes": {"y": [number.item()]}}
+    assert type(found["x"]) is type(number.item())
+
+
 def test_labels_and_texts():
     mapping = with_own_names({"aggregator": {"name": doubled(), "label": "mine"}, "x": (1, np.float32(0.5))})
     assert mapping["x"] == [1, 0.5]
