@@ -21,8 +21,9 @@ def low_rank(rank: int, error_feedback: bool = True) -> Compressor:
 
         P = orthogonalise(M Q);   Q' = M^T P;   C(M) = P Q'^T
 
-    ``Q`` is the ``Q'`` of the message before, so that the iterations of the rounds add up. ``C(M)`` is ``M`` projected
-    on the columns of ``P``: ``||C(M) - M|| <= ||M||``, with equality only where ``M^T M Q = 0``.
+    ``Q`` is the ``Q'`` of the message before, so that the iterations of the rounds add up; where a column
+    of ``Q'`` is zero, as after a message of zeros, that of ``Q`` stays. ``C(M)`` is ``M`` projected on the columns of
+    ``P``: ``||C(M) - M|| <= ||M||``, with equality only where ``M^T M Q = 0``.
 
     Args:
       rank: columns of ``P`` and ``Q``, >= 1.
@@ -92,5 +93,8 @@ def _projected(leaf: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
     p, _ = jnp.linalg.qr(jnp.dot(matrix, q, precision=_EXACT))
     factor = jnp.dot(matrix.T, p, precision=_EXACT)
     received = jnp.dot(p, factor.T, precision=_EXACT)
-    # Only the span of Q counts: of length 1, it neither over- nor underflows in the next product.
-    return received.reshape(leaf.shape).astype(leaf.dtype), factor * tree.inverse(tree.norm(factor))
+    # Only the span of Q counts: of length 1, it neither over- nor underflows in the next product. From a column of
+    # zeros P would be the first unit vectors, which a matrix with rows of zeros there projects to zeros again.
+    found = (factor != 0).any(axis=0)
+    following = jnp.where(found, factor * tree.inverse(tree.norm(factor)), q)
+    return received.reshape(leaf.shape).astype(leaf.dtype), following

@@ -136,6 +136,18 @@ class TestSecondMessages:
         u, s, vt = np.linalg.svd(np.float64(x["dense"]))
         np.testing.assert_allclose(received["dense"], (u[:, :2] * s[:2]) @ vt[:2], atol=1e-3)
 
+    def test_a_message_of_zeros_does_not_stop_the_power_iteration(self):
+        """The kernel of a dense layer has rows of zeros where inputs are always 0; the first broadcast is zero."""
+        compressor = low_rank(2, error_feedback=False)
+        rows = jnp.arange(12)[:, None] >= 3
+        x = {"dense": jnp.where(rows, jax.random.normal(jax.random.key(0), (12, 8)), 0.0)}
+        memory = compressor.init(x)
+        expected, _ = compiled(compressor)(x, memory, jax.random.key(0))
+        _, memory = compiled(compressor)(jax.tree.map(jnp.zeros_like, x), memory, jax.random.key(0))
+        received, _ = compiled(compressor)(x, memory, jax.random.key(1))
+        np.testing.assert_array_equal(received["dense"], expected["dense"])
+        assert jnp.linalg.norm(received["dense"]) > 0
+
     @each_contraction
     def test_what_was_received_and_the_error_are_what_was_to_be_sent(self, compressor):
         memory, to_send, got = compressor.init(message()), 0.0, 0.0
