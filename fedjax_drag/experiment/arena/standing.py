@@ -169,29 +169,44 @@ def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing
         if row != standing.rows.get(entry.label):
             standing.rows[entry.label] = row
             if trials.folder is not None:
-                _write(standing, trials.folder, decided)
+                _write(standing, arena, trials.folder, decided)
     if trials.folder is not None:
         standing.page(trials.folder / PAGE)
     return standing
 
 
-def _write(standing: Standing, folder: Path, decided: Container[str]) -> None:
+def _write(standing: Standing, arena: Arena, folder: Path, decided: Container[str]) -> None:
     """Writes the standing; rows that are not ``decided`` are those that other processes have written meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / LOCK):
-        others = _rows_in(folder, standing)
+        others = _rows_in(folder, arena, standing)
         standing.rows.update({label: row for label, row in others.items() if label not in decided})
         standing.write(folder)
 
 
-def _rows_in(folder: Path, like: Standing) -> dict[str, Row]:
-    """The rows of the standing in a folder, which must be of the same protocol; none if there is no standing."""
+def _rows_in(folder: Path, arena: Arena, like: Standing) -> dict[str, Row]:
+    """The rows of the standing in a folder that were played by this protocol; none if there is no standing.
+
+    Raises:
+      ValueError: its tasks, attacks, seeds, name or version are others.
+    """
     if not (folder / FILE).is_file():
         return {}
     old = read(folder)
     if dataclasses.replace(old, rows={}, protocol=None) != dataclasses.replace(like, rows={}, protocol=None):
         raise ValueError(f"out={str(folder)!r}: holds a standing of another protocol; choose another folder")
-    return old.rows
+    same = None in (old.protocol, like.protocol) or _runs_of(old) == _runs_of(like)
+    return {label: row for label, row in old.rows.items() if (same if row.is_own else _is_of(row, arena))}
+
+
+def _is_of(row: Row, arena: Arena) -> bool:
+    """Whether a row, not of a user's own parts, was played by a protocol."""
+    return row.key == folder_of(arena, Entry(row.label, row.method, row.settings))
+
+
+def _runs_of(standing: Standing) -> dict[str, Any]:
+    """What of a protocol the runs depend on, which has to do for rows whose key cannot be computed from the file."""
+    return {key: value for key, value in (standing.protocol or {}).items() if key not in ("name", "most_settings")}
 
 
 def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing:
@@ -209,7 +224,7 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
         _check_protocol(given, arena, new)
         new.rows.update(given.rows)
     if trials.folder is not None:
-        new.rows.update(_rows_in(trials.folder, new))
+        new.rows.update(_rows_in(trials.folder, arena, new))
     return new
 
 
@@ -217,7 +232,7 @@ def _check_protocol(given: Standing, arena: Arena, wanted: Standing) -> None:
     """Refuses rows that were not played by this protocol."""
     differ = next((key for key in ("tasks", "opponents", "seeds") if getattr(given, key) != getattr(wanted, key)), None)
     rows = [row for row in given.rows.values() if not row.is_own]
-    if differ is None and any(row.key != folder_of(arena, Entry(row.label, row.method, row.settings)) for row in rows):
+    if differ is None and not all(_is_of(row, arena) for row in rows):
         differ = "base, attacks, tuning seeds or version"
     if differ is not None:
         raise ValueError(

@@ -83,6 +83,13 @@ def test_without_a_standing_all_are_played_once(played, tmp_path):
 
 
 @pytest.mark.usefixtures("played")
+def test_an_own_row_of_another_base_is_left_out(tmp_path):
+    fd.arena.enter(clipped, arena=PROTOCOL, out=tmp_path)
+    other = PROTOCOL | {"base": PROTOCOL["base"] | {"rounds": 2}}
+    assert list(fd.arena.run(other, tmp_path, entries=["median"]).rows) == ["median"]
+
+
+@pytest.mark.usefixtures("played")
 def test_a_standing_is_named_by_its_file(tmp_path):
     fd.arena.run(PROTOCOL, tmp_path)
     for place in (tmp_path, str(tmp_path / "arena.json")):

@@ -113,6 +113,16 @@ def test_a_base_that_has_changed_is_played_again(arena, played, tmp_path):
     assert len(played) == 8
 
 
+def test_rows_of_another_base_do_not_stand_beside_the_new_ones(arena, played, tmp_path):
+    standing.run(arena, Trials(tmp_path))
+    other = load_arena(PROTOCOL | {"base": PROTOCOL["base"] | {"rounds": 2}})
+    assert list(standing.run(other.only(["krum"]), Trials(tmp_path)).rows) == ["krum"]
+    assert list(standing.read(tmp_path).rows) == ["krum"]
+    again = standing.run(other, Trials(tmp_path))
+    assert played[4:] == ["krum", "fedavg", "root_only", "norm_clipping"]
+    assert {row.key for row in again.rows.values()} == {folder_of(other, one) for one in other.entries}
+
+
 def test_the_table_ranks_and_names_what_is_needed(arena, played):
     table = standing.run(arena, Trials()).table()
     assert [line.split(" |")[0].strip("| ") for line in table.splitlines() if line.startswith("|")][2:6] == [
