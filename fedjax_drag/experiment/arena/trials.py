@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -130,6 +131,7 @@ class Trials(NamedTuple):
 
     def _grid(self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]) -> Grid:
         """All runs of an entry against an opponent."""
+        _check_apart(arena, entry, opponent)
         axes = {**entry.settings, **opponent.strengths, **arena.tasks, "seed": list(seeds)}
         name = {"name": f"{entry.label} against {opponent.label}"}
         mapping = {**arena.base, **entry.method, "attack": opponent.attack, **name, "axes": axes}
@@ -139,6 +141,16 @@ class Trials(NamedTuple):
         folder = self.folder and self.folder / folder_of(arena, entry) / phase / slug(opponent.label)
         begun = folder is not None and (folder / sweeping.CONFIG).is_file()
         return sweeping.sweep(grid, out=folder, resume=begun, quiet=self.quiet).cells
+
+
+def _check_apart(arena: Arena, entry: Entry, opponent: Opponent) -> None:
+    """Refuses an axis of two of them, which would be taken from one alone."""
+    settings, strengths = f"entries.{entry.label}.settings", f"attacks.{opponent.label}.strengths"
+    written = {settings: entry.settings, strengths: opponent.strengths, "tasks": arena.tasks}
+    for (one, axes), (other, others) in itertools.combinations(written.items(), 2):
+        for axis in axes:
+            if axis in others:
+                raise ValueError(f"{axis}: {one} and {other} both set it; leave out one of them")
 
 
 def folder_of(arena: Arena, entry: Entry) -> str:

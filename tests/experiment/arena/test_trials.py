@@ -98,6 +98,25 @@ def test_what_is_wrong_is_named(changes, message):
         load_arena(PROTOCOL | changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"entries": {"median": {"settings": {"partition.beta": [1.0]}}}},
+            "^partition.beta: entries.median.settings and tasks both set it; leave out one of them$",
+        ),
+        (
+            {"attacks": {"ipm": {"strengths": {"partition.beta": [1.0]}}}},
+            "^partition.beta: attacks.ipm.strengths and tasks both set it; leave out one of them$",
+        ),
+    ],
+)
+def test_what_two_of_them_set_is_named(changes, message):
+    arena = load_arena(PROTOCOL | changes)
+    with pytest.raises(ValueError, match=message):
+        Trials().check(arena, arena.entries[-1])
+
+
 def test_an_unknown_entry_is_named(arena):
     with pytest.raises(ValueError, match="entry='krum': must be one of fedavg, root_only, norm_clipping"):
         arena.only(["krum"])
