@@ -395,7 +395,7 @@ def _masked(weights: jax.Array, deltas: Deltas) -> Deltas:
 
 def _product(weights: jax.Array, deltas: Deltas) -> Deltas:
     def leaf_product(leaf: jax.Array) -> jax.Array:
-        return jnp.dot(weights, _rows(leaf), precision=_EXACT).reshape(-1, *leaf.shape[1:])
+        return jnp.dot(weights, _rows(leaf), precision=_EXACT).reshape(len(weights), *leaf.shape[1:])
 
     return jax.tree.map(leaf_product, deltas)
 
