@@ -49,7 +49,8 @@ def adaptive_dp(
 
     Raises:
       ValueError: as there, or if ``quantile``, ``clip_step_size`` or ``count_noise`` is out of range, or
-        ``count_noise`` too small for ``noise_multiplier`` (NaN where they are traced).
+        ``count_noise`` too small for ``noise_multiplier`` (the parameters become NaN where these, or the number of
+        clients expected, are traced).
 
     Breakdown point:
       f clients shift the step by at most 2 f / S x clip, and the next clip by a factor ``exp(eta_C f / S)``

@@ -126,6 +126,7 @@ def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee
         deviation = update.noise_multiplier(size) * state.clip / size.noise
         mean = with_noise(noise_key, tree.scale(1 / size.divisor, total), deviation)
         of_all = {name: value for name, value in extras.items() if name not in PER_CLIENT_EXTRAS}
+        of_all["reject_nonfinite"] = False  # a mean that is NaN must show, and not stop the run from learning
         alone = jax.tree.map(lambda x: x[None], mean)
         moved, inner = aggregator.apply(params, alone, state.inner, key=inner_key, **of_all)
         metrics = {"weight": kept.scale / size.divisor, "cosine": jnp.zeros(0), "scale": kept.scale}

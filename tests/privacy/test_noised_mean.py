@@ -239,6 +239,18 @@ def test_the_noise_of_the_sum_and_of_the_count_are_one_mechanism():
         moved(adaptive_dp(fedavg(), 1.0, 0.8), matrix())
 
 
+def test_too_little_noise_on_the_count_shows_where_the_number_of_clients_is_traced():
+    rule, params, deltas = adaptive_dp(fedavg(), 1.0, 0.5), {"w": jnp.zeros(2)}, {"w": jnp.ones((COHORT, 2))}
+
+    def after(expected):
+        extras = {"key": jax.random.key(0), "expected_clients": expected}
+        return rule.apply(params, deltas, rule.init(params), **extras)[0]["w"]
+
+    enough, too_few = jax.vmap(after)(jnp.array([COHORT, 4.0]))
+    assert np.isfinite(enough).all()
+    assert np.isnan(too_few).all()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
 def test_chunks_give_what_the_stack_gives(builder):
