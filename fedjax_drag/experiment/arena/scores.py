@@ -26,7 +26,7 @@ class Score(NamedTuple):
 
     Attributes:
       clean: test accuracy without an attack.
-      worst: with the attack that hurts most in that task, under that seed.
+      worst: with the attack that hurts most in that task, under that seed; without one where none hurts.
       mean: over the attacks.
       rank: 1 plus the number of entries whose worst case is better beyond doubt: the interval of the difference, paired
         by seed, is above 0.

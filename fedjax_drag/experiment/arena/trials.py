@@ -183,7 +183,7 @@ def _mean_over_seeds(arena: Arena, entry: Entry, opponent: Opponent, cells: Sequ
 
 
 def _final(cell: Cell, metric: str) -> float:
-    """An accuracy at the end of a run; 0 of one that failed or whose model is not finite."""
+    """An accuracy at the end of a run; 0 of one that failed. A model that is not finite predicts the first class."""
     if metric not in cell.history:
         return 0.0
     return float(np.nan_to_num(np.float32(cell.history[metric][-1])))  # in float32 also where it was read back
