@@ -77,7 +77,7 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
         if "num_examples" in inner_extras:
             inner_extras["num_examples"] = jnp.where(member, inner_extras["num_examples"], 0).sum(1)
         if "dissimilarity" in inner_extras:
-            inner_extras["dissimilarity"] = (share * jnp.where(valid, inner_extras["dissimilarity"], 0.0)).sum(1)
+            inner_extras["dissimilarity"] = jnp.where(member, share * inner_extras["dissimilarity"], 0.0).sum(1)
         means = tree.mix(share, deltas)
         moved, inner = aggregator.apply(params, means, state.inner, valid=member.any(1), key=key, **inner_extras)
         update = tree.subtract(jax.tree.map(tree.accurate, moved), params)

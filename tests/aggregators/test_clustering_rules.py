@@ -11,6 +11,7 @@ from scipy.spatial.distance import squareform
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
+from fedjax_drag.aggregators._bucketing import bucketing
 from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.aggregators._clustering import clustering, cosine_distances
 from fedjax_drag.aggregators._foolsgold import foolsgold
@@ -277,6 +278,13 @@ class TestClusterGuard:
         update, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded([np.nan] * 10, self.SIZES))
         assert not update.any()
         assert not metrics["weight"].any()
+
+    def test_a_bucket_of_such_a_client_is_absent_and_the_others_count(self):
+        G = np.eye(SIZE, dtype=np.float32)
+        extra = {"dissimilarity": jnp.ones(SIZE).at[2].set(jnp.nan), "key": jax.random.key(0)}
+        _, metrics, _ = play(bucketing, G, extra, aggregator=clusterguard(), bucket_size=2)
+        assert metrics["weight"][2] == 0
+        np.testing.assert_allclose(np.sort(metrics["weight"]), [0, 0, *[0.25] * 4])
 
     def test_bad_arguments(self):
         with pytest.raises(ValueError, match="num_clusters=0"):
