@@ -19,6 +19,7 @@ from fedjax_drag.experiment.config.merging import EITHER, merged
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import references, short
 from fedjax_drag.experiment.config.yaml_text import parse
+from fedjax_drag.simulation.settings import check_adversary
 
 AXES = "axes"
 """The key that only a sweep's configuration has."""
@@ -111,7 +112,10 @@ def load_grid(
     if compared:
         axes = {METHOD: list(compared), **axes}
     labels = {axis: _labels(axis, values) for axis, values in axes.items()}
-    return Grid(base, axes, labels, _points(base, compared, axes, labels, code) if cells else ())
+    points = _points(base, compared, axes, labels, code) if cells else ()
+    if code is not None:
+        _check_adversaries(points, said=any("attack" in part for part in (mapping, *changes, axes)))
+    return Grid(base, axes, labels, points)
 
 
 def describe(values: Mapping[str, Any]) -> str:
@@ -152,6 +156,23 @@ def _check_axes(base: Config, axes: Mapping[str, Any], changes: Iterable[Mapping
         if same is not None:
             raise ValueError(f"{same}: {set_elsewhere[same]} and axes.{axis} both set it; leave out one of them")
         set_elsewhere[axis] = f"axes.{axis}"
+
+
+def _check_adversaries(points: Iterable[Point], said: bool) -> None:
+    """Refuses attacks by nobody knows how many, and malicious clients in a sweep that has no attack.
+
+    Args:
+      points: the cells.
+      said: whether the configuration or an axis has ``attack``; null beside malicious clients is the honest baseline.
+    """
+    attacked = said or any(point.config.attack is not None for point in points)
+    for point in points:
+        config = point.config
+        try:
+            if config.attack is not None or not attacked:
+                check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
+        except ValueError as error:
+            raise ValueError(f"axes: {point.label}: {error}") from None
 
 
 def _labels(axis: str, values: Sequence[Any]) -> list[Any]:

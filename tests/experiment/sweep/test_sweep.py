@@ -11,6 +11,7 @@ from pyarrow import parquet
 from run_fixtures import optimised
 from tiny import TINY
 
+from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.run import lock
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.experiment.run.recorder import Recorder
@@ -165,6 +166,22 @@ def test_wrong_axes_are_refused_before_anything_is_written(tmp_path, given, over
         sweep(SMALL | {"axes": given}, overrides, out=tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"attack": [None, "alie"]}, "axes: alie: byzantine_fraction=None: must be given with an attack"),
+        ({"attack": ["alie"], "num_byzantine": [None, 1]}, "axes: alie, num_byzantine=none: byzantine_fraction=None"),
+        ({"num_byzantine": [1]}, "axes: num_byzantine=1: num_byzantine=1: must be 0 or left out without an attack"),
+    ],
+)
+def test_attacks_and_malicious_clients_belong_together(given, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(TINY | {"axes": given})
+    assert load_grid(TINY | {"axes": given}).points  # results that are there can be read
+    for baseline in {"attack": None, "axes": {"seed": [0]}}, {"axes": {"attack": [None]}}:
+        assert load_grid(TINY | {"num_byzantine": 1} | baseline, code=Code()).points
 
 
 def test_axes_are_refused_by_a_run_and_missed_by_a_sweep():
