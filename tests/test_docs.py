@@ -1,5 +1,6 @@
 """The pages of the documentation: all are in its navigation, name every rule and method, and agree with the code."""
 
+import inspect
 import json
 import re
 import runpy
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedjax_drag import aggregators, algorithms
+import fedjax_drag as fd
+from fedjax_drag import aggregators, algorithms, interop
+from fedjax_drag.simulation.settings import Arguments
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {
@@ -57,6 +60,29 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page):
     root = DOCS.parent
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (root / page).read_text())
     assert [target for target in targets if not (root / target).exists()] == []
+
+
+MODULES = [getattr(fd, name) for name in fd.__all__ if inspect.ismodule(getattr(fd, name))]
+
+
+@pytest.mark.parametrize("module", [*MODULES, fd.data.partition, interop], ids=lambda module: module.__name__)
+def test_public_names_are_in_the_reference(module):
+    """By themselves, or with their module; of a file and a function of one name mkdocstrings shows the file."""
+    shown = re.findall(r"^::: (\S+)$", "\n".join(page.read_text() for page in DOCS.glob("api/*.md")), re.MULTILINE)
+    whole = module.__name__ in shown
+
+    def is_shown(public):
+        alone = any(own.startswith("fedjax_drag") and own.endswith(f".{public}") for own in shown)
+        file = Path(module.__file__).parent / f"{public}.py"
+        return alone or (whole and not file.exists())
+
+    public = [one for one in getattr(module, "__all__", ()) if not inspect.ismodule(getattr(module, one))]
+    assert [one for one in public if not is_shown(one)] == []
+
+
+def test_all_groups_of_settings_are_in_the_reference():
+    page = (DOCS / "api" / "simulation.md").read_text()
+    assert [group.__name__ for group in Arguments.__mro__[:-1] if f"settings.{group.__name__}\n" not in page] == []
 
 
 @pytest.mark.parametrize("module", [aggregators, algorithms], ids=lambda module: module.__name__.split(".")[-1])
