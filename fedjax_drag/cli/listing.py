@@ -15,8 +15,8 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="aggregators, algorithms, clients, attacks, compressors, partitions, models, datasets, optimizers, "
-            "local_optimizers, schedules, losses or augmentations.",
+            help="aggregators, algorithms, clients, privacy, attacks, compressors, partitions, models, datasets, "
+            "optimizers, local_optimizers, schedules, losses or augmentations.",
             show_default=False,
         ),
     ],

@@ -189,6 +189,11 @@ def test_list(command, kind):
     assert result.stdout.strip() == catalog.describe(kind)
 
 
+def test_help_of_list_names_every_kind(command):
+    said = command("list", "--help").output
+    assert [kind for kind in catalog.KINDS if kind not in said] == []
+
+
 def test_list_as_markdown(command):
     result = command("list", "aggregators", "--markdown")
     assert result.exit_code == 0

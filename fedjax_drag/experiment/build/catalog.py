@@ -110,7 +110,7 @@ def _arguments(key: str, builder: Callable[..., Any]) -> str:
 
 
 def _first_sentence(builder: Callable[..., Any]) -> str:
-    return (inspect.getdoc(builder) or "").split("\n\n")[0].replace("``", "").replace("\n", " ")
+    return _plain((inspect.getdoc(builder) or "").split("\n\n")[0].replace("\n", " "))
 
 
 def _references(key: str, builder: Callable[..., Any]) -> str:
@@ -126,4 +126,9 @@ def _section(builder: Callable[..., Any], title: str) -> str:
     """A section of the docstring as one line; empty if it has none."""
     _, _, rest = (inspect.getdoc(builder) or "").partition(f"\n{title}:\n")
     section = " ".join(textwrap.dedent(rest.split("\n\n")[0]).split())
-    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", section).replace("``", "")
+    return _plain(section)
+
+
+def _plain(text: str) -> str:
+    """Without the marks of reStructuredText."""
+    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("``", "")

@@ -1,5 +1,6 @@
 """The tables told from the code, where they are written down."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ def test_every_rule_states_its_facts_in_a_line():
 @pytest.mark.parametrize("kind", catalog.KINDS)
 def test_every_kind_can_be_listed_both_ways(kind):
     described, table = catalog.describe(kind), catalog.table(kind)
+    assert not re.search(r":\w+:`|``", described)
     for name in registry.TABLES[catalog.KINDS[kind]]:
         assert f"{name}(" in described
         assert f"`{name}`" in table
