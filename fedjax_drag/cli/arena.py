@@ -16,6 +16,7 @@ from fedjax_drag.cli.common import (
     stopped,
     terminable,
     uncollected,
+    writes,
 )
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
@@ -126,7 +127,7 @@ def table(
       fedjax-drag arena table runs/arena_digits --since old/arena.json --html arena.html
     """
     with reported(debug):
-        with misuse():
+        with misuse(), writes("html", html), writes("figures", figures):
             from fedjax_drag.experiment.arena.standing import read
 
             shown, old = read(standing), None if since is None else read(since)

@@ -58,6 +58,21 @@ def misuse() -> Iterator[None]:
 
 
 @contextmanager
+def writes(option: str, path: Path | None) -> Iterator[None]:
+    """Marks an output that cannot be written as the user's error; what is wrong with other files passes."""
+    try:
+        yield
+    except OSError as error:
+        if path is None or error.errno is None or error.filename is None:
+            raise
+        at = Path(error.filename)
+        if path not in at.parents and at not in {path, path.parent / f"{path.stem}.partial", *path.parents}:
+            raise
+        reason = f"{error.strerror}: {error.filename!r}"
+        raise MisuseError(f"{option}={str(path)!r}: cannot be written ({reason}); choose another place") from error
+
+
+@contextmanager
 def uncollected() -> Iterator[None]:
     """Looks for no garbage: while modules are imported and programs traced there is none, and looking takes time."""
     collects = gc.isenabled()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import AllowCode, Debug, Overrides, laid_out, misuse, reported
+from fedjax_drag.cli.common import AllowCode, Debug, Overrides, laid_out, misuse, reported, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -34,6 +34,8 @@ def status(
         with misuse():
             from fedjax_drag.data import loading
 
+            if data_dir is not None and not data_dir.is_dir():
+                raise ValueError(f"data_dir={str(data_dir)!r}: no such folder")
             rows = [(name, loading.where(name, data_dir) or "-", about) for name, about in loading.DATASETS]
         width = max(len(name) for name, _, _ in rows)
         for name, place, about in rows:
@@ -93,12 +95,16 @@ def skew(
       fedjax-drag data skew configs/quickstart.yaml partition.beta=10 -o skew.png
     """
     with reported(debug):
-        with misuse():
+        with misuse(), writes("output", output):
             from fedjax_drag.experiment.build import build
             from fedjax_drag.experiment.build.experiment import load_experiment
+            from fedjax_drag.experiment.figures.plotting import check_format
 
+            if output is not None:
+                check_format(output)
             resolved = load_experiment(config, overrides or (), allow_code).config
             report = build.federation(resolved, build.dataset(resolved)).skew_report()
             if output is not None:
+                output.parent.mkdir(parents=True, exist_ok=True)
                 report.plot(output)
         typer.echo(report if output is None else f"{report}\n\nheat map in {output}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
+from fedjax_drag.cli.common import Debug, laid_out, misuse, reported, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -42,7 +42,7 @@ def plot(
       fedjax-drag plot runs/compressors --against bytes_up -o bytes.svg
     """
     with reported(debug):
-        with misuse():
+        with misuse(), writes("output", output):
             from fedjax_drag.experiment.figures import plotting
 
             path = plotting.plot(runs, output, metric=metric, against=against, labels=label or (), title=title)

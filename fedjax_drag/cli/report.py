@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
+from fedjax_drag.cli.common import Debug, laid_out, misuse, reported, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -36,7 +36,7 @@ def report(
       fedjax-drag report runs/robustness --target 0.8 --out robustness.html
     """
     with reported(debug):
-        with misuse():
+        with misuse(), writes("out", out or folder / "report.html"):
             from fedjax_drag.experiment import report as reports
 
             place = reports.write(folder, out, target, skew)

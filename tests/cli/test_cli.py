@@ -212,6 +212,9 @@ def test_plot(command, finished, tmp_path):
     assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "no such results folder" in one_line(command("plot", "none", "-o", "a.png"), 2)
     assert "must end in .png, .pdf, .svg" in one_line(command("plot", folder, "-o", "a.gif"), 2)
+    (tmp_path / "file").touch()
+    assert "output='file/a.png': cannot be written (" in one_line(command("plot", folder, "-o", "file/a.png"), 2)
+    assert "out='file/a.html': cannot be written (" in one_line(command("report", folder, "-o", "file/a.html"), 2)
     chosen = ("--metric", "test_loss", "--label", f"ours={folder}", "--title", "Mine")
     assert command("plot", folder, "-o", "b.png", *chosen).exit_code == 0
     assert "metric='x': must be one of " in one_line(command("plot", folder, "-o", "c.png", "--metric", "x"), 2)

@@ -102,6 +102,8 @@ def test_errors_are_one_line(command, protocol, tmp_path):
         (("run", wrong), "krun"),
         (("run", protocol, "--entry", "krum"), "entry='krum': must be one of fedavg, root_only, median"),
         (("table", "runs/none"), "'runs/none': no such file; 'fedjax-drag arena run' writes it"),
+        (("table", "digits", "--html", wrong / "a.html"), "html='"),
+        (("table", "digits", "--figures", wrong), f"figures='{wrong}': cannot be written (File exists: "),
     ):
         result = command("arena", *arguments)
         assert result.exit_code == 2, result.output

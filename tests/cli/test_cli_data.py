@@ -15,11 +15,11 @@ def test_status_tells_what_is_there(command, tmp_path, monkeypatch):
 
 
 def test_skew_prints_and_draws_without_running(command, tiny_file, tmp_path):
-    result = command("data", "skew", tiny_file, "-o", "skew.png")
+    result = command("data", "skew", tiny_file, "-o", "new/skew.png")
     assert result.exit_code == 0, result.output
     assert "8 clients, 1,442 examples, 10 classes" in result.stdout
-    assert result.stdout.rstrip().endswith("heat map in skew.png")
-    assert (tmp_path / "skew.png").stat().st_size > 5000
+    assert result.stdout.rstrip().endswith("heat map in new/skew.png")
+    assert (tmp_path / "new" / "skew.png").stat().st_size > 5000
     assert not (tmp_path / "runs").exists()
 
 
@@ -27,6 +27,9 @@ def test_errors_are_one_line(command, tiny_file):
     for arguments, message in (
         (("data", "skew", tiny_file, "partition=natural"), "digits: has no natural users"),
         (("data", "skew", "none.yaml"), "none.yaml"),
+        (("data", "skew", tiny_file, "-o", "skew.txt"), "output 'skew.txt': must end in .png, .pdf, .svg"),
+        (("data", "skew", tiny_file, "-o", tiny_file / "a.png"), "a.png': cannot be written ("),
+        (("data", "status", "--data-dir", "none"), "data_dir='none': no such folder"),
         (("data", "prepare", "digits"), "name='digits': must be one of"),
         (("data", "prepare", "mnist"), "mnist: give the folder of its original files (--from DIR, source_dir)"),
     ):

@@ -74,8 +74,7 @@ def plot(
         number of labels than of runs.
     """
     target = Path(path)
-    if target.suffix.lower() not in FORMATS:
-        raise ValueError(f"output {str(target)!r}: must end in {', '.join(FORMATS)}")
+    check_format(target)
     folders = [Path(run) for run in runs]
     drawn: list[Run] = []
     given: list[str | None] = []
@@ -93,6 +92,12 @@ def plot(
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=160)
     return target
+
+
+def check_format(output: Path) -> None:
+    """Refuses the path of an image in a format that is not offered."""
+    if output.suffix.lower() not in FORMATS:
+        raise ValueError(f"output {str(output)!r}: must end in {', '.join(FORMATS)}")
 
 
 def read(folder: Path) -> list[Run]:
