@@ -46,9 +46,16 @@ def merged_and_checked(mapping: Mapping[str, Any], changes: Sequence[Mapping[str
     Raises:
       ValueError: as for :func:`load`.
     """
-    if "axes" in mapping:
+    if any("axes" in part for part in (mapping, *changes)):
         raise ValueError("axes: belong to a sweep, not to a run; give this configuration to 'fedjax-drag sweep'")
+    check_kind(mapping)
     return check(merged(mapping, changes))
+
+
+def check_kind(mapping: Mapping[str, Any]) -> None:
+    """Refuses the configuration of an arena, which holds that of its runs under ``base``."""
+    if {"base", "attacks"} <= mapping.keys():
+        raise ValueError("base, attacks: belong to an arena; give this configuration to 'fedjax-drag arena run'")
 
 
 def read(source: Source) -> dict[str, Any]:

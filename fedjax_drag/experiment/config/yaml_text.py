@@ -33,6 +33,8 @@ def read_file(path: Path) -> dict[str, Any]:
         mapping = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
     except FileNotFoundError:
         raise FileNotFoundError(f"configuration {str(path)!r}: no such file") from None
+    except IsADirectoryError:
+        raise ValueError(f"configuration {str(path)!r}: must be a YAML file, and this is a folder") from None
     except Exception as error:  # PyYAML raises many kinds for a tag on a value of another type
         raise ValueError(f"configuration {str(path)!r}: {one_line(error)}") from None
     if not isinstance(mapping, dict) or not mapping:

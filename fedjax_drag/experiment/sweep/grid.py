@@ -14,7 +14,7 @@ from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
 from fedjax_drag.experiment.config.config import Config, check, flatten
 from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
-from fedjax_drag.experiment.config.loading import read, variants
+from fedjax_drag.experiment.config.loading import check_kind, read, variants
 from fedjax_drag.experiment.config.merging import EITHER, merged
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import references, short
@@ -99,6 +99,7 @@ def load_grid(
             return source
         source = source.to_mapping()
     mapping, changes = read(source), parse(overrides)
+    check_kind(mapping)
     if code is not None:
         code = code._replace(trusted={*code.trusted, *references(changes)})
     axes: dict[str, list[Any]] = {}

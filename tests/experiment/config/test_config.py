@@ -228,7 +228,7 @@ def test_nothing_is_looked_up_elsewhere(value):
 def test_missing_file_and_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file"):
         load(tmp_path / "none.yaml")
-    with pytest.raises(ValueError, match="configuration"):
+    with pytest.raises(ValueError, match=r"configuration '.*': must be a YAML file, and this is a folder"):
         load(tmp_path)
 
 

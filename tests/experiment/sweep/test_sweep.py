@@ -187,6 +187,11 @@ def test_attacks_and_malicious_clients_belong_together(given, message):
 def test_axes_are_refused_by_a_run_and_missed_by_a_sweep():
     with pytest.raises(ValueError, match="axes: belong to a sweep"):
         run(small(seed=[0]))
+    with pytest.raises(ValueError, match="axes: belong to a sweep"):
+        run(SMALL, ["axes.seed=[0]"])
+    for play in run, sweep:
+        with pytest.raises(ValueError, match="base, attacks: belong to an arena"):
+            play({"name": "arena", "base": SMALL, "attacks": {"alie": None}, "entries": {"krum": None}})
     with pytest.raises(ValueError, match="axes: missing"):
         sweep(SMALL)
 
