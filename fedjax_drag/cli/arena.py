@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from fedjax_drag.cli.common import (
-    AllowCode,
     Debug,
-    OutFolder,
     Quiet,
     laid_out,
     misuse,
@@ -37,9 +35,11 @@ def run(
         str | None,
         typer.Option(metavar="FILE", help="Rows that are not played again: arena.json, or a standing of the package."),
     ] = None,
-    out: OutFolder = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration.")
+    ] = None,
     quiet: Quiet = False,
-    allow_code: AllowCode = False,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Run code that CONFIG refers to.")] = False,
     debug: Debug = False,
 ) -> None:
     r"""Play the entries of CONFIG that have not been played, and show the standing.
@@ -119,7 +119,7 @@ def table(
     r"""Show the standing of an arena that has been played.
 
     What has changed: entries that are new or gone, those whose rank is another among the entries of both standings, and
-    those whose worst case has left its interval.
+    those whose intervals of the worst case do not overlap.
 
     \b
     Examples:
