@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_drag.experiment.run.results import write_text
 from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED
-from reproduction.judging.outcome import NOT_MEASURED
+from reproduction.judging.outcome import NOT_MEASURED, TAIL
 from reproduction.publishing.verdicts import CANNOT, Verdict
 from reproduction.storing import stored
 
@@ -28,7 +28,8 @@ _HEAD = """| | claim | the paper | ours, with 95 % intervals | seeds | scale and
 _HOW = (
     "Each comparison is made seed by seed; a claim holds, or does not, if the whole 95 % interval of the difference "
     "(Student's t over the seeds) is on that side of what the paper says, and is undecided otherwise or with fewer "
-    f"than three seeds. `python scripts/reproduce.py --judge FOLDER` makes this page from `FOLDER/{stored.FOLDER}`."
+    f"than three seeds. The accuracy at the end of a run is the mean of its last {TAIL} evaluations. `python "
+    f"scripts/reproduce.py --judge FOLDER` makes this page from `FOLDER/{stored.FOLDER}`."
 )
 
 
