@@ -82,7 +82,7 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
       Nested dicts of arrays by collection, as Flax has them: ``model.apply(variables, x)``.
 
     Raises:
-      FileNotFoundError: there is no such checkpoint.
+      FileNotFoundError: there is no such folder or checkpoint.
       ValueError: ``which`` is something else, or the checkpoint is damaged.
 
     Examples:
@@ -91,14 +91,16 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
     if isinstance(which, bool) or not (isinstance(which, int) or which in ("latest", "best")):
         raise ValueError(f"which={which!r}: must be 'latest', 'best' or the round of a checkpoint")
     folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
     with contextlib.closing(Checkpoints(folder)) as checkpoints:
         rounds = checkpoints.rounds() if (folder / CHECKPOINTS).is_dir() else []
         round_number = which if isinstance(which, int) else None
         if rounds and round_number is None:
             round_number = rounds[-1] if which == "latest" else checkpoints.best()
         if round_number not in rounds:
-            there = ", ".join(map(str, rounds)) or "none"
-            raise FileNotFoundError(f"{str(folder)!r}: no checkpoint {which!r}; there are those of rounds {there}")
+            there = f"there are those of rounds {', '.join(map(str, rounds))}" if rounds else "there is none"
+            raise FileNotFoundError(f"{str(folder)!r}: no checkpoint {which!r}; {there}")
         return checkpoints.variables(round_number)
 
 

@@ -114,9 +114,12 @@ def test_parameters_are_loaded_without_the_run(tmp_path, state):
         load_params(tmp_path, 1)
     with pytest.raises(ValueError, match="which='first': must be 'latest', 'best' or the round"):
         load_params(tmp_path, "first")
-    with pytest.raises(FileNotFoundError, match="there are those of rounds none"):
+    with pytest.raises(FileNotFoundError, match="none': no such results folder"):
         load_params(tmp_path / "none")
     assert not (tmp_path / "none").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no checkpoint 'latest'; there is none"):
+        load_params(tmp_path / "empty")
 
 
 def flip(path):
