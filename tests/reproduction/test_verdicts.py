@@ -52,13 +52,23 @@ def test_every_claim_is_judged_by_a_target_that_there_is_or_says_why_not():
     assert len(set(texts)) == len(texts)
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(-0.01, FAILS), (0.01, HOLDS), (0.09, FAILS)])
-def test_a_little_better_is_not_far_better(gain, verdict):
-    (claim,) = (one for one in verdicts.CLAIMS if one.place == "Fig. 4" and one.text.startswith("FedACG is a little"))
+@pytest.mark.parametrize(
+    ("text", "better", "than", "gain", "verdict"),
+    [
+        ("FedACG is a little better", "FedACG", "FedProx", -0.01, FAILS),
+        ("FedACG is a little better", "FedACG", "FedProx", 0.01, HOLDS),
+        ("FedACG is a little better", "FedACG", "FedProx", 0.09, FAILS),
+        ("FedProx is no better", "FedProx", "FedAvg", -0.1, HOLDS),
+        ("FedProx is no better", "FedProx", "FedAvg", 0.0, HOLDS),
+        ("FedProx is no better", "FedProx", "FedAvg", 0.02, FAILS),
+    ],
+)
+def test_a_little_better_is_not_far_better_and_level_is_no_better(text, better, than, gain, verdict):
+    (claim,) = (one for one in verdicts.CLAIMS if one.place == "Fig. 4" and one.text.startswith(text))
     cells = [
         one
         for beta in (0.1, 0.5)
-        for label, level in (("FedProx", 0.6), ("FedACG", 0.6 + gain))
+        for label, level in ((than, 0.6), (better, 0.6 + gain))
         for one in seeds(label, *steady(level, level, level), **{"partition.beta": beta})
     ]
     assert claim.question(Outcome(tuple(cells))).verdict == verdict
