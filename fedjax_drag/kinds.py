@@ -80,6 +80,7 @@ class Kind(NamedTuple):
 
 
 AGGREGATOR = Kind(Aggregator, "an aggregation rule, such as fd.aggregators.drag()", ("aggregators",))
+ALGORITHM = Kind(Algorithm, "an algorithm, such as fd.algorithms.fedacg()", ("algorithms",))
 CLIENT_RULE = Kind(ClientRule, "a client rule, such as fd.clients.fedprox(mu=0.1)", ("clients",))
 ATTACK = Kind(Attack, "an attack, such as fd.attacks.sign_flip()", ("attacks",))
 OPTIMIZER = Kind((optax.GradientTransformation, optax.MultiSteps), "an optax transformation, such as optax.trace(0.9)")

@@ -129,7 +129,7 @@ PARTS = (
         "more than 0.04167",
     ),
     Mistake("name of an attack", 'run(attack="alie")', "attack='alie'", "write fd.attacks.alie(...)"),
-    Mistake("attack not called", "run(attack=fd.attacks.alie)", "attack=", "call it, fd.attacks.alie(...)"),
+    Mistake("attack not called", "run(attack=fd.attacks.alie)", "attack=", "call it, fd.attacks.alie("),
     Mistake("name of a compressor", 'run(compression="sign")', "compression='sign'", "write fd.compression.sign(...)"),
     Mistake(
         "compressor whose errors add up",
@@ -191,6 +191,11 @@ ALONE = (
     Mistake("PyTorch tensors", "rule.apply([torch.Tensor()], [torch.Tensor()], state)", "params[0]", ".numpy()"),
     Mistake("no state", "rule.apply(params, deltas, None)", "state of type NoneType", "rule.init(params)"),
     Mistake("state of another rule", "rule_of('drag').apply(params, deltas, state)", "state", "rule.init(params)"),
+    Mistake("check of something else", "fd.testing.check_aggregator(fd.attacks.alie())", "rule=", "attack of fd.simul"),
+    Mistake("check of a builder", "fd.testing.check_attack(fd.attacks.alie)", "attack=", "call it, fd.attacks.alie("),
+    Mistake("check of a rule", "fd.testing.check_algorithm(rule)", "algorithm=", "must be an algorithm, such as"),
+    Mistake("check of a name", "fd.testing.check_client_rule('fedprx')", "rule='fedprx'", "fd.clients.fedprox(...)"),
+    Mistake("check of a function", "fd.testing.check_compressor(np.sign)", "compressor=", "fd.compression.top_k(0.01)"),
 )
 
 GROUPS: Mapping[str, tuple[Mistake, ...]] = {

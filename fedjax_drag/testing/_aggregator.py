@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, kinds, tree
 from fedjax_drag.testing._chunks import round_in_chunks
 from fedjax_drag.testing._promises import (
     ATOL,
@@ -92,8 +92,9 @@ def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8
 
     Raises:
       AssertionError: names every broken promise, one per line.
-      ValueError: if ``cohort`` is not a count from 3.
+      ValueError: if ``rule`` is something else, or ``cohort`` not a count from 3.
     """
+    kinds.AGGREGATOR.check("rule", rule)
     checks.count("cohort", cohort, 3)
     if "num_byzantine" in rule.needs:  # a Python integer, which no transformation sees
         rule = rule._replace(apply=functools.partial(rule.apply, num_byzantine=tolerated(cohort)))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import checks, per_client, tree
+from fedjax_drag import checks, kinds, per_client, tree
 from fedjax_drag.attacks._forgery import unlike
 from fedjax_drag.testing._chunks import round_in_chunks
 from fedjax_drag.testing._local import batches, cohort_pass
@@ -122,8 +122,9 @@ def check_algorithm(
 
     Raises:
       AssertionError: names every broken promise, one per line.
-      ValueError: if ``cohort`` is not a count in [3, num_clients].
+      ValueError: if ``algorithm`` is something else, or ``cohort`` not a count in [3, num_clients].
     """
+    kinds.ALGORITHM.check("algorithm", algorithm)
     checks.count("cohort", cohort, 3, num_clients)
     if "num_byzantine" in algorithm.needs:  # a Python integer, which no transformation sees
         told = functools.partial(algorithm.aggregate, num_byzantine=tolerated(cohort))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import checks
+from fedjax_drag import checks, kinds
 from fedjax_drag.attacks._forgery import KNOWLEDGE, changed, forged, names_of, unlike, varied_like
 from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
 from fedjax_drag.types import POISON_NEEDS, Attack, Batch, Params, Uplink
@@ -80,8 +80,9 @@ def check_attack(
 
     Raises:
       AssertionError: names every broken promise, one per line.
-      ValueError: if ``cohort`` is not a count from 3.
+      ValueError: if ``attack`` is something else, or ``cohort`` not a count from 3.
     """
+    kinds.ATTACK.check("attack", attack)
     checks.count("cohort", cohort, 3)
     if batch is None:
         rng = np.random.default_rng(4)

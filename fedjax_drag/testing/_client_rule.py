@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_drag import kinds
 from fedjax_drag.attacks._forgery import unlike
 from fedjax_drag.testing._local import STEPS, batches, cohort_pass, local_pass, step
 from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters, stacked
@@ -54,7 +55,9 @@ def check_client_rule(rule: ClientRule, *, params: Params = None, shared: Any = 
 
     Raises:
       AssertionError: names every broken promise, one per line.
+      ValueError: if ``rule`` is something else.
     """
+    kinds.CLIENT_RULE.check("rule", rule)
     start, shared, own = (jax.tree.map(jnp.asarray, part) for part in (parameters(params), shared, own))
     check(_Bench(rule, Downlink(start, shared, own)), _PROMISES)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag.compression import Compressor
-from fedjax_drag.compression._compressor import Memory, Message
+from fedjax_drag.compression._compressor import COMPRESSOR, Memory, Message
 from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters, stacked
 
 _DRAWS = 64
@@ -58,7 +58,9 @@ def check_compressor(compressor: Compressor, *, message: Message = None) -> None
 
     Raises:
       AssertionError: names every broken promise, one per line.
+      ValueError: if ``compressor`` is something else.
     """
+    COMPRESSOR.check("compressor", compressor)
     check(_Bench(compressor, jax.tree.map(jnp.asarray, parameters(message))), _PROMISES)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fedjax_drag.experiment.arena import figures, tables
 from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.report.rendering import render
+from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.experiment.report.tables import Entry
 from fedjax_drag.experiment.run import results
 
@@ -23,12 +23,11 @@ def write(standing: "Standing", path: Path, old: "Standing | None" = None) -> Pa
       old: an earlier standing, from which the page tells what has changed.
 
     Raises:
-      ValueError: the standing has no rows, or ``path`` is a folder.
+      ValueError: the standing has no rows, or ``path`` is no file of a page.
     """
     if not standing.rows:
         raise ValueError(f"standing={standing.name!r}: has no entry that has been played")
-    if path.is_dir():
-        raise ValueError(f"html={str(path)!r}: must be a file, and this is a folder")
+    check_place("html", path)
     path.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(path, render("arena.html", _content(standing, old)))
     return path

@@ -14,7 +14,7 @@ from fedjax_drag.experiment.figures.labels import clean, header, method
 from fedjax_drag.experiment.report import clients, curves, every_client, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
-from fedjax_drag.experiment.report.rendering import render
+from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.simulation.result import TEST
 
@@ -40,7 +40,7 @@ def write(
 
     Args:
       folder: of a run, a comparison or a sweep; nothing but ``out`` is written into it.
-      out: the page; default ``report.html`` in ``folder``.
+      out: the page, ending in ``.html``; default ``report.html`` in ``folder``.
       target: accuracy in (0, 1] of which the table tells when it was reached, validation accuracy where all runs have
         it, else test accuracy; default the largest multiple of 0.05 that at least half of the lines reach.
       with_skew: whether the data are loaded and split anew, to show how they are spread over the clients.
@@ -51,13 +51,12 @@ def write(
     Raises:
       FileNotFoundError: there is no such results folder.
       ValueError: its configuration is not valid, it holds a single run that cannot be read, ``target`` is out of range
-        or ``out`` is a folder.
+        or ``out`` is no file of a page.
     """
     if target is not None:
         checks.in_range("target", target, 0.0, 1.0)
     place = Path(folder) / results.REPORT if out is None else Path(out)
-    if place.is_dir():
-        raise ValueError(f"out={str(place)!r}: must be a file, and this is a folder")
+    check_place("out", place)
     with np.errstate(all="ignore"):  # figures may come from anywhere; what is not finite is left out where it is shown
         page = render("page.html", _content(read(Path(folder)), Path(folder), target, with_skew))
     place.parent.mkdir(parents=True, exist_ok=True)

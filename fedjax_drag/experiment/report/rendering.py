@@ -7,6 +7,7 @@ from typing import Any
 
 from fedjax_drag.experiment.figures.labels import clean
 
+_SUFFIXES = (".html", ".htm")
 _SOURCES = Path(__file__).parent / "page"
 _LIBRARY = (
     "plotly-cartesian.min.js"  # the npm package plotly.js-cartesian-dist-min, 4.1.1: lines and heat maps, no more
@@ -39,6 +40,14 @@ def render(template: str, content: dict[str, Any]) -> str:
         content, library=Markup(library), script=Markup(script), style=Markup(style), hashes=Markup(hashes)
     )
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def check_place(name: str, path: Path) -> None:
+    """Refuses an argument ``name`` that is a folder or the file of something else than a page."""
+    if path.is_dir():
+        raise ValueError(f"{name}={str(path)!r}: must be a file, and this is a folder")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ValueError(f"{name}={str(path)!r}: must end in {' or '.join(_SUFFIXES)}, as a page does")
 
 
 def _digest(text: str) -> str:

@@ -66,6 +66,8 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         standing({}).page(tmp_path / "a.html")
     with pytest.raises(ValueError, match="must be a file"):
         standing(WORST).page(tmp_path)
+    with pytest.raises(ValueError, match=r"must end in \.html"):
+        standing(WORST).page(tmp_path / "a.json")
 
 
 def test_the_map_has_the_mean_or_a_task():

@@ -328,13 +328,14 @@ def test_bad_input_is_one_line_and_nothing_is_written(page, command, tmp_path):
         ((telling,), "must not hold '${'"),
         ((good, "--target", "1.5"), "target=1.5"),
         ((good, "--out", empty), "must be a file"),
+        ((good, "--out", tmp_path / "page.pdf"), "page.pdf': must end in .html or .htm"),
     ):
         result = command("report", *arguments)
         assert result.exit_code == 2, result.output
         (line,) = result.stderr.splitlines()
         assert line.startswith("fedjax-drag: error: ")
         assert message in line
-    assert not list(tmp_path.rglob("*.html"))
+    assert not [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.pdf")]
 
 
 @pytest.mark.parametrize(
