@@ -49,13 +49,15 @@ Curves = dict[int, list[float]]
 
 
 def read(folders: Iterable[Path]) -> dict[Cell, dict[str, Curves]]:
-    """The curves of the finished runs of sweeps, by cell and attack."""
+    """The curves of the finished runs of sweeps, by cell and attack; of ALIE those on ByzFL's side."""
     curves: dict[Cell, dict[str, Curves]] = defaultdict(lambda: defaultdict(dict))
     for folder in folders:
         for run in itertools.chain.from_iterable(map(results.read, sorted((folder / sweep.CELLS).iterdir()))):
             config = run.config
             rule = "trimmed mean" if "trimmed_mean" in str(config.aggregator) else "geometric median"
-            if config.attack and config.num_byzantine and run.history and run.history["round"][-1] == config.rounds:
+            if not (config.attack and config.num_byzantine) or config.attack.arguments.get("side") == "above":
+                continue
+            if run.history and run.history["round"][-1] == config.rounds:
                 cell = Cell(rule, config.partition.arguments["gamma"], config.num_byzantine)
                 curves[cell][config.attack.name][config.seed] = run.history["test_accuracy"].tolist()
     return curves
@@ -72,7 +74,10 @@ def worst(by_attack: Mapping[str, Curves]) -> tuple[float, float, str]:
 
 @app.command()
 def table(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders of the sweeps.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", exists=True, file_okay=False, help="Results folders of the sweeps."),
+    ],
 ) -> None:
     """Print the worst cases of the sweeps beside the published ones."""
     head = ["rule", "gamma", "f", "seeds", "published", "here", "under", "at the end", "attacks"]

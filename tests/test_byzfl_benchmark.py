@@ -35,6 +35,7 @@ def test_the_worst_case_is_the_best_evaluation_under_the_worst_attack(tmp_path):
     write(b, "ipm", 2, [0.1, 0.1])  # is not finished
     write(b, "optimal_alie", 0, [0.6, 0.6, 0.1])
     write(b, "optimal_alie", 1, [0.6, 0.6, 0.1])
+    write(b, {"name": "optimal_alie", "side": "above"}, 2, [0.1, 0.1, 0.1])  # ByzFL's pushes to the other side
     ((cell, by_attack),) = byzfl_benchmark.read([a, b]).items()
     assert cell == ("trimmed mean", 0.0, 1)
     best, end, attack = byzfl_benchmark.worst(by_attack)
