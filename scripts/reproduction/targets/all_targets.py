@@ -38,7 +38,7 @@ TARGETS = {
             place="Table II",
             lines="data",
             panels=(),
-            minutes=12,
+            minutes=5,
             medium=("rounds=30", _GREY_DATA),
             quick=(_GREY_DATA,),
         ),
@@ -96,7 +96,7 @@ TARGETS = {
             place="Fig. 3",
             lines="method",
             panels=("cohort_size",),
-            minutes=16,
+            minutes=5,
             medium=("rounds=300",),
         ),
         Target(
