@@ -86,6 +86,6 @@ def _of_each_class(sizes: np.ndarray, total: int) -> np.ndarray:
     """Splits ``total`` in proportion to ``sizes``, the largest remainders rounded up; a class keeps one example."""
     numbers, remainders = np.divmod(total * sizes, sizes.sum())
     order = np.argsort(-remainders, kind="stable")
-    order = order[numbers[order] + 1 < sizes[order]]
+    order = order[(numbers[order] + 1 < sizes[order]) & (remainders[order] > 0)]
     numbers[order[: total - numbers.sum()]] += 1
     return numbers
