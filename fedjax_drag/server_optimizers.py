@@ -36,7 +36,8 @@ def fedavgm(
 
     Args:
       learning_rate: server step size ``eta`` > 0, or a schedule.
-      momentum: in [0, 1); 0 is a plain server step size.
+      momentum: in [0, 1); 0 is a plain server step size. The sum is in the state of every momentum, 0 among them, so
+        that a run alone and in a sweep over momenta have the same state.
       nesterov: whether to look ahead.
 
     Returns:
@@ -50,8 +51,7 @@ def fedavgm(
     """
     _check_rate(learning_rate)
     checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
-    plain = checks.is_concrete(momentum) and momentum == 0
-    return optax.sgd(learning_rate, None if plain else momentum, nesterov)
+    return optax.sgd(learning_rate, momentum, nesterov)
 
 
 def fedadam(

@@ -134,6 +134,13 @@ def test_a_configuration_and_the_python_interface_name_the_same(name):
     np.testing.assert_array_equal(walk(named, small_deltas()), walk(called, small_deltas()))
 
 
+def test_a_momentum_of_zero_keeps_the_state_of_a_sweep_over_momenta():
+    """Else a cell of a sweep could not be resumed alone."""
+    alone = server_optimizers.fedavgm(1.0, 0.0).init(small_deltas()[0])
+    swept = jax.eval_shape(lambda momentum: server_optimizers.fedavgm(1.0, momentum).init(small_deltas()[0]), 0.0)
+    assert jax.tree.structure(alone) == jax.tree.structure(swept)
+
+
 @pytest.mark.thorough
 def test_momentum_and_the_degree_of_adaptivity_may_be_traced():
     """A sweep over them is one program."""
