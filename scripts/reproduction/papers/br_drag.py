@@ -12,7 +12,7 @@ from reproduction.targets.target import BR_DRAG
 BETAS = {0.1: ("(a)", "DRAG (c=0.25)"), 0.5: ("(b)", "DRAG (c=0.1)")}
 """By Dirichlet's beta, the panel and the label of DRAG that the paper shows in it."""
 
-ROBUSTNESS, CNN, CIFAR10 = "brdrag003_robustness_mlp", "brdrag003_signflip_cnn", "brdrag003_fig4_cifar10"
+ROBUSTNESS, CIFAR10 = "brdrag003_robustness_mlp", "brdrag003_fig4_cifar10"
 
 ATTACKS = {"scale_noise": (9, 10, 15), "sign_flip": (11, 12, 16), "label_flip": (13, 14, 17)}
 """Figures by attack: 30 % malicious on CIFAR-10 and on CIFAR-100, 60 % on CIFAR-10."""
@@ -141,18 +141,6 @@ def _settings(share: float) -> Iterator[dict[str, Any]]:
             yield {"attack": attack, "byzantine_fraction": share, "partition__beta": beta}
 
 
-def _signflip_cnn() -> list[Claim]:
-    """Figs. 11(a) and 16(a), on Fashion-MNIST with a network like the paper's."""
-    claims = []
-    for share, figure in ((0.3, "Fig. 11(a)"), (0.6, "Fig. 16(a)")):
-        question = highest("aggregator", "br_drag", {"byzantine_fraction": share})
-        setting = f"{percent(share, 0)} malicious, sign flipping, convolutional network"
-        claims.append(_claim(figure, f"BR-DRAG ends above the four others, {setting}", "", CNN, question))
-    pair = (_rule("br_drag", byzantine_fraction=0.3), _rule("fltrust", byzantine_fraction=0.3))
-    text = "BR-DRAG ends that far above FLTrust under sign flips, 30 % malicious, convolutional network"
-    return [*claims, _claim("Fig. 11(a)", text, "+13.4 points", CNN, ahead(*pair, by=0.134))]
-
-
 def _cifar100() -> list[Claim]:
     """Figs. 10, 12 and 14, which cannot be run."""
     reason = "CIFAR-100 is not at hand; the claim is the one on CIFAR-10"
@@ -176,6 +164,5 @@ CLAIMS = (
     *_alpha(),
     *_robust(),
     *_medians(),
-    *_signflip_cnn(),
     *_cifar100(),
 )

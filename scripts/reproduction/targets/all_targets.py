@@ -209,16 +209,6 @@ TARGETS = {
             quick=(_SMALL_CNN,),
         ),
         Target(
-            name="brdrag003_signflip_cnn",
-            paper=BR_DRAG,
-            place="Figs. 11, 16",
-            lines="aggregator",
-            panels=("byzantine_fraction",),
-            minutes=300,
-            medium=None,
-            quick=(_SMALL_CNN,),
-        ),
-        Target(
             name="brdrag003_fig5_cifar100",
             paper=BR_DRAG,
             place="Fig. 5",
