@@ -141,9 +141,10 @@ def test_the_runner_up_is_the_best_by_the_mean_over_the_seeds():
 def test_leads_orders_and_swings():
     cells = seeds("DRAG", 0.8, 0.8, 0.8, beta=0.1) + seeds("FedAvg", 0.5, 0.5, 0.52, beta=0.1)
     cells += seeds("DRAG", 0.8, 0.8, 0.8, beta=0.5) + seeds("FedAvg", 0.75, 0.75, 0.75, beta=0.5)
-    wider = questions.wider(m("DRAG"), m("FedAvg"), {"beta": 0.1}, {"beta": 0.5})
-    assert (answer(wider, *cells).verdict, answer(wider, *cells).ours) == (HOLDS, "+22.8 against +3.9 points")
-    assert answer(questions.wider(m("DRAG"), m("FedAvg"), {"beta": 0.5}, {"beta": 0.1}), *cells).verdict == FAILS
+    strong, moderate = ((m("DRAG", beta=beta), m("FedAvg", beta=beta)) for beta in (0.1, 0.5))
+    wider = answer(questions.wider(strong, moderate), *cells)
+    assert (wider.verdict, wider.ours) == (HOLDS, "+22.8 against +3.9 points")
+    assert answer(questions.wider(moderate, strong), *cells).verdict == FAILS
     rising = answer(questions.rising("method", ("FedAvg", "DRAG"), {"beta": 0.5}), *cells)
     assert rising.text == "FedAvg 60.6 %, DRAG 64.4 %; +3.9 [+3.9, +3.9] points"
     falling = questions.rising("method", ("DRAG", "FedAvg", "DRAG"), {"beta": 0.5})
@@ -216,6 +217,7 @@ def test_a_claim_that_speaks_well_of_a_method_that_diverged_on_every_seed_does_n
         questions.first_to("method", "DRAG", 0.4, {}),
         questions.steadier(m("DRAG"), m("FedAvg")),
         questions.rising("method", ("FedAvg", "DRAG"), {}, within=1.0),
+        questions.wider((m("DRAG"), m("FedAvg")), (m("FedAvg"), m("FedAvg"))),
     ]
     for question in well:
         found = answer(question, *good, *gone)

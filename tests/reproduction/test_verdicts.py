@@ -74,6 +74,41 @@ def test_a_little_better_is_not_far_better_and_level_is_no_better(text, better, 
     assert claim.question(Outcome(tuple(cells))).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("paper", "place", "text", "axis", "panels"),
+    [
+        ("Zhu", "Fig. 3", "DRAG's lead is", "cohort_size", {40: "DRAG (alpha=1)", 10: "DRAG (alpha=0.6)"}),
+        ("Xiao", "Fig. 4", "DRAG's lead over", "partition.beta", {0.1: "DRAG (c=0.25)", 0.5: "DRAG (c=0.1)"}),
+    ],
+)
+def test_the_lead_in_a_panel_is_that_of_its_own_drag(paper, place, text, axis, panels):
+    """A paper sets DRAG's alpha or c by the panel; DRAG as the other panel has it does not count."""
+    (claim,) = (
+        one for one in verdicts.CLAIMS if (one.paper[: len(paper)], one.place) == (paper, place) and text in one.text
+    )
+    for leads, verdict in (((0.2, 0.1), HOLDS), ((0.1, 0.2), FAILS)):
+        cells = []
+        for (panel, own), lead in zip(panels.items(), leads, strict=True):
+            levels = {"FedAvg": 0.6, "SCAFFOLD": 0.6, own: 0.6 + lead}
+            levels |= {drag: 0.9 - lead for drag in panels.values() if drag != own}
+            cells += [
+                one for label, level in levels.items() for one in seeds(label, *steady(*[level] * 3), **{axis: panel})
+            ]
+        assert claim.question(Outcome(tuple(cells))).verdict == verdict
+
+
+def test_an_alpha_above_a_quarter_is_not_just_1():
+    (claim,) = (one for one in verdicts.CLAIMS if one.text.startswith("alpha above 0.25"))
+    for half, verdict in ((0.7, HOLDS), (0.9, FAILS)):
+        levels = {0.25: 0.8, 0.5: half, 1.0: 0.6}
+        cells = [
+            one
+            for x, level in levels.items()
+            for one in seeds("Dirichlet(0.1)", *[[level] * 10] * 3, **{"aggregator.alpha": x})
+        ]
+        assert claim.question(Outcome(tuple(cells))).verdict == verdict
+
+
 def test_the_readings_of_taco_are_not_compared_with_each_other():
     for target in TARGETS.values():
         own = [label for label in _known(target).get("method", ()) if label.startswith(("TACO", "correction alone"))]

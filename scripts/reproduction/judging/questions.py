@@ -108,17 +108,19 @@ def ahead(subject: Where, other: Where, by: float = 0.0, at_most: float = math.i
     return question
 
 
-def wider(subject: Where, other: Where, more: Where, less: Where) -> Question:
-    """Whether the lead of ``subject`` over ``other`` is larger in the part ``more`` than in the part ``less``."""
+def wider(more: tuple[Where, Where], less: tuple[Where, Where]) -> Question:
+    """Whether the lead of a subject over another one is larger in the pair ``more`` of them than in the pair ``less``.
 
-    @spoken_well_of({**more, **subject}, {**less, **subject})
+    The subjects may differ in what a paper sets by the panel.
+    """
+
+    @spoken_well_of(more[0], less[0])
     def question(outcome: Outcome) -> Answer:
-        parts = [outcome.at(part).at(who) for part in (more, less) for who in (subject, other)]
-        own, theirs, own_less, theirs_less = measured(parts, level)
+        own, theirs, own_less, theirs_less = measured([outcome.at(part) for part in (*more, *less)], level)
         leads = own - theirs, own_less - theirs_less
         gap = across(leads[0] - leads[1], "points", at_least=0.0, strict=True)
         ours = f"{100 * leads[0].mean():+.1f} against {100 * leads[1].mean():+.1f} points"
-        return Answer((gap,), ours + divergences(outcome, {**more, **other}, {**less, **other}))
+        return Answer((gap,), ours + divergences(outcome, more[1], less[1]))
 
     return question
 
