@@ -37,3 +37,33 @@ def test_what_the_paper_prints_is_marked_in_the_colour_of_its_line():
     assert [line.get_xydata().tolist() for line in (end, reached)] == [[[50, 0.7888]], [[24, 0.78]]]
     assert curve.get_color() == end.get_color() == reached.get_color() != other.get_color()
     assert end.get_marker() == "D"
+
+
+def test_a_method_has_one_colour_in_all_panels():
+    """Also where one panel lacks another method."""
+    history = {"round": np.arange(10), "test_accuracy": np.full(10, 0.5)}
+    ran = {40: ("FedAvg", "AdaBest", "DRAG (alpha=1)"), 10: ("AdaBest", "DRAG (alpha=0.6)")}
+    cells = [
+        Cell({"method": label, "cohort_size": size, "seed": 0}, "done", "", history)
+        for size, labels in ran.items()
+        for label in labels
+    ]
+    panels = figures.draw(TARGETS["drag000_fig3_emnist"], Outcome(tuple(cells))).axes
+    colours = [{line.get_label(): line.get_color() for line in panel.get_lines()} for panel in panels]
+    assert [tuple(own) for own in colours] == list(ran.values())
+    both = colours[0] | colours[1]
+    assert colours[0]["AdaBest"] == colours[1]["AdaBest"]
+    assert len(set(both.values())) == len(both)
+
+
+def test_the_band_has_all_runs_of_which_the_line_is_the_mean():
+    """Also one that diverged and ended early, which keeps its last accuracy."""
+    runs = [("done", np.full(10, 0.8)), ("done", np.full(10, 0.6)), ("diverged", np.full(2, 0.1))]
+    cells = [
+        Cell({"method": "TACO", "seed": n}, status, "", {"round": np.arange(len(curve)), "test_accuracy": curve})
+        for n, (status, curve) in enumerate(runs)
+    ]
+    (panel,) = figures.draw(TARGETS["taco004_table7_adult"], Outcome(tuple(cells))).axes
+    (line,), (band,) = panel.get_lines(), panel.collections
+    np.testing.assert_allclose(line.get_xydata()[-1], [9, 0.5])
+    np.testing.assert_allclose(band.get_datalim(panel.transData).intervaly, [0.1, 0.8])

@@ -45,12 +45,20 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 
 def test_cells_join_by_their_axes_and_newer_ones_replace():
     earlier = results(*seeds("DRAG", 0.5, 0.6), times={"DRAG": [1.0], "FedAvg": [2.0]})
-    later = results(cell("DRAG", 0.9, seed=1), cell("DRAG", 0.9, seed=2), origin=Origin(), times={"DRAG": [3.0]})
+    later = results(cell("DRAG", 0.9, seed=1), cell("DRAG", 0.9, seed=2), origin=Origin())
     both = stored.merged(earlier, later, "x")
     ends = {one.values["seed"]: one.history["test_accuracy"][-1] for one in both.cells}
     assert ends == {0: 0.5, 1: 0.9, 2: 0.9}
     assert both.origins == (HERE, Origin(), Origin())
-    assert both.times == {"DRAG": [3.0], "FedAvg": [2.0]}
+    assert both.times == {"DRAG": [1.0], "FedAvg": [2.0]}
+
+
+def test_times_are_of_one_measurement():
+    """Methods that were timed on two days, or for other numbers of turns, cannot be compared turn by turn."""
+    both, alone = {"DRAG": [1.0], "FedAvg": [2.0]}, {"DRAG": [3.0, 3.0]}
+    for earlier, later, kept in ((both, alone, both), (alone, both, both), (both, {}, both), ({}, alone, alone)):
+        parts = (results(cell("DRAG", 0.5), times=times) for times in (earlier, later))
+        assert stored.merged(*parts, "x").times == kept
 
 
 def test_cells_of_other_settings_do_not_join():

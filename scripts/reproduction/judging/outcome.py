@@ -89,8 +89,8 @@ class Outcome:
             raise MissingError("the clients were not timed")
         return [own / base for own, base in zip(self.times[method], self.times[other], strict=True)]
 
-    def curve(self, name: str = ACCURACY) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds of the evaluations, and the mean of a metric over the cells, which should differ in the seed only.
+    def curves(self, name: str = ACCURACY) -> tuple[np.ndarray, np.ndarray]:
+        """Rounds of the evaluations, and a metric of each cell ``[N, E]``; the cells should differ in the seed only.
 
         A run that diverged and ended before the others keeps its last value.
 
@@ -102,11 +102,11 @@ class Outcome:
             raise MissingError(f"no {name}")
         longest = max(histories, key=lambda history: len(history["round"]))["round"]
         stacked = [np.pad(history[name], (0, len(longest) - len(history[name])), mode="edge") for history in histories]
-        return longest, np.mean(stacked, axis=0)
+        return longest, np.stack(stacked)
 
     def level(self, name: str = ACCURACY) -> float:
         """Mean over the last :data:`TAIL` evaluations and over the seeds; values that are not finite count as 0."""
-        return float(np.nan_to_num(self.curve(name)[1][-TAIL:]).mean())
+        return float(np.nan_to_num(self.curves(name)[1].mean(0)[-TAIL:]).mean())
 
 
 def for_judging(

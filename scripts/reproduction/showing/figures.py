@@ -2,8 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -51,7 +52,7 @@ def draw(target: Target, outcome: Outcome) -> Figure:
         if panel is not None and setting is not None:
             title = ", ".join(written(axis, label) for axis, label in setting.items())
             panel.set_title(f"({letter}) {title}" if len(settings) > 1 else title, fontsize=10, loc="left")
-            _panel(panel, target, outcome.at(setting))
+            _panel(panel, target, outcome.at(setting), outcome.labels(target.lines))
         elif panel is not None:
             panel.set_visible(False)
     for panel in panels[:, 0]:
@@ -81,10 +82,10 @@ class _Series(NamedTuple):
     high: np.ndarray
 
 
-def _panel(panel: Axes, target: Target, part: Outcome) -> None:
-    """Draws the lines of one setting."""
+def _panel(panel: Axes, target: Target, part: Outcome, labels: Sequence[Any]) -> None:
+    """Draws the lines of one setting; ``labels`` are those of all panels, so that a line has one colour in all."""
     series = _over_rounds if target.x == "round" else _over_axis
-    for index, label in enumerate(part.labels(target.lines)):
+    for index, label in enumerate(labels):
         x, mean, low, high = series(target, part.at({target.lines: label}))
         if not len(x):
             continue
@@ -109,9 +110,8 @@ def _over_rounds(target: Target, line: Outcome) -> _Series:
     histories = [cell.history for cell in line.cells if cell.status in COMPLETE and target.y in cell.history]
     if not histories:
         return _Series(*[np.empty(0)] * 4)
-    rounds, mean = line.curve(target.y)
-    complete = [history[target.y] for history in histories if len(history[target.y]) == len(rounds)]
-    return _Series(rounds, mean, np.min(complete, axis=0), np.max(complete, axis=0))
+    rounds, values = line.curves(target.y)
+    return _Series(rounds, np.mean(values, axis=0), np.min(values, axis=0), np.max(values, axis=0))
 
 
 def _over_axis(target: Target, line: Outcome) -> _Series:

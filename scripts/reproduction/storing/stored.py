@@ -68,6 +68,8 @@ def path_of(folder: Path, name: str) -> Path:
 def merged(earlier: Stored, later: Stored, name: str) -> Stored:
     """The cells of both; of a cell that both have, that of ``later``.
 
+    Times are those of one measurement, in which the methods took turns: of ``later`` if that has all methods.
+
     Raises:
       ValueError: they were run under other settings, or over other axes.
     """
@@ -79,7 +81,8 @@ def merged(earlier: Stored, later: Stored, name: str) -> Stored:
     rows = {key(cell.values): (cell, origin) for cell, origin in zip(earlier.cells, earlier.origins, strict=True)}
     rows |= {key(cell.values): (cell, origin) for cell, origin in zip(later.cells, later.origins, strict=True)}
     cells, origins = zip(*rows.values(), strict=True)
-    return Stored(cells, origins, earlier.settings | later.settings, {**earlier.times, **later.times})
+    times = later.times if earlier.times.keys() <= later.times.keys() else earlier.times
+    return Stored(cells, origins, earlier.settings | later.settings, times)
 
 
 def key(values: Mapping[str, Any]) -> tuple[Any, ...]:
