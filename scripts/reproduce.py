@@ -41,7 +41,7 @@ def main(
     scale: Annotated[
         Scale, typer.Option(help="quick: minutes; medium: all targets in about 20 hours; full: as in the papers.")
     ] = Scale.QUICK,
-    out: Annotated[Path | None, typer.Option(help="Results folder; default runs/paper-SCALE.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder; default runs/paper-SCALE.", file_okay=False)] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip what is finished, and continue what was interrupted.")
     ] = False,
@@ -49,8 +49,9 @@ def main(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Also store the results in this folder, beside those of other seeds and parts, and judge all claims "
-            "by it; results under other settings than those stored are refused.",
+            file_okay=False,
+            help="Also store the results in this other folder, beside those of other seeds and parts, and judge all "
+            "claims by it; results under other settings than those stored are refused.",
         ),
     ] = None,
     sources: Annotated[
@@ -66,29 +67,33 @@ def main(
     ] = False,
 ) -> None:
     """Reproduces a figure or table of the papers, or all of them, and judges their claims."""
-    if show or (name is None and judge is None):
+    if show or not (name or judge or sources or record):
         typer.echo(listing())
         raise typer.Exit
+    folder = out or Path("runs") / f"paper-{scale}"
     try:
         if judge is not None:
-            _judge_stored(judge, name)
+            given = {str(name): name, "--from": sources, "--record": record}
+            _judge_stored(judge, [text for text, value in given.items() if value])
             return
-        targets = matching(name or "")
+        if not name:
+            raise ValueError("--record and --from: must be with NAME")
+        targets = matching(name)
         if sources:
             _store(targets, sources, record)
             return
-        _check_record(targets, scale, record)
+        _check_record(targets, scale, record, folder)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    _run(targets, scale, out or Path("runs") / f"paper-{scale}", resume, record, quiet)
+    _run(targets, scale, folder, resume, record, quiet)
 
 
-def _judge_stored(folder: Path, name: str | None) -> None:
-    """Judges without a run."""
+def _judge_stored(folder: Path, others: Sequence[str]) -> None:
+    """Judges without a run; ``others`` are arguments that ask for something else."""
     from reproduction.storing import stored
 
-    if name is not None:
-        raise ValueError(f"--judge: runs nothing and judges all claims; must be without {name}")
+    if others:
+        raise ValueError(f"--judge: runs nothing and judges all claims; must be without {', '.join(others)}")
     if not (folder / stored.FOLDER).is_dir():
         raise ValueError(f"--judge {folder}: must be a folder with results in {stored.FOLDER}")
     _judge(folder)
@@ -127,7 +132,7 @@ def _has_claims(target: Target) -> bool:
     return any(target in verdicts.targets_of(claim) for claim in verdicts.CLAIMS)
 
 
-def _check_record(targets: Sequence[Target], scale: Scale, record: Path | None) -> None:
+def _check_record(targets: Sequence[Target], scale: Scale, record: Path | None, out: Path) -> None:
     """Refuses what could not be recorded before hours of runs and not after."""
     if record:
         from reproduction.publishing import published
@@ -136,6 +141,8 @@ def _check_record(targets: Sequence[Target], scale: Scale, record: Path | None) 
         published.check(record)
         for target in targets:
             recording.check(target, scale, record)
+        if record.resolve() == out.resolve():  # which keeps the results of its own runs alone
+            raise ValueError(f"--record {record}: must be another folder than the results folder of the runs")
 
 
 def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, record: Path | None, quiet: bool) -> None:

@@ -4,6 +4,7 @@ import re
 import pytest
 import typer
 import yaml
+from typer.testing import CliRunner
 
 import reproduce
 from reproduction.judging import questions
@@ -101,10 +102,29 @@ def test_what_cannot_be_stored_or_judged_is_one_line(tiny):
         "worst_clients: no claim is judged by it": {"name": "worst_clients", "sources": [tiny], "record": tiny},
         "must be the results folder of a sweep": {"sources": [tiny], "record": tiny},
         "--judge: runs nothing and judges all claims; must be without tiny_here": {"judge": tiny},
+        "all claims; must be without --from, --record": {
+            "judge": tiny,
+            "name": None,
+            "sources": [tiny],
+            "record": tiny,
+        },
         "must be a folder with results in measured": {"judge": tiny, "name": None},
+        "--record and --from: must be with NAME": {"name": None, "sources": [tiny], "record": tiny},
+        "must be another folder than the results folder of the runs": {"out": tiny, "record": tiny / ".." / tiny.name},
     }.items():
         with pytest.raises(typer.BadParameter, match=re.escape(message)):
             reproduce.main(**{"name": "tiny_here", **options})
+
+
+@pytest.mark.parametrize("option", ["--out", "--record"])
+def test_a_file_in_place_of_a_folder_is_told_before_anything_runs(tiny, tmp_path, option):
+    file = tmp_path / "results.json"
+    file.write_text("{}")
+    app = typer.Typer()
+    app.command()(reproduce.main)
+    found = CliRunner().invoke(app, ["tiny_here", option, str(file)])
+    assert found.exit_code == 2
+    assert "is a file" in found.output
 
 
 def test_quick_leaves_one_seed(tiny):
