@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from claim_cells import FAST, LATER, SLOW, answer, cell, m, seeds
+from claim_cells import FAST, LATER, SLOW, answer, cell, m, seeds, steady
 
 from reproduction.judging import questions
 from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, interval
@@ -136,6 +136,14 @@ def test_the_runner_up_is_the_best_by_the_mean_over_the_seeds():
     cells += seeds("B", *[[0.7] * 10] * 3)
     found = answer(questions.highest("method", "DRAG", {}), *cells)
     assert (found.verdict, found.ours) == (HOLDS, "80.0 %, best of 2 others B 70.0 %")
+
+
+def test_the_runner_up_is_not_one_that_ran_on_easier_seeds_alone():
+    """B is ahead of DRAG on every seed; A is behind it, but ran only where all are better than elsewhere."""
+    cells = seeds("DRAG", *steady(0.4, 0.4, 0.4, 0.9, 0.9, 0.9)) + seeds("B", *steady(0.5, 0.5, 0.5, 0.95, 0.95, 0.95))
+    cells += [cell("A", [0.85] * 10, seed=seed) for seed in (3, 4, 5)]
+    found = answer(questions.highest("method", "DRAG", {}), *cells)
+    assert (found.verdict, found.ours) == (FAILS, "65.0 %, best of 2 others B 72.5 %")
 
 
 def test_leads_orders_and_swings():

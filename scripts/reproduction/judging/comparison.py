@@ -39,7 +39,7 @@ class RunnerUp(NamedTuple):
     """The best other.
 
     Attributes:
-      name: the other with the highest mean of a quantity.
+      name: the other with the highest mean of a quantity, as a difference to the subject's on equal seeds.
       own: the quantity of the subject, ``[seeds]``.
       theirs: that of the other on equal seeds.
       number: of others that ran on a seed of the subject.
@@ -66,6 +66,8 @@ class RunnerUp(NamedTuple):
 def runner_up(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]) -> RunnerUp:
     """The other with the highest mean of a quantity, and the quantity of ``own`` and of it on equal seeds.
 
+    Seeds differ in difficulty: of others that ran on different seeds, the means of the differences to ``own`` count.
+
     Raises:
       MissingError: no other ran on a seed of ``own``.
     """
@@ -77,7 +79,7 @@ def runner_up(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[C
             continue
     if not found:
         raise MissingError("nothing to compare with")
-    nearest = max(found, key=lambda name: found[name][1].mean())
+    nearest = max(found, key=lambda name: np.mean(found[name][1] - found[name][0]))
     mine, theirs = found[nearest]
     missing = [name for name in others if name not in found or len(found[name][0]) < FEWEST]
     return RunnerUp(nearest, mine, theirs, len(found), missing)
