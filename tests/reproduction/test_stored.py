@@ -69,6 +69,11 @@ def test_cells_of_other_settings_do_not_join():
     stronger = results(cell("DRAG", 0.5, seed=1), settings={"compare.DRAG": {"aggregator.c": 0.2}})
     with pytest.raises(ValueError, match=r"compare\.DRAG\.aggregator\.c=0\.2 cannot"):
         stored.merged(earlier, stronger, "x")
+    more = results(cell("DRAG", 0.5, seed=1, beta=0.5))
+    with pytest.raises(
+        ValueError, match="x: results over beta, method, seed cannot join others, over method, seed; re"
+    ):
+        stored.merged(earlier, more, "x")
     other = results(cell("FedAvg", 0.5), settings={"compare.FedAvg": {"aggregator": "fedavg"}})
     assert set(stored.merged(earlier, other, "x").settings) == {"", "compare.DRAG", "compare.FedAvg"}
 

@@ -73,6 +73,12 @@ def merged(earlier: Stored, later: Stored, name: str) -> Stored:
     Raises:
       ValueError: they were run under other settings, or over other axes.
     """
+    axes = list(dict.fromkeys(tuple(sorted(cell.values)) for cell in (*earlier.cells, *later.cells)))
+    if len(axes) > 1:
+        own, there = (", ".join(names) for names in (axes[-1], axes[0]))
+        raise ValueError(
+            f"{name}: results over {own} cannot join others, over {there}; remove {FOLDER}/{name}.parquet to start anew"
+        )
     others = settings.differences(later.settings, earlier.settings)
     if others:
         was = settings.differences(earlier.settings, later.settings)
