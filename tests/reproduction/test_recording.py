@@ -1,8 +1,10 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import load_grid
@@ -87,6 +89,18 @@ def test_parts_and_seeds_of_several_folders_join(tiny, tmp_path):
     assert all((one.history["test_accuracy"][0] > 0.8) == (one.values["seed"] == 1) for one in found.cells)
     assert recording.record(tiny, [two], tmp_path / "record", anew=True) == 4
     assert len(stored.read(stored.path_of(tmp_path / "record", "tiny")).cells) == 4
+
+
+def test_a_table_of_something_else_is_refused(tiny, tmp_path):
+    folder = finished(tmp_path / "run", "axes.seed=[1]")
+    grid = load_grid(TINY, ("axes.seed=[2]",))
+    (folder / sweep.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
+    with pytest.raises(ValueError, match=r"sweep\.yaml must have all cells of the table, also .*'seed': 1"):
+        recording.record(tiny, [folder], tmp_path / "record")
+    parquet.write_table(pa.table({"a": [1]}), folder / sweep.PARQUET)
+    with pytest.raises(ValueError, match="must be the table of a sweep, with its status, message and round"):
+        recording.record(tiny, [folder], tmp_path / "record")
+    assert not (tmp_path / "record").exists()
 
 
 def test_other_settings_are_refused_before_and_after_a_run(tiny, tmp_path):

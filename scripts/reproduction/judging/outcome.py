@@ -154,12 +154,17 @@ def read(folder: Path) -> Outcome | None:
 
     Args:
       folder: results folder of a sweep, finished or not.
+
+    Raises:
+      ValueError: the table is not one of a sweep.
     """
     path = folder / sweep.PARQUET
     if not path.is_file():
         return None
     columns = parquet.read_table(path).to_pydict()
     names = list(columns)
+    if not {"status", "message", "round"} <= columns.keys():
+        raise ValueError(f"{str(path)!r}: must be the table of a sweep, with its status, message and round")
     axes, metrics = names[: names.index("status")], names[names.index("message") + 1 :]
     rows_of: dict[tuple[Any, ...], list[int]] = {}
     for row, key in enumerate(zip(*(columns[axis] for axis in axes), strict=True)):

@@ -76,7 +76,11 @@ def of_folder(target: Target, folder: Path) -> Stored | None:
     cells, origins = [], []
     for cell in table.cells if table else ():
         if cell.status in COMPLETE:
-            place = places[stored.key(cell.values)]
+            place = places.get(stored.key(cell.values))
+            if place is None:
+                raise ValueError(
+                    f"{str(folder)!r}: {sweep.CONFIG} must have all cells of the table, also {cell.values}"
+                )
             values = cell.values if "seed" in cell.values else {**cell.values, "seed": grid.base.seed}
             cells.append(Cell(values, cell.status, cell.message, _reduced(cell, place)))
             origins.append(_origin(place))
