@@ -54,7 +54,7 @@ def _seventy_percent() -> list[Claim]:
     drag = method("DRAG (c=0.1)", partition__beta=0.5)
     claims = []
     for label in ("SCAFFOLD", "FedExP"):
-        text = f"DRAG reaches 70 % within 600 rounds, {label} needs more than 1,400"
+        text = f"DRAG reaches 70 % in at most 600/1,400 of {label}'s rounds"
         question = faster(drag, method(label, partition__beta=0.5), 0.7, 600 / 1400)
         claims.append(_claim("Fig. 4(b)", text, "0.43", CIFAR10, question))
     return claims
