@@ -158,6 +158,9 @@ def test_leads_orders_and_swings():
     falling = questions.rising("method", ("DRAG", "FedAvg", "DRAG"), {"beta": 0.5})
     assert [part.verdict for part in answer(falling, *cells).parts] == [FAILS, HOLDS]
     assert answer(questions.rising("method", ("DRAG", "FedAvg"), {"beta": 0.5}, within=0.05), *cells).verdict == HOLDS
+    flat = [*seeds("DRAG", 0.8, 0.8, 0.8), *seeds("FedAvg", 0.8, 0.8, 0.8)]
+    assert answer(questions.rising("method", ("FedAvg", "DRAG"), {}), *flat).verdict == FAILS, "as high is no rise"
+    assert answer(questions.rising("method", ("FedAvg", "DRAG"), {}, within=0.01), *flat).verdict == HOLDS
     sooner = answer(questions.sooner("method", ("FedAvg", "DRAG"), {"beta": 0.5}), *cells)
     assert (sooner.verdict, sooner.ours) == (HOLDS, "mean over the run: FedAvg 42.5 %, DRAG 45.0 %")
     restless = seeds("FedAvg", *[[0.5, 0.7] * 5] * 3)

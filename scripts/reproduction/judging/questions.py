@@ -229,7 +229,8 @@ def _along(
     @spoken_well_of(*({**where, axis: label} for label in labels[1:]))
     def question(outcome: Outcome) -> Answer:
         values = measured([outcome.at({**where, axis: label}) for label in labels], quantity)
-        steps = [across(b - a, "points", at_least=-100 * within) for a, b in itertools.pairwise(values)]
+        gains = [b - a for a, b in itertools.pairwise(values)]
+        steps = [across(gain, "points", at_least=-100 * within, strict=within == 0) for gain in gains]
         shares = zip(labels, values, strict=True)
         ours = ", ".join(f"{written(axis, label)} {percent(own.mean())}" for label, own in shares)
         return Answer(tuple(steps), ours + divergences(outcome, {**where, axis: labels[0]}))
