@@ -10,9 +10,12 @@ import numpy as np
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from fedjax_drag.simulation.result import ROUNDING
 from reproduction.judging.claims import Answer, Question, Where
-from reproduction.judging.margins import FEWEST, HOLDS, Interval, Votes
+from reproduction.judging.margins import FAILS, FEWEST, HOLDS, UNDECIDED, Interval, Part, Votes
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first
 from reproduction.names import written
+
+Compared = Callable[[Any, np.ndarray, np.ndarray], Interval]
+"""How a quantity of the subject ``[seeds]`` compares with that of the other of a name."""
 
 GRID = 0.05
 """Steps of the accuracies that replace a paper's target which is not reached."""
@@ -36,20 +39,23 @@ def measured(parts: Sequence[Outcome], quantity: Callable[[Cell], float]) -> lis
 
 
 class RunnerUp(NamedTuple):
-    """The best other.
+    """The other that decides whether the subject is ahead of all.
 
     Attributes:
-      name: the other with the highest mean of a quantity, as a difference to the subject's on equal seeds.
-      own: the quantity of the subject, ``[seeds]``.
+      name: of the other.
+      own: a quantity of the subject, ``[seeds]``.
       theirs: that of the other on equal seeds.
-      number: of others that ran on a seed of the subject.
+      part: their comparison.
+      rank: ``"best of N others "`` if it is the :func:`strongest`, else ``"of N others "``; empty if there is
+        one.
       missing: the others that ran on fewer seeds of the subject than something is decided from.
     """
 
     name: Any
     own: np.ndarray
     theirs: np.ndarray
-    number: int
+    part: Part
+    rank: str
     missing: Sequence[Any]
 
     def decides(self, answer: Answer) -> Answer:
@@ -63,13 +69,63 @@ class RunnerUp(NamedTuple):
         return answer
 
 
-def runner_up(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]) -> RunnerUp:
-    """The other with the highest mean of a quantity, and the quantity of ``own`` and of it on equal seeds.
+def runner_up(
+    own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float], compared: Compared
+) -> RunnerUp:
+    """The other that decides whether ``own`` is ahead of all.
+
+    That is one which is ahead of it, else one of which that is undecided, else any; of several the :func:`strongest`.
+
+    Args:
+      own: the subject.
+      others: by name.
+      quantity: higher is better.
+      compared: from the name of an other, the quantity of the subject and that of the other on equal seeds to whether
+        the subject is ahead.
+
+    Raises:
+      MissingError: no other ran on a seed of ``own``.
+    """
+    found = _on_equal_seeds(own, others, quantity)
+    parts = {name: compared(name, *sides) for name, sides in found.items()}
+
+    def against(name: Any) -> int:
+        enough = parts[name].repetitions >= FEWEST
+        return (HOLDS, UNDECIDED, FAILS).index(parts[name].verdict) if enough else 0
+
+    decisive = max(found, key=lambda name: (against(name), _lead(*found[name])))
+    which = "best of" if decisive == _foremost(found) else "of"
+    rank = f"{which} {len(found)} others " if len(found) > 1 else ""
+    missing = [name for name in others if name not in found or parts[name].repetitions < FEWEST]
+    return RunnerUp(decisive, *found[decisive], parts[decisive], rank, missing)
+
+
+def strongest(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]) -> Any:
+    """The name of the other with the highest mean of a quantity.
 
     Seeds differ in difficulty: of others that ran on different seeds, the means of the differences to ``own`` count.
 
     Raises:
       MissingError: no other ran on a seed of ``own``.
+    """
+    return _foremost(_on_equal_seeds(own, others, quantity))
+
+
+def _foremost(found: Mapping[Any, Sequence[np.ndarray]]) -> Any:
+    return max(found, key=lambda name: _lead(*found[name]))
+
+
+def _lead(own: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.mean(theirs - own))
+
+
+def _on_equal_seeds(
+    own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]
+) -> dict[Any, list[np.ndarray]]:
+    """By the name of each other that ran on a seed of ``own``, the quantity of ``own`` and of it.
+
+    Raises:
+      MissingError: there is none.
     """
     mine, found = own.by_seed(quantity), {}
     for name, other in others.items():
@@ -79,10 +135,7 @@ def runner_up(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[C
             continue
     if not found:
         raise MissingError("nothing to compare with")
-    nearest = max(found, key=lambda name: np.mean(found[name][1] - found[name][0]))
-    mine, theirs = found[nearest]
-    missing = [name for name in others if name not in found or len(found[name][0]) < FEWEST]
-    return RunnerUp(nearest, mine, theirs, len(found), missing)
+    return found
 
 
 def others_of(part: Outcome, axis: str, label: Any, beside: Sequence[Any]) -> dict[Any, Outcome]:

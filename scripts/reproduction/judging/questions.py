@@ -26,8 +26,9 @@ from reproduction.judging.comparison import (
     rounds_to,
     runner_up,
     spoken_well_of,
+    strongest,
 )
-from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Votes, across, of_turns
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Interval, Votes, across, of_turns
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, level, over_the_run, swing
 from reproduction.names import percent, written
 
@@ -61,16 +62,17 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
         own, others = part.at({axis: label}), others_of(part, axis, label, beside)
-        strongest = runner_up(own, others, best).name
-        target = reachable(accuracy, [own, others[strongest]])
+        target = reachable(accuracy, [own, others[strongest(own, others, best)]])
         reached = first_round(target, own, *others.values())
-        next_best = runner_up(own, others, lambda cell: -np.log(reached(cell)))
-        mine, theirs = next_best.own, next_best.theirs
-        ratio = across(theirs - mine, "times", at_most=1.0, strict=True)  # both are negative logarithms
-        part = bounded(ratio, target, own, others[next_best.name])
-        rounds = [np.exp(-log).mean() for log in (mine, theirs)]
-        ours = f"round {rounds[0]:.0f}, {written(axis, next_best.name)} round {rounds[1]:.0f}, to {percent(target, 0)}"
-        return next_best.decides(Answer((part,), ours))
+
+        def sooner(name: Any, mine: np.ndarray, theirs: np.ndarray) -> Interval:
+            ratio = across(theirs - mine, "times", at_most=1.0, strict=True)  # both are negative logarithms
+            return bounded(ratio, target, own, others[name])
+
+        other = runner_up(own, others, lambda cell: -np.log(reached(cell)), sooner)
+        rounds = [np.exp(-log).mean() for log in (other.own, other.theirs)]
+        ours = f"round {rounds[0]:.0f}, {written(axis, other.name)} round {rounds[1]:.0f}, to {percent(target, 0)}"
+        return other.decides(Answer((other.part,), ours))
 
     return question
 
@@ -78,19 +80,19 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
 def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), within: float = 0.0) -> Question:
     """Whether one value of an axis ends above all others minus ``within``; those in ``beside`` are not compared.
 
-    It is compared with the best other by the mean over the seeds.
+    It is compared with each of them.
     """
+
+    def higher(name: Any, own: np.ndarray, theirs: np.ndarray) -> Interval:
+        return across(own - theirs, "points", at_least=-100 * within, strict=True)
 
     @spoken_well_of({**where, axis: label})
     def question(outcome: Outcome) -> Answer:
         part = outcome.at(where)
-        others = others_of(part, axis, label, beside)
-        next_best = runner_up(part.at({axis: label}), others, level)
-        own, theirs, number = next_best.own, next_best.theirs, next_best.number
-        gap = across(own - theirs, "points", at_least=-100 * within, strict=True)
-        of_several = f"best of {number} others " if number > 1 else ""
-        ours = f"{percent(own.mean())}, {of_several}{written(axis, next_best.name)} {percent(theirs.mean())}"
-        return next_best.decides(Answer((gap,), ours))
+        other = runner_up(part.at({axis: label}), others_of(part, axis, label, beside), level, higher)
+        name = f"{other.rank}{written(axis, other.name)}"
+        ours = f"{percent(other.own.mean())}, {name} {percent(other.theirs.mean())}"
+        return other.decides(Answer((other.part,), ours))
 
     return question
 
