@@ -225,7 +225,6 @@ def make(
 ) -> FederatedDataset:
     """An unpartitioned data set from pairs (inputs, labels) of arrays that have their final types."""
     shape = train[0].shape[1:]
-    users = users.astype(np.int32) if users is not None and np.issubdtype(users.dtype, np.integer) else users
     return FederatedDataset(
         name=name,
         train=Batch(*train),
@@ -234,7 +233,7 @@ def make(
         input_shape=shape,
         mean=tuple(mean),
         std=tuple(std),
-        users=users,
+        users=None if users is None else _narrowed(users),
         user_names=user_names,
     )
 
@@ -273,6 +272,14 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(x), y.astype(np.int32)
 
 
+def _narrowed(users: np.ndarray) -> np.ndarray:
+    """Integers as int32; unchanged if they do not fit, which the data set refuses."""
+    if not np.issubdtype(users.dtype, np.integer):
+        return users
+    narrow = users.astype(np.int32)
+    return narrow if (narrow == users).all() else users
+
+
 def _check_channels(x: np.ndarray) -> None:
     """Refuses images whose channels come first, or warns of them where inputs may be meant to have such a shape."""
     if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < _SMALLEST_SIDE or x.dtype in TOKENS:
@@ -307,11 +314,13 @@ def _check_statistics(mean: tuple[float, ...], std: tuple[float, ...], input_sha
 
 
 def _check_users(users: np.ndarray, names: tuple[str, ...], num_examples: int) -> None:
-    if users.shape != (num_examples,) or users.dtype != np.int32:
+    if users.shape != (num_examples,) or not np.issubdtype(users.dtype, np.integer):
         raise ValueError(f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
     last = len(names) - 1 if names else np.iinfo(np.int32).max
     if users.min() < 0 or users.max() > last:
         raise ValueError(f"users: from {users.min()} to {users.max()}: must be in [0, {last}]")
+    if users.dtype != np.int32:
+        raise ValueError(f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
 
 
 def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> None:

@@ -79,6 +79,11 @@ X, Y = images()
         ({"std": (1.0, 0.0)}, "std=0.0"),
         ({"train_x": np.where(X > 0, np.nan, 0.0)}, "train_x: .* entries are not finite"),
         ({"train_x": X * 1e300}, "train_x: .* entries are not finite"),
+        ({"users": Y.astype(np.int64) << 32}, r"users: from 0 to 8589934592: must be in \[0, 2147483647\]"),
+        ({"users": Y.astype(np.uint64) + 2**63}, "users: from 9223372036854775808 to"),
+        ({"users": Y - 1}, "users: from -1 to 1"),
+        ({"users": Y.astype(float)}, r"users: float64 of shape \(6,\): must be int32"),
+        ({"users": Y[:0]}, r"users: int32 of shape \(0,\): must be int32 \[6\]"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_in_one_line(arguments, message):
