@@ -143,11 +143,13 @@ def _warn_of_changed_files(folder: Path, config: Config) -> None:
 
 
 def _files(config: Config) -> dict[str, dict[str, str]]:
-    """SHA-256 by path of the files that a configuration refers to: code, and initial parameters."""
+    """SHA-256 by path of the files that a configuration refers to: code, initial parameters, and who is available."""
+    trace = Path(config.availability) if isinstance(config.availability, str) else None
     start = () if config.initial_params is None else (initial_params.located(config.initial_params),)
     files = {
         "code": checksums(references(config.to_mapping())),
         initial_params.NAME: {str(path): initial_params.digest(path) for path in start},
+        "availability": {} if trace is None else {str(trace): initial_params.digest(trace)},
     }
     return {kind: found for kind, found in files.items() if found}
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run import lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
@@ -279,6 +280,16 @@ def test_a_configuration_of_the_time_without_none_can_be_resumed(tiny, finished,
     counted = stored | {"byzantine_fraction": 0.0, "num_byzantine": 2, "attack": "sign_flip"}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(counted))
     results.check_same(tmp_path, plan(tiny, ["num_byzantine=2", "attack=sign_flip"]).config)
+
+
+def test_a_trace_that_has_changed_is_named_when_a_run_goes_on(tmp_path):
+    np.save(tmp_path / "trace.npy", np.ones((3, 40), bool))
+    config = resolve(load({"availability": str(tmp_path / "trace.npy")}))
+    results.begin(tmp_path / "out", config)
+    results.check_same(tmp_path / "out", config)  # a warning would be an error
+    np.save(tmp_path / "trace.npy", np.zeros((3, 40), bool))
+    with pytest.warns(UserWarning, match=r"trace\.npy has changed since the run in"):
+        results.check_same(tmp_path / "out", config)
 
 
 def test_nothing_to_resume(tiny, tmp_path):
