@@ -96,7 +96,8 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
         key_of = functools.partial(sampling.client_key, shared.key, round_index=shared.round, client_id=own.client_id)
         longest = jax.tree.leaves(own.examples)[0].shape[0]
         places, real = draw_batches(training, key_of("batches"), own.num_examples, longest)
-        places, real = _shortened(places, real, training.deadline, own.num_steps)
+        if training.deadline is not None:
+            places, real = jax.tree.map(lambda x: x[: training.deadline], (places, real))
         keys = None if training.augmentation is None else jax.random.split(key_of("augmentation"), len(places))
         steps = jnp.arange(len(places))
         each_step = lambda name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(name), steps)
@@ -111,6 +112,7 @@ def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
             step_size=training.step_size(shared.round) if callable(training.step_size) else training.step_size,
             given=PassInput(own_statistics(own.kept, shared.model.statistics), rngs, own.kept, own_keys),
             real=real,
+            num_steps=own.num_steps,
             optimizer=training.optimizer,
             at_once=work.execution.walk.is_batched,
         )
@@ -208,21 +210,6 @@ def batch_length(training: LocalTraining, longest: int) -> int:
     return longest if isinstance(training.batch_size, str) else training.batch_size
 
 
-def _shortened(
-    places: Int[Array, "steps batch"],
-    real: Bool[Array, "steps batch"] | None,
-    deadline: int | None,
-    num_steps: Int[Array, ""] | None,
-) -> tuple[Int[Array, "steps batch"], Bool[Array, "steps batch"] | None]:
-    """What :func:`draw_batches` returns, up to a deadline and to the client's own number of steps."""
-    if deadline is not None:
-        places, real = jax.tree.map(lambda x: x[:deadline], (places, real))
-    if num_steps is None:
-        return places, real
-    taken = jnp.broadcast_to(jnp.arange(len(places))[:, None] < num_steps, places.shape)
-    return places, taken if real is None else real & taken
-
-
 def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
     """The examples of one mini-batch: augmented, and of a malicious client poisoned."""
     batch = gather(shared.federation.train, own.examples, drawn.places, work.model.preprocess)
@@ -253,6 +240,7 @@ def local_pass(
     *,
     given: PassInput = _PLAIN,
     real: Bool[Array, "steps batch"] | None = None,
+    num_steps: Int[Array, ""] | None = None,
     optimizer: optax.GradientTransformation | None = None,
     at_once: bool = False,
 ) -> LocalResult:
@@ -267,6 +255,7 @@ def local_pass(
       step_size: eta > 0.
       given: see :class:`PassInput`; default for a model without statistics and random streams, and nothing kept.
       real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
+      num_steps: after which it ends too, where that is before U; default U.
       optimizer: turns a direction into the one that is followed. Default the direction itself.
       at_once: whether ``vmap`` repeats the pass for several clients.
     """
@@ -301,17 +290,18 @@ def local_pass(
         return position, total + loss.astype(total.dtype)
 
     start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
-    if real is None:
-        num_steps = jax.tree.leaves(drawn)[0].shape[0]
+    most = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
+    if real is None and num_steps is None:
+        num_steps = most
         scan = functools.partial(_in_one_loop, step)
-        if at_once and num_steps <= _FEW_STEPS:
+        if at_once and most <= _FEW_STEPS:
             apart = functools.partial(_first_apart, step)
             end, losses = jax.lax.platform_dependent(start, each, cpu=scan, default=apart)
         else:
             end, losses = scan(start, each)
         loss = losses.mean()
     else:
-        num_steps = real.any(1).sum()
+        num_steps = most if num_steps is None else jnp.minimum(most, num_steps)
         with jax.named_scope(LOCAL_STEPS):
             end, total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
         loss = total / num_steps

@@ -206,6 +206,17 @@ def test_nnx_batch_norm_has_no_padded_batches(settings):
         prepare(FEDAVG, **settings(model=NNX(nnx.Rngs(0)), local_steps=None, local_epochs=1.0))
 
 
+@pytest.mark.parametrize("changes", [{}, {"deadline": 2, "late": "drop"}], ids=["pair", "late"])
+def test_nnx_batch_norm_takes_any_number_of_full_batches(settings, changes):
+    """Of which there is no padding, however many a client takes."""
+    module = NNX(nnx.Rngs(1), 0.0)
+    params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+    linen = started(FEDAVG, params, **settings(model=Net(0.0), local_steps=(1, 3), **changes))
+    other = fd.simulate(FEDAVG, **settings(model=module, local_steps=(1, 3), **changes))
+    same(other.params, linen.params)
+    same(other.state.model.statistics, linen.state.model.statistics["batch_stats"])
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"clients_axis": "map"}, pytest.param({"clients_axis": "map", "clients_per_chunk": 2}, marks=pytest.mark.slow)],
