@@ -290,28 +290,27 @@ def local_pass(
         return position, total + loss.astype(total.dtype)
 
     start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
-    most = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
+    taken: Any = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
     if real is None and num_steps is None:
-        num_steps = most
         scan = functools.partial(_in_one_loop, step)
-        if at_once and most <= _FEW_STEPS:
+        if at_once and taken <= _FEW_STEPS:
             apart = functools.partial(_first_apart, step)
             end, losses = jax.lax.platform_dependent(start, each, cpu=scan, default=apart)
         else:
             end, losses = scan(start, each)
         loss = losses.mean()
     else:
-        num_steps = most if num_steps is None else jnp.minimum(most, num_steps)
+        taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
         with jax.named_scope(LOCAL_STEPS):
-            end, total = jax.lax.fori_loop(0, num_steps, own_step, (start, jnp.zeros(())))
-        loss = total / num_steps
-    aux = client.report(downlink, end.params, end.carry, num_steps * jnp.asarray(step_size))
+            end, total = jax.lax.fori_loop(0, taken, own_step, (start, jnp.zeros(())))
+        loss = total / taken
+    aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
     before = downlink.start
     if at_once:
         # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
         before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
     uplink = Uplink(tree.subtract(end.params, before), aux)
-    return LocalResult(uplink, loss, jnp.asarray(num_steps, jnp.int32), end.statistics, _kept_after(given.kept, end))
+    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, _kept_after(given.kept, end))
 
 
 def _in_one_loop(
