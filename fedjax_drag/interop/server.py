@@ -112,9 +112,11 @@ class RuleServer:
           order of ``cohort``, where absent clients have weight 0.
 
         Raises:
-          ValueError: a global array is not numeric, ``root_delta`` does not fit, or the rule does not accept the
-            cohort.
+          ValueError: the cohort is empty, a global array is not numeric, ``root_delta`` does not fit, or the rule does
+            not accept the cohort.
         """
+        if not len(cohort):
+            raise ValueError("cohort=[]: must have one client at least")
         params = _parameters(sent)
         here = np.array([client in updates for client in cohort], bool)
         deltas = {name: np.zeros((len(cohort), *p.shape), p.dtype) for name, p in params.items()}
@@ -149,12 +151,14 @@ class RuleServer:
 
     def _rows_of(self, cohort: Sequence[int]) -> np.ndarray:
         """The rows of clients in the rule's state; new clients get the next free ones."""
+        rows = dict(self.rows)
         for client in cohort:
-            self.rows.setdefault(client, len(self.rows))
+            rows.setdefault(client, len(rows))
         leaves = jax.tree.leaves(per_client.found_in(self.state))
         most = min((leaf.shape[0] for leaf in leaves), default=np.inf)
-        if len(self.rows) > most:
-            raise ValueError(f"num_clients={most}: {len(self.rows)} clients so far; must be at least that")
+        if len(rows) > most:
+            raise ValueError(f"num_clients={most}: {len(rows)} clients so far; must be at least that")
+        self.rows = rows
         return np.array([self.rows[client] for client in cohort], np.int32)
 
 

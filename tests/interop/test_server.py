@@ -122,6 +122,13 @@ def test_rules_with_a_state_of_each_client_recognise_clients():
     np.testing.assert_array_equal(history[3], reply(9).delta["bias"])
     with pytest.raises(ValueError, match="num_clients=4: 5 clients so far; must be at least that"):
         server.round(3, SENT, (6, 11, 70), UPDATES)
+    assert server.rows == {11: 0, 2**63 + 5: 1, 70: 2, 5: 3}, "a client that is refused is none"
+    server.round(3, SENT, (70, 11, 5), {5: reply(9)})
+
+
+def test_a_round_of_nobody_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"^cohort=\[\]: must have one client at least$"):
+        RuleServer(rules.fedavg()).round(1, SENT, [], {})
 
 
 @pytest.mark.parametrize(
