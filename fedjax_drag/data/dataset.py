@@ -208,7 +208,7 @@ def from_arrays(
     measured_mean, measured_std = statistics(train[0], normalize) if mean is None or std is None else ((), ())
     mean, std = (measured_mean if mean is None else mean), (measured_std if std is None else std)
     mean, std = (tuple(np.atleast_1d(np.asarray(value)).tolist()) for value in (mean, std))
-    users = None if users is None else np.asarray(users)
+    users = None if users is None else _array("users", users)
     return make(name, train, test, num_classes, mean, std, users=users, user_names=tuple(user_names))
 
 
@@ -248,7 +248,7 @@ def normalized(fed: FederatedDataset, normalize: Normalize) -> FederatedDataset:
 
 def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and labels in the types and shapes that a data set holds."""
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = _array(f"{part}_x", x), _array(f"{part}_y", y)
     if x.dtype != np.uint8 and x.dtype not in TOKENS and not np.issubdtype(x.dtype, np.floating):
         allowed = "uint8 (images, 0..255), floating, or int8 or int32 (tokens)"
         raise ValueError(f"{part}_x: of type {x.dtype}: must be {allowed}")
@@ -270,6 +270,13 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     if y.min() < 0 or y.max() > np.iinfo(np.int32).max:
         raise ValueError(f"{part}_y: labels from {y.min()} to {y.max()}: must be >= 0 and fit 32 bits")
     return np.ascontiguousarray(x), y.astype(np.int32)
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:  # lists of unequal lengths, tensors of other libraries
+        raise ValueError(f"{name}: must be an array; {checks.first_line(error)}") from error
 
 
 def _narrowed(users: np.ndarray) -> np.ndarray:
