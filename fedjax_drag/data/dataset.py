@@ -252,7 +252,8 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     if x.dtype != np.uint8 and x.dtype not in TOKENS and not np.issubdtype(x.dtype, np.floating):
         allowed = "uint8 (images, 0..255), floating, or int8 or int32 (tokens)"
         raise ValueError(f"{part}_x: of type {x.dtype}: must be {allowed}")
-    if y.ndim == 2 and y.shape[:1] == x.shape[:1] and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
+    columns = y.ndim == 2 and y.shape[:1] == x.shape[:1] and y.shape[1] > 1
+    if columns and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
         raise ValueError(f"{part}_y: of shape {y.shape}, one-hot: must be integers [N]; take {part}_y.argmax(1)")
     if not np.issubdtype(y.dtype, np.integer):
         whole = np.issubdtype(y.dtype, np.floating) and (y == np.round(y)).all()

@@ -67,6 +67,7 @@ X, Y = images()
         ({"train_y": Y.astype(str)}, "train_y: of type <U.*: must be integers, the numbers of classes"),
         ({"train_y": np.eye(3)[Y]}, r"train_y: of shape \(6, 3\), one-hot: .* take train_y.argmax\(1\)"),
         ({"train_y": Y[:-1]}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(5,\)"),
+        ({"train_y": np.ones((6, 1), int)}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(6, 1\)"),
         ({"test_y": Y[:, None]}, r"test_x, test_y: shapes"),
         ({"test_x": X[:0], "test_y": Y[:0]}, "N >= 1"),
         ({"train_x": Y.astype(np.uint8)}, r"train_x, train_y: shapes \(6,\), \(6,\)"),
