@@ -11,9 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
+from fedjax_drag.data import FederatedDataset
+from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.models.cnn import CNN
 from fedjax_drag.models.lenet import LeNet
+from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
+from fedjax_drag.models.modes import WithModes
 from fedjax_drag.models.resnet import ResNet18
 from fedjax_drag.simulation.model.functions import model_name
 from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
@@ -86,6 +90,25 @@ def _check_logits(logits: Any, num_classes: int) -> None:
     if getattr(logits, "shape", None) != (1, num_classes):
         got = getattr(logits, "shape", type(logits).__name__)
         raise ValueError(f"model: returns shape {got} for one example; must be (1, {num_classes}), the logits")
+
+
+def check_tokens(user_model: Any, data: FederatedDataset) -> None:
+    """Refuses data whose tokens :func:`~fedjax_drag.models.lstm` does not know: it would compute NaN, or with others.
+
+    Args:
+      user_model: as the user gave it.
+      data: of the run.
+    """
+    inner = user_model.model if isinstance(user_model, WithModes) else user_model
+    if not isinstance(inner, LSTM) or data.train.x.dtype not in TOKENS:
+        return
+    inputs = [part.x for part in (data.train, data.test, data.validation) if part is not None]
+    low, high = min(int(x.min()) for x in inputs), max(int(x.max()) for x in inputs)
+    if low < 0 or high >= inner.num_classes:
+        raise ValueError(
+            f"{model_name(user_model)}: tokens of {data.name} from {low} to {high}: must be in "
+            f"[0, {inner.num_classes - 1}], since num_classes={inner.num_classes} is the number of its tokens too"
+        )
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from fedjax_drag.simulation.planning.arguments import (
     resolve_axis,
 )
 from fedjax_drag.simulation.planning.calibration import Passes, choose
-from fedjax_drag.simulation.planning.model_checks import check_model, refusing_tokens
+from fedjax_drag.simulation.planning.model_checks import check_model, check_tokens, refusing_tokens
 from fedjax_drag.simulation.planning.privacy import check_statistics
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_root
@@ -79,6 +79,7 @@ def programs_of(
     attack = settings.attack if settings.num_malicious else None
     check_attack(attack, settings.uses_root)
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
+    check_tokens(settings.model, settings.data)
     axis = resolve_axis(settings.clients_axis, settings.clients_per_chunk, platform_of(devices))
     usual = Walk(axis, settings.clients_per_chunk)
     statistics = resolved(settings.model_state, attack)

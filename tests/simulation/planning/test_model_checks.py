@@ -105,3 +105,14 @@ def test_tokens_are_no_quantities(settings, fedavg, tokens, model):
 @pytest.mark.parametrize("model", [fd.models.lstm(3, hidden=4, layers=1), Embedded()])
 def test_tokens_are_embedded(settings, fedavg, tokens, model):
     fd.simulation.prepare(fedavg, **settings(model=model, data=tokens))
+
+
+@pytest.mark.parametrize(("shift", "found"), [(1, "1 to 3"), (-1, "-1 to 1")], ids=["large", "negative"])
+def test_an_lstm_is_given_no_tokens_that_it_does_not_know(settings, fedavg, tokens, shift, found):
+    x, y = tokens.train.x + np.int32(shift), tokens.train.y
+    data = fd.data.partition.iid(fd.data.from_arrays(x, y, x, y), num_clients=6)
+    model = fd.models.lstm(3, hidden=4, layers=1)
+    for form in (model, fd.models.with_modes(model)):
+        with pytest.raises(ValueError, match=rf"^model=LSTM: tokens of arrays from {found}: must be in \[0, 2\]"):
+            fd.simulation.prepare(fedavg, **settings(model=form, data=data))
+    fd.simulation.prepare(fedavg, **settings(model=Embedded(), data=data))  # a module of one's own knows its tokens
