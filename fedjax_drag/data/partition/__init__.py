@@ -1,8 +1,9 @@
 """Splitting the training examples among clients.
 
-Every partition gives each example to exactly one client (:func:`natural` may leave users out), depends only on its
-arguments and the seed, and shuffles each client's row, so that the beginning of a row is a random subset of that
-client's examples. It replaces an earlier partition.
+Every partition gives each example to exactly one client (:func:`natural` may leave users out, and the malicious clients
+of :func:`gamma_similarity` have examples of benign ones), depends only on its arguments and the seed, and shuffles each
+client's row, so that the beginning of a row is a random subset of that client's examples. It replaces an earlier
+partition.
 """
 
 from fedjax_drag.data.partition._gamma_similarity import gamma_similarity
