@@ -97,7 +97,8 @@ def runner_up(
     which = "best of" if decisive == _foremost(found) else "of"
     rank = f"{which} {len(found)} others " if len(found) > 1 else ""
     missing = [name for name in others if name not in found or parts[name].repetitions < FEWEST]
-    return RunnerUp(decisive, *found[decisive], parts[decisive], rank, missing)
+    mine, theirs = found[decisive]
+    return RunnerUp(decisive, mine, theirs, parts[decisive], rank, missing)
 
 
 def strongest(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]) -> Any:
