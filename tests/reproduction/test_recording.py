@@ -37,8 +37,8 @@ def tiny(tmp_path, monkeypatch):
     return Target("tiny", "A paper", "Fig. 1", "method", (), 1, medium=("rounds=4",))
 
 
-def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0):
-    """The results folder of a sweep, as if it had run, but for the last cells."""
+def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged=()):
+    """The results folder of a sweep, as if it had run, but for the last cells; some methods diverged at once."""
     grid = load_grid(source, overrides)
     folder.mkdir()
     (folder / sweep.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
@@ -48,7 +48,9 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0):
         status = "done" if number < len(grid.points) - left_out else "failed"
         of_taco = {"output_accuracy": np.full(3, 0.6), "num_expelled": np.ones(3)}
         own = history | (of_taco if point.values["method"] == "TACO" else {})
-        cells.append(Cell(point.values, status, "", own if status == "done" else {}))
+        if point.values["method"] in diverged:
+            status, own = "diverged", own | {"test_loss": np.full(3, np.nan)}
+        cells.append(Cell(point.values, status, "", own if status != "failed" else {}))
         place = folder / sweep.CELLS / point.folder
         place.mkdir(parents=True)
         about = {"git_commit": "1a2b3c", "packages": {"jax": "0.10.2", "fedjax-drag": "0.1.0"}}
@@ -74,6 +76,13 @@ def test_a_results_folder_is_recorded(tiny, tmp_path):
     assert list(by_method["FedAvg"].history) == ["round", "test_accuracy"]
     np.testing.assert_allclose(by_method["TACO"].history["group_alpha"], [0.1, 0.2, 0.3, 0.8], rtol=1e-6)
     np.testing.assert_allclose(by_method["TACO"].history["output_accuracy"], 0.6, rtol=1e-6)
+
+
+def test_a_run_that_diverged_before_its_first_evaluation_has_accuracy_0_throughout(tiny, tmp_path):
+    recording.record(tiny, [finished(tmp_path / "run", diverged=["FedAvg"])], tmp_path / "record")
+    found = stored.read(stored.path_of(tmp_path / "record", "tiny")).outcome()
+    ends = {method: found.at({"method": method}).level() for method in ("FedAvg", "TACO")}
+    assert ends == {"FedAvg": 0.0, "TACO": 0.5}
 
 
 @pytest.mark.thorough

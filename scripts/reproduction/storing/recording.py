@@ -91,9 +91,9 @@ def of_folder(target: Target, folder: Path) -> Stored | None:
 
 def _reduced(cell: Cell, place: Path) -> History:
     """The metrics of a cell that are stored."""
-    history = {
-        name: cell.history[name] for name in KEPT if name in cell.history and not np.isnan(cell.history[name]).all()
-    }
+    known = {name: cell.history[name] for name in KEPT if name in cell.history}
+    kept = {"test_loss"} if cell.status == outcome.DIVERGED else set()  # NaN throughout, it says from where on
+    history = {name: values for name, values in known.items() if name in kept or not np.isnan(values).all()}
     if "num_expelled" in history:  # of TACO, whose coefficients are in the file of the run alone
         history |= freeloaders.reduced(metrics_file.read(place / metrics_file.METRICS).history, cell.values)
     return history
