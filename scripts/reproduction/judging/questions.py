@@ -65,11 +65,11 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
         target = reachable(accuracy, [own, others[strongest(own, others, best)]])
         reached = first_round(target, own, *others.values())
 
-        def sooner(name: Any, mine: np.ndarray, theirs: np.ndarray) -> Interval:
+        def earlier(name: Any, mine: np.ndarray, theirs: np.ndarray) -> Interval:
             ratio = across(theirs - mine, "times", at_most=1.0, strict=True)  # both are negative logarithms
             return bounded(ratio, target, own, others[name])
 
-        other = runner_up(own, others, lambda cell: -np.log(reached(cell)), sooner)
+        other = runner_up(own, others, lambda cell: -np.log(reached(cell)), earlier)
         rounds = [np.exp(-log).mean() for log in (other.own, other.theirs)]
         ours = f"round {rounds[0]:.0f}, {written(axis, other.name)} round {rounds[1]:.0f}, to {percent(target, 0)}"
         return other.decides(Answer((other.part,), ours))
