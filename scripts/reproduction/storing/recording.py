@@ -92,7 +92,7 @@ def of_folder(target: Target, folder: Path) -> Stored | None:
 def _reduced(cell: Cell, place: Path) -> History:
     """The metrics of a cell that are stored."""
     known = {name: cell.history[name] for name in KEPT if name in cell.history}
-    kept = {"test_loss"} if cell.status == outcome.DIVERGED else set()  # kept if never finite too: it dates the divergence
+    kept = {"test_loss"} if cell.status == outcome.DIVERGED else set()  # NaN alone, too: it dates the divergence
     history = {name: values for name, values in known.items() if name in kept or not np.isnan(values).all()}
     if "num_expelled" in history:  # of TACO, whose coefficients are in the file of the run alone
         history |= freeloaders.reduced(metrics_file.read(place / metrics_file.METRICS).history, cell.values)
