@@ -122,6 +122,8 @@ def _store(targets: Sequence[Target], sources: Sequence[Path], record: Path | No
     if not _has_claims(target):
         raise ValueError(f"{target.name}: no claim is judged by it; there is nothing to store")
     cells = recording.record(target, sources, record)
+    if not cells:
+        raise ValueError(f"--from {', '.join(map(str, sources))}: must have a cell that ran to the end")
     typer.echo(f"{target.name}: {cells} cells in {record}")
     _judge(record, target)
 

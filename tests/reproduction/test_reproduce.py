@@ -7,6 +7,8 @@ import yaml
 from typer.testing import CliRunner
 
 import reproduce
+from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep.grid import load_grid
 from reproduction.judging import questions
 from reproduction.judging.claims import Claim
 from reproduction.publishing import published, verdicts
@@ -114,6 +116,15 @@ def test_what_cannot_be_stored_or_judged_is_one_line(tiny):
     }.items():
         with pytest.raises(typer.BadParameter, match=re.escape(message)):
             reproduce.main(**{"name": "tiny_here", **options})
+
+
+def test_a_sweep_without_a_finished_cell_is_not_recorded(tiny, tmp_path):
+    folder = tmp_path / "started"
+    folder.mkdir()
+    (folder / sweep.CONFIG).write_text(yaml.safe_dump(load_grid(TINY).to_mapping(), sort_keys=False))
+    with pytest.raises(typer.BadParameter, match="started: must have a cell that ran to the end"):
+        reproduce.main("tiny_here", record=tmp_path / "record", sources=[folder])
+    assert not (tmp_path / "record").exists()
 
 
 @pytest.mark.parametrize("option", ["--out", "--record"])

@@ -1,6 +1,7 @@
 """Methods at the setting that validation data choose for each of them, as a step size."""
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ def _panel(panel: Mapping[str, Any], choices: Mapping[str, Choice], untuned: Any
 
 def _gain(differences: np.ndarray) -> str:
     mean, half = interval(100 * differences)
-    return f"{mean:+.1f} \N{PLUS-MINUS SIGN} {half:.1f}"
+    return f"{mean:+.1f} \N{PLUS-MINUS SIGN} {half:.1f}" if math.isfinite(half) else f"{mean:+.1f}"
 
 
 def _levels(part: Outcome, name: str) -> np.ndarray:
