@@ -11,6 +11,7 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.plan.programs import Say
 from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run
 from fedjax_drag.experiment.run.planning import Federations
+from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 
 MOST_TRIED = 6
 """Changes that are compiled until one fits."""
@@ -58,8 +59,8 @@ def _changes(plan: RunPlan, config: Config) -> Iterator[tuple[str, Mapping[str, 
         keys = {"clients_axis": "map", "clients_per_chunk": chunk if chunk > 1 else None}
         words = f"clients_per_chunk={chunk}" if chunk > 1 else "clients_axis=map"
         yield words, keys, plan.target
-    if plan.client_state and config.client_state == "device":
-        yield "client_state=host", {"client_state": "host"}, plan.target
+    if plan.client_state and config.client_state == DEVICE:
+        yield f"client_state={HOST}", {"client_state": HOST}, plan.target
     larger = _larger(plan)
     if larger is not None:
         for words, keys in (("mesh=all", {}), ("mesh=all shard_data=true", {"shard_data": True})):

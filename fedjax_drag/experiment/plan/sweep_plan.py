@@ -21,6 +21,7 @@ from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run, typical_step
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import Grid, Point, describe
 from fedjax_drag.experiment.sweep.grouping import group
+from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.lowering import LoweredCells, lower_batch
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.local import LOCAL_STEPS
@@ -141,15 +142,14 @@ def _programs(
     groups = group(configs, [settings.data for _, settings in members], [0] * len(members))
     for number, one in enumerate(groups, start=1):
         inside = [members[place] for place in one.places]
-        alone = len(inside) == 1 or most == 1 or inside[0][1].client_state == "host"
-        count = f"program {number} of {len(groups)}: "
+        alone = len(inside) == 1 or most == 1 or inside[0][1].client_state != DEVICE
+        say_which = lambda words, number=number: say(f"program {number} of {len(groups)}: {words}")
         try:
             if not alone:
-                yield _plan_group(inside, one.numbers, target, lambda words, count=count: say(count + words), most)
+                yield _plan_group(inside, one.numbers, target, say_which, most)
                 continue
             for point, _ in inside:
-                told = lambda words, count=count: say(count + words)
-                yield plan_run(point.label, point.config, target, federations, told)
+                yield plan_run(point.label, point.config, target, federations, say_which)
         except ValueError as error:
             failed |= {point.label: str(error).splitlines()[0] for point, _ in inside}
 

@@ -30,6 +30,7 @@ from fedjax_drag.experiment.sweep.grouping import Group
 from fedjax_drag.experiment.sweep.one_program import Member, run_as_one_program
 from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
 from fedjax_drag.experiment.sweep.summary_page import summary
+from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.result import Result, client_seconds
 
@@ -273,7 +274,7 @@ def _run(
 ) -> Iterator[dict[int, Cell]]:
     """Runs the cells of one group as one program; those that it cannot run, one by one."""
     left = {member.place: member for member in members}
-    if len(members) > 1 and members[0].settings.client_state == "device":
+    if len(members) > 1 and members[0].settings.client_state == DEVICE:
         try:
             for ended in run_as_one_program(members, numbers, most, quiet):
                 yield {place: _outcome(left.pop(place).point, outcome) for place, outcome in ended.items()}

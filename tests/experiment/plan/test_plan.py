@@ -13,7 +13,7 @@ from tiny import DRAG, SYNTHETIC, TINY
 from fedjax_drag.accelerators import counts, targets
 from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.plan import programs, remedies, text
-from fedjax_drag.experiment.plan.run_plan import plan_run, typical_steps
+from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run, typical_steps
 from fedjax_drag.experiment.plan.sweep_plan import plan_sweep
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import load_grid
@@ -210,6 +210,14 @@ def test_a_sweep_that_does_not_fit_is_halved(target, compiler):
     assert [words.partition(", for")[0] for words in said] == [
         f"program 1 of 1: 6 cells: {width} of 6 cells at a time" for width in (6, 3)
     ]
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_cells_whose_rows_are_not_on_the_device_are_planned_alone(target, compiler, place):
+    """As a sweep runs them."""
+    compiler(lambda number: 10_000)
+    plan = plan_sweep(load_grid(SWEEP | {"client_state": place}), target, quiet)
+    assert [type(program) for program in plan.programs] == [RunPlan] * 6
 
 
 def test_cells_that_cannot_be_run_are_named(target, compiler):
