@@ -70,6 +70,8 @@ def _module(module: ModuleType) -> Iterator[str]:
         value = getattr(module, name)
         if isinstance(value, ModuleType):
             yield f"{module.__name__}.{name}: module"
+        elif value is Any:
+            yield f"{module.__name__}.{name}"
         elif inspect.isclass(value):
             yield from _class(f"{module.__name__}.{name}", value)
         else:

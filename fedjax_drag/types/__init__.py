@@ -1,0 +1,66 @@
+"""The types that every part of the package exchanges.
+
+Shapes: ``S`` clients take part in a round, ``M`` belong to the federation, and ``[S, *p]`` is a
+parameter pytree whose leaves have one more leading axis of length ``S``.
+
+Sign convention: a **delta** is what a client's local pass added to its start point,
+``delta = w_end - start``, so that a server moves *along* deltas.
+
+A file has one contract: the protocols of its functions, then the named tuple that holds them.
+"""
+
+from fedjax_drag.types._aggregator import (
+    DISSIMILARITIES,
+    PER_CLIENT_EXTRAS,
+    STATIC_EXTRAS,
+    AbsorbFirstPassFn,
+    AccumulateFn,
+    Aggregator,
+    ApplyFn,
+    FinishFn,
+    InitFn,
+    Sums,
+)
+from fedjax_drag.types._algorithm import AggregateFn, Algorithm, BroadcastFn, EligibleFn, OutputFn
+from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn
+from fedjax_drag.types._client_rule import BeginFn, ClientRule, DirectionFn, GradFn, KeyedDirectionFn, ReportFn, SendFn
+from fedjax_drag.types._guarantee import Guarantee
+from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
+
+__all__ = [
+    "DISSIMILARITIES",
+    "PER_CLIENT_EXTRAS",
+    "POISON_NEEDS",
+    "STATIC_EXTRAS",
+    "AbsorbFirstPassFn",
+    "AccumulateFn",
+    "ActiveFn",
+    "AggregateFn",
+    "Aggregator",
+    "Algorithm",
+    "ApplyFn",
+    "Attack",
+    "Batch",
+    "BeginFn",
+    "BroadcastFn",
+    "ClientRule",
+    "Deltas",
+    "DirectionFn",
+    "Downlink",
+    "EligibleFn",
+    "FinishFn",
+    "ForgeFn",
+    "GoalFn",
+    "GradFn",
+    "Guarantee",
+    "InitFn",
+    "KeyedDirectionFn",
+    "OutputFn",
+    "Params",
+    "PoisonFn",
+    "ReportFn",
+    "SendFn",
+    "State",
+    "Sums",
+    "Uplink",
+]

@@ -1,0 +1,199 @@
+"""The contract of an aggregation rule."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import jax
+
+from fedjax_drag.naming import name_of
+from fedjax_drag.types._guarantee import Guarantee
+from fedjax_drag.types._messages import Deltas, Params, State
+
+PER_CLIENT_EXTRAS = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
+"""Extras of a rule that have an entry for each client of the cohort, ``[S]``."""
+
+STATIC_EXTRAS = ("num_byzantine", "reject_nonfinite")
+"""Extras of a rule that are Python values, since they decide what is compiled; no other is."""
+
+DISSIMILARITIES = {"dissimilarity": "flattened", "class_histogram_dissimilarity": "class_histogram"}
+"""Names in ``needs`` that ask for the extra ``dissimilarity``, and the distance that each stands for."""
+
+
+@runtime_checkable
+class InitFn(Protocol):
+    """``init`` of a rule or a method."""
+
+    def __call__(self, params: Params, /) -> State:
+        """The state before the first round.
+
+        Args:
+          params: the global parameters.
+
+        Returns:
+          The state. Its ``metrics`` have the keys that they have after ``apply``; entries of clients have length 0
+          until the first cohort (:func:`fedjax_drag.tree.initial_state` gives them their final shapes).
+        """
+        ...
+
+
+@runtime_checkable
+class ApplyFn(Protocol):
+    """``apply`` of a rule."""
+
+    # With *_ the protocol accepts rules that name extras of their own, which are keyword-only without a default.
+    def __call__(self, params: Params, deltas: Deltas, state: State, /, *_: Any, **extras: Any) -> tuple[Params, State]:
+        """One round.
+
+        Args:
+          params: the global parameters.
+          deltas: of the cohort, ``[S, *p]``.
+          state: from ``init`` or the round before.
+          **extras: see :class:`Aggregator`.
+
+        Returns:
+          The parameters after the round, and the state.
+        """
+        ...
+
+
+@runtime_checkable
+class AccumulateFn(Protocol):
+    """``accumulate`` of :class:`Sums`."""
+
+    def __call__(self, params: Params, messages: Any, state: State, /, *_: Any, **extras: Any) -> tuple[Any, Any]:
+        """What a chunk of ``B`` clients adds up to.
+
+        Args:
+          params: the global parameters.
+          messages: of a rule, deltas ``[B, *p]``; of a method, an :class:`Uplink` with a leading axis ``[B]``.
+          state: from ``init`` or the round before.
+          **extras: as for ``apply``, those of clients ``[B]``; in a first pass also ``first_pass=True``.
+
+        Returns:
+          ``total``, a pytree that is summed over the chunks, and ``kept``, a pytree with a leading axis ``[B]`` that
+          is concatenated over them.
+        """
+        ...
+
+
+@runtime_checkable
+class FinishFn(Protocol):
+    """``finish`` of :class:`Sums`."""
+
+    def __call__(
+        self, params: Params, total: Any, state: State, kept: Any, /, *_: Any, **extras: Any
+    ) -> tuple[Params, State]:
+        """The round, from what the chunks added up to.
+
+        Args:
+          params: the global parameters.
+          total: sum of all chunks' totals.
+          state: from ``init`` or the round before.
+          kept: of the cohort, leading axis ``[S]``.
+          **extras: as for ``apply``.
+
+        Returns:
+          The parameters after the round, and the state. Metrics that cannot be computed from the sums have length 0,
+          as before the first round.
+        """
+        ...
+
+
+@runtime_checkable
+class AbsorbFirstPassFn(Protocol):
+    """``absorb_first_pass`` of :class:`Sums`."""
+
+    def __call__(self, total: Any, state: State, kept: Any, /, *_: Any, **extras: Any) -> State:
+        """The state that ``accumulate`` needs, from a first pass over the clients.
+
+        Args:
+          total: sum of all chunks' totals.
+          state: from ``init`` or the round before.
+          kept: of the cohort, leading axis ``[S]``.
+          **extras: as for ``apply``.
+        """
+        ...
+
+
+class Sums(NamedTuple):
+    """A rule, or the server side of a method, as sums over clients whose messages come in chunks.
+
+    A cohort comes in chunks of any size ``B >= 1``. The totals of the chunks are added up, and nothing of the size of
+    the parameters is kept of a client. The results are those of ``apply`` or ``aggregate`` on the whole stack, up to
+    the order of the additions.
+
+    Attributes:
+      accumulate: ``(params, messages, state, **extras) -> (total, kept)`` of a chunk; see :class:`AccumulateFn`.
+      finish: ``(params, total, state, kept, **extras) -> (params, state)`` of the cohort; see :class:`FinishFn`.
+      needs_first_pass: ``(state) -> bool``, scalar: whether the clients must be gone through once before the state is
+        ready for ``accumulate``. In that first pass ``accumulate`` receives the extra ``first_pass=True``, and its sums
+        go to ``absorb_first_pass``. None if the state is always ready.
+      absorb_first_pass: ``(total, state, kept, **extras) -> state``; see :class:`AbsorbFirstPassFn`. None if
+        ``needs_first_pass`` is.
+      whole: the ``apply`` or ``aggregate`` that these are the sums of. Sums do not describe another function, such as
+        that of a copy made with ``_replace(apply=...)``.
+      of_mean: whether parameters and state depend on the messages through the plain mean over the clients that count
+        alone: a single client that sends that mean has the same effect.
+    """
+
+    accumulate: AccumulateFn
+    finish: FinishFn
+    needs_first_pass: Callable[[State], jax.Array] | None = None
+    absorb_first_pass: AbsorbFirstPassFn | None = None
+    whole: ApplyFn | None = None
+    of_mean: bool = False
+
+
+class Aggregator(NamedTuple):
+    """A server-side rule: how a round's deltas move the global parameters.
+
+    A round of federated learning is: the server sends its parameters to a cohort of S clients, each of them trains on
+    its own data, and the server moves its parameters by what came back. A rule is the last step, as a pair of pure
+    functions. ``init`` makes a state from the parameters; ``apply`` takes parameters, the stacked deltas of the cohort
+    and the state, and returns new parameters and a new state. A rule knows neither models nor data nor devices, and
+    what it decided about each client is in ``state.metrics``.
+
+    All else is built on that. :func:`~fedjax_drag.algorithms.from_aggregator` combines a rule with what the clients run
+    into an :class:`Algorithm`; an :class:`Attack` changes the messages in between; a simulation scans over rounds in
+    one compiled program. Rules that wrap others (:func:`~fedjax_drag.aggregators.nnm`,
+    :func:`~fedjax_drag.aggregators.bucketing`) are rules. Because the functions are pure and numbers such as a step
+    size may be traced, one ``vmap`` runs a whole sweep of them.
+
+    Attributes:
+      init: ``(params) -> state``; see :class:`InitFn`.
+      apply: ``(params, deltas, state, **extras) -> (params, state)``, pure and jittable; see :class:`ApplyFn`. Extras
+        are keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
+        ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
+        ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded up
+        (a Python integer). A rule with a ``guarantee`` also receives ``expected_clients`` (scalar) where clients may be
+        absent: how many answer on the average. A rule names the extras it uses and ignores the rest.
+      needs: names of extras that a caller computes on request only. For ``dissimilarity`` it is one of
+        :data:`DISSIMILARITIES`, which says which distance to compute.
+      split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if the rule takes
+        norms, cosines and weighted sums of them only, so that they stay where they were computed; ``"coordinates"``
+        if it compares the clients' values, as order statistics do, and needs whole columns.
+      sums: the same rule for deltas that come in chunks; None if it needs the whole stack.
+      guarantee: of differential privacy; None for none.
+      num_clients: M, of the only federation that the state fits; None for any.
+    """
+
+    init: InitFn
+    apply: ApplyFn
+    needs: frozenset[str] = frozenset()
+    split: Literal["clients", "coordinates"] = "coordinates"
+    sums: Sums | None = None
+    guarantee: Guarantee | None = None
+    num_clients: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Aggregator({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``drag``."""
+        return name_of(self.apply)
+
+    @property
+    def streamed(self) -> Sums | None:
+        """``sums`` if they are those of ``apply``."""
+        return self.sums if self.sums is not None and self.sums.whole is self.apply else None

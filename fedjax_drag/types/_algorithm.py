@@ -1,0 +1,117 @@
+"""The contract of a method with a client and a server side."""
+
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import jax
+
+from fedjax_drag.naming import name_of
+from fedjax_drag.types._aggregator import InitFn, Sums
+from fedjax_drag.types._client_rule import ClientRule
+from fedjax_drag.types._guarantee import Guarantee
+from fedjax_drag.types._messages import Downlink, Params, State, Uplink
+
+
+@runtime_checkable
+class BroadcastFn(Protocol):
+    """Prepares what the server sends to the clients of a round."""
+
+    def __call__(self, params: Params, state: State, client_ids: jax.Array, /) -> Downlink:
+        """Makes the downlink of a round.
+
+        Args:
+          params: the global parameters.
+          state: of the method. Its :class:`~fedjax_drag.per_client.PerClient` hold the rows of this cohort, in the
+            order of ``client_ids``.
+          client_ids: the clients of the round, int32 ``[S]``.
+
+        Returns:
+          The downlink, ``own`` with a leading axis ``[S]`` in the order of ``client_ids``.
+        """
+        ...
+
+
+@runtime_checkable
+class AggregateFn(Protocol):
+    """Ends a round: moves the global parameters by what the clients sent."""
+
+    def __call__(self, params: Params, uplink: Uplink, state: State, /, **extras: Any) -> tuple[Params, State]:
+        """Computes the parameters and the state after a round; pure and jittable.
+
+        Args:
+          params: the global parameters before the round.
+          uplink: the messages of the S clients.
+          state: of the method before the round.
+          **extras: as for :class:`Aggregator`. A method names those that it uses as keyword-only parameters without a
+            default, so that a missing one is a TypeError, and ends with ``**extras``.
+
+        Returns:
+          The parameters and the state after the round. ``state.metrics`` keeps the keys that it has from ``init`` on.
+        """
+        ...
+
+
+@runtime_checkable
+class EligibleFn(Protocol):
+    """Names the clients that may take part."""
+
+    def __call__(self, state: State, /) -> jax.Array:
+        """Computes the mask of the clients that may be drawn for the next round, bool ``[M]``."""
+        ...
+
+
+@runtime_checkable
+class OutputFn(Protocol):
+    """Computes the model that a method hands out where this is not the global model."""
+
+    def __call__(self, params: Params, state: State, /) -> Params:
+        """Computes the model from the parameters and the state after a round, like ``params``."""
+        ...
+
+
+class Algorithm(NamedTuple):
+    """A federated method with a client and a server side.
+
+    Attributes:
+      client: the :class:`ClientRule` of the local pass.
+      init: ``(params) -> state``; see :class:`InitFn`.
+      broadcast: ``(params, state, client_ids) -> Downlink`` for the clients of the round; see :class:`BroadcastFn`.
+      aggregate: ``(params, uplink, state, **extras) -> (params, state)``; see :class:`AggregateFn`.
+      needs: names of extras that the engine must compute.
+      split: as for :class:`Aggregator`, of the uplink for ``aggregate``.
+      eligible: ``(state) -> [M]`` bool, who may be drawn for the next round; None for all clients. If fewer are
+        eligible than a cohort has places, others fill it up with ``valid`` False.
+      output: ``(params, state) -> params``, the model that the method hands out where it is not ``params``; the
+        engine evaluates both.
+      sums: ``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once. In
+        ``accumulate``, the per-client rows of the state are those of the chunk.
+      guarantee: of differential privacy; None for none.
+      num_clients: M, of the only federation that the state fits; None for any.
+    """
+
+    client: ClientRule
+    init: InitFn
+    broadcast: BroadcastFn
+    aggregate: AggregateFn
+    needs: frozenset[str] = frozenset()
+    split: Literal["clients", "coordinates"] = "coordinates"
+    eligible: EligibleFn | None = None
+    output: OutputFn | None = None
+    sums: Sums | None = None
+    guarantee: Guarantee | None = None
+    num_clients: int | None = None
+
+    def __repr__(self) -> str:
+        client = "" if self.client.name.startswith("_") else f", client={self.client.name}"
+        return f"Algorithm({self.name}{client})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, or of its aggregation rule, such as ``scaffold``."""
+        # The server side may come from a helper, init does not; from_aggregator gives the server side the rule's name.
+        made_by_helper = "<locals>" in getattr(self.aggregate, "__qualname__", "")
+        return name_of(self.init if made_by_helper else self.aggregate)
+
+    @property
+    def streamed(self) -> Sums | None:
+        """``sums`` if they are those of ``aggregate``."""
+        return self.sums if self.sums is not None and self.sums.whole is self.aggregate else None

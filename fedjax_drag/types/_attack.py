@@ -1,0 +1,126 @@
+"""The contract of an attack."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+
+from fedjax_drag.naming import name_of
+from fedjax_drag.types._messages import Batch, Uplink
+
+POISON_NEEDS = ("attacker_index",)
+"""Names in the ``needs`` of an attack that are keywords of its ``poison``; all others are of its ``forge``."""
+
+
+@runtime_checkable
+class PoisonFn(Protocol):
+    """Changes the examples that a malicious client trains on."""
+
+    def __call__(
+        self, key: jax.Array, batch: Batch, /, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
+    ) -> Batch:
+        """Poisons a mini-batch of a malicious client; it is called for no other.
+
+        Args:
+          key: random key of this client, the same in every round and step.
+          batch: the client's own examples.
+          positions: places of the batch's examples in the client's list, int ``[B]``. The list is in random order, so
+            that a prefix of it is a random subset.
+          num_examples: length of that list, scalar.
+          num_classes: C; labels are 0 .. C - 1.
+
+        What :attr:`Attack.needs` names of :data:`POISON_NEEDS` are further keywords.
+
+        Returns:
+          The batch to train on, in the same shapes and dtypes.
+        """
+        ...
+
+
+@runtime_checkable
+class ForgeFn(Protocol):
+    """Changes the messages of the malicious clients."""
+
+    def __call__(
+        self, key: jax.Array, uplink: Uplink, malicious: jax.Array, /, *, client_ids: jax.Array, **knowledge: Any
+    ) -> Uplink:
+        """Forges the messages of a round.
+
+        Args:
+          key: random key of the round.
+          uplink: what all S clients would honestly send.
+          malicious: the clients that attack, bool ``[S]``.
+          client_ids: int32 ``[S]``.
+          **knowledge: ``round`` (scalar, from 0), what :attr:`Attack.needs` names, and where clients may be absent
+            ``valid``, bool ``[S]``: whose messages reach the server. Those of the others are not sent.
+
+        Returns:
+          The messages that reach the server; those of benign clients keep their bits.
+        """
+        ...
+
+
+@runtime_checkable
+class ActiveFn(Protocol):
+    """Says in which rounds an attack takes place."""
+
+    def __call__(self, round_index: jax.Array, /) -> jax.Array:
+        """Whether malicious clients attack in a round (bool scalar), counted from 0."""
+        ...
+
+
+@runtime_checkable
+class GoalFn(Protocol):
+    """Defines the success of a targeted attack."""
+
+    def __call__(self, x: jax.Array, y: jax.Array, num_classes: int, /) -> tuple[jax.Array, jax.Array]:
+        """Makes the examples on which the success of the attack is measured.
+
+        Args:
+          x: test inputs ``[B, *input_shape]``.
+          y: their true labels, int ``[B]``.
+          num_classes: C.
+
+        Returns:
+          The inputs to evaluate the model on, and the labels ``[B]`` that the attacker wants for them. An example whose
+          wanted label is the true one is not counted.
+        """
+        ...
+
+
+class Attack(NamedTuple):
+    """What malicious clients do; a function that is None leaves that side honest.
+
+    Attributes:
+      poison: ``(key, batch, *, positions, num_examples, num_classes) -> batch``: what a malicious client trains on;
+        see :class:`PoisonFn`.
+      forge: ``(key, uplink, malicious, *, client_ids, **knowledge) -> uplink``: what malicious clients send; see
+        :class:`ForgeFn`.
+      needs: names of the keywords that ``forge`` must receive. ``"last_update"``: the last round's change of the global
+        parameters, like ``params``. ``"root_delta"``: the delta of the server's own pass on its root data, like
+        ``params``; only with a method that has one. ``"aggregate"``: ``(uplink) -> update``, the change of the global
+        parameters that the server would make of such messages in this round, except for its own random draws. A name in
+        :data:`POISON_NEEDS` is a keyword of ``poison`` instead: ``"attacker_index"``, the client's number among the
+        malicious clients (of the federation, or of the cohort where each has its own), int scalar from 0.
+      goal: ``(x, y, num_classes) -> (x, wanted)``: what the attacker wants the model to predict; see :class:`GoalFn`.
+        None if any wrong prediction is a success.
+      active: ``(round) -> bool``, the rounds in which malicious clients attack; in the others they are honest. None for
+        all rounds. See :class:`ActiveFn` and :func:`~fedjax_drag.attacks.during`.
+    """
+
+    poison: PoisonFn | None = None
+    forge: ForgeFn | None = None
+    needs: frozenset[str] = frozenset()
+    goal: GoalFn | None = None
+    active: ActiveFn | None = None
+
+    def __repr__(self) -> str:
+        return f"Attack({self.name})"
+
+    def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
+        """Which of the malicious clients attack in a round, like ``malicious``, which is bool of any shape."""
+        return malicious if self.active is None else malicious & self.active(round_index)
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it, such as ``alie``."""
+        return name_of(self.forge or self.poison)

@@ -1,0 +1,56 @@
+"""What server and clients exchange in a round, and the pytrees that it is made of."""
+
+from typing import Any, NamedTuple
+
+import jax
+
+Params = Any
+"""A pytree of floating point arrays."""
+
+Deltas = Any
+"""Like :data:`Params`, every leaf with a leading axis ``[S]``."""
+
+State = Any
+"""State of a rule or algorithm: a pytree with a field ``metrics``, a dict of arrays."""
+
+
+class Batch(NamedTuple):
+    """A mini-batch, or a whole set of examples.
+
+    Attributes:
+      x: inputs ``[B, *input_shape]``.
+      y: integer labels ``[B]``.
+      real: ``[B]`` bool, False for padding; None if all examples are real.
+    """
+
+    x: jax.Array
+    y: jax.Array
+    real: jax.Array | None = None
+
+
+class Downlink(NamedTuple):
+    """What the server sends before the local passes.
+
+    A :class:`ClientRule` sees the downlink of one client: there ``own`` is the client's row, without the axis ``[S]``.
+
+    Attributes:
+      start: parameters from which every client starts, like ``params``.
+      shared: pytree that is the same for all clients.
+      own: pytree with a leading axis ``[S]``: one row for each client of the round.
+    """
+
+    start: Params
+    shared: Any = ()
+    own: Any = ()
+
+
+class Uplink(NamedTuple):
+    """What the clients of a round send back; both halves have a leading axis ``[S]``.
+
+    Attributes:
+      delta: ``w_end - start`` of each client, ``[S, *p]``.
+      aux: further message of the method, a pytree; ``()`` where it has none.
+    """
+
+    delta: Deltas
+    aux: Any = ()
