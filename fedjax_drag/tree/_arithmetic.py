@@ -1,0 +1,84 @@
+"""Arithmetic on pytrees, and on the rows of stacked ones."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+from fedjax_drag.types import Deltas, Params
+
+EXACT = jax.lax.Precision.HIGHEST  # a product in full float32, also where the hardware offers less
+
+
+def zeros_like(tree: Any) -> Any:
+    """A pytree of zeros."""
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def add(a: Any, b: Any) -> Any:
+    """``a + b``."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def subtract(a: Any, b: Any) -> Any:
+    """``a - b``."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(factor: Any, tree: Any) -> Any:
+    """``factor * tree`` for a scalar factor."""
+    return jax.tree.map(lambda x: factor * x, tree)
+
+
+def move(params: Params, update: Params) -> Params:
+    """``params + update`` in the dtype of ``params``."""
+    return jax.tree.map(lambda p, u: (p + u).astype(jnp.result_type(p)), params, update)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """``a`` where the scalar ``condition`` holds, else ``b``; the one not taken may be non-finite."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+def take(tree: Any, rows: jax.Array) -> Any:
+    """Rows of a stacked pytree: ``[M, *p]`` and indices ``[S]`` to ``[S, *p]``."""
+    return jax.tree.map(lambda x: x[rows], tree)
+
+
+def expand(per_client: Any, stacked: Any) -> Any:
+    """``[S]`` as ``[S, 1, ..., 1]``, with as many axes as the leaf ``stacked`` ``[S, *p]``, to multiply or mask it."""
+    return per_client.reshape(-1, *[1] * (stacked.ndim - 1))
+
+
+def accurate(x: Any) -> Float[Array, "..."]:
+    """``x`` in the dtype that statistics accumulate in: at least float32."""
+    return jnp.asarray(x).astype(jnp.promote_types(jnp.result_type(x), jnp.float32))
+
+
+def inverse(x: Any) -> Float[Array, "..."]:
+    """``1 / x``, and 0 where ``x`` is 0: a term divided by a zero norm vanishes."""
+    return jnp.where(x != 0, 1 / jnp.where(x != 0, x, 1), 0)
+
+
+def flat_rows(leaf: jax.Array) -> jax.Array:
+    """``[S, *p]`` as a matrix with a row for each client, in accumulation precision."""
+    return accurate(leaf).reshape(leaf.shape[0], -1)
+
+
+def axes_of_params(leaf: jax.Array) -> tuple[int, ...]:
+    """The axes of ``[S, *p]`` but the first."""
+    return tuple(range(1, leaf.ndim))
+
+
+def single(deltas: Deltas) -> Params:
+    """The delta of a client by itself, ``[1, *p]`` to ``[*p]``."""
+    return jax.tree.map(lambda leaf: accurate(leaf[0]), deltas)
+
+
+def row_sums(term: Callable[..., jax.Array], deltas: Deltas, *others: Any) -> Shaped[Array, " clients"]:
+    """Sum over the coordinates of ``term(delta, *others)``, elementwise, for each client."""
+    per_leaf = jax.tree.map(lambda leaf, *rest: term(leaf, *rest).sum(axes_of_params(leaf)), deltas, *others)
+    return functools.reduce(jnp.add, jax.tree.leaves(per_leaf))
