@@ -36,6 +36,7 @@ LAYERS = {
     "fedjax_drag.simulation.calls": 6,
     "fedjax_drag.simulation.progress": 6,
     "fedjax_drag.simulation.planning": 7,
+    "fedjax_drag.simulation.runner": 8,
     "fedjax_drag.simulation.engine": 8,
     "fedjax_drag.simulation.cells": 8,
     "fedjax_drag.simulation.batch": 9,

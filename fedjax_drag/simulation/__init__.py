@@ -2,10 +2,11 @@
 
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 from fedjax_drag.simulation.devices.program_cache import clear_cache
-from fedjax_drag.simulation.engine import Evaluation, Simulation, prepare, simulate, trace
+from fedjax_drag.simulation.engine import prepare, simulate, trace
 from fedjax_drag.simulation.lowering import LoweredRun, lower
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.result import Result
+from fedjax_drag.simulation.runner import Evaluation, Simulation
 
 __all__ = [
     "Evaluation",

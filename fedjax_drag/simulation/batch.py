@@ -19,19 +19,16 @@ from fedjax_drag import checks
 from fedjax_drag.simulation.cells import Cells, LoweredBatch, Numbers, examples_of, for_each, share_of, trace_batch
 from fedjax_drag.simulation.devices import nans, program_cache
 from fedjax_drag.simulation.devices.placement import everywhere
-from fedjax_drag.simulation.engine import Evaluation, history_row
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.planning import memory, privacy
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
-from fedjax_drag.simulation.program.programs import (
-    TIMED_STEPS,
-    Programs,
-)
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs
 from fedjax_drag.simulation.program.work import RunState
-from fedjax_drag.simulation.result import Result, client_seconds, stack_history
+from fedjax_drag.simulation.result import Result, history_row, stack_history, with_client_seconds
+from fedjax_drag.simulation.runner import Evaluation
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
 
@@ -229,12 +226,9 @@ class BatchSimulation:
         diverged_at: int | None,
         cost: ClientCost,
     ) -> Result:
-        columns = stack_history(history)
-        if spent.per_step is not None and columns:
-            columns |= {"client_seconds": client_seconds(columns, spent.per_step)}
         return Result(
             params=joined(state.params, state.model.frozen),
-            history=columns,
+            history=with_client_seconds(stack_history(history), spent.per_step),
             state=state,
             seconds=spent.running,
             compile_seconds=spent.compiling,

@@ -192,6 +192,13 @@ def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]
     return {name: np.stack([np.asarray(entry[name]) for entry in entries]) for name in entries[0]} if entries else {}
 
 
-def client_seconds(history: Mapping[str, np.ndarray], seconds_per_step: float) -> np.ndarray:
+def with_client_seconds(history: Mapping[str, np.ndarray], seconds_per_step: float | None) -> dict[str, np.ndarray]:
+    """The history with ``client_seconds``, where the clients were timed and there is an evaluation."""
+    if seconds_per_step is None or not history:
+        return dict(history)
+    return {**history, "client_seconds": client_seconds(history["slowest_steps"], seconds_per_step)}
+
+
+def client_seconds(slowest_steps: np.ndarray, seconds_per_step: float) -> np.ndarray:
     """What the slowest client of every round would have needed so far, summed over the rounds ``[E]``."""
-    return np.cumsum(history["slowest_steps"], dtype=np.int64) * seconds_per_step
+    return np.cumsum(slowest_steps, dtype=np.int64) * seconds_per_step

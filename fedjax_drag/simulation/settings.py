@@ -385,7 +385,7 @@ class Watching:
     """How a run begins, and who hears of it.
 
     Attributes:
-      callbacks: functions that are called with an :class:`~fedjax_drag.simulation.engine.Evaluation` after each
+      callbacks: functions that are called with an :class:`~fedjax_drag.simulation.runner.Evaluation` after each
         evaluation.
       initial: state to continue from, such as ``result.state``; default a fresh start.
       progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on

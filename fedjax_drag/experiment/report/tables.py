@@ -178,7 +178,7 @@ def _last(run: Run, metric: str) -> float:
 def _client_seconds(run: Run) -> np.ndarray | None:
     """What the slowest client of every round would have needed so far ``[E]``; None if clients were not timed."""
     seconds, steps = finite(run.figures.get("seconds_per_local_step")), run.scalars("slowest_steps")
-    return None if seconds is None or steps is None else client_seconds({"slowest_steps": steps}, seconds)
+    return None if seconds is None or steps is None else client_seconds(steps, seconds)
 
 
 def _megabytes(run: Run) -> np.ndarray | None:

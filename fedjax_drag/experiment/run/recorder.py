@@ -26,7 +26,7 @@ from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.devices.processes import from_first, is_first
-from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, client_seconds
+from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, with_client_seconds
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a disk, or of a user's share of it, that is full."""
@@ -192,8 +192,7 @@ class Recorder:
         history = self._earlier
         if result.history:
             history = metrics_file.join(self._earlier, result.history) if self._earlier else result.history
-        if result.seconds_per_step is not None and history:
-            history |= {"client_seconds": client_seconds(history, result.seconds_per_step)}
+        history = with_client_seconds(history, result.seconds_per_step)
         done = int(history["round"][-1]) - self.start
         seconds = result.seconds + result.compile_seconds if done or not self._before else 0.0
         figures = summary(history, self._seconds_before + seconds, result.compile_seconds) | self._session()

@@ -32,7 +32,7 @@ from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
 from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.planning.setup import federate
-from fedjax_drag.simulation.result import Result, client_seconds
+from fedjax_drag.simulation.result import Result, with_client_seconds
 
 CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
 HEATMAP, CELLS = "heatmap.png", "cells"
@@ -327,9 +327,7 @@ def finished(folder: Path, point: Point) -> Cell | None:
     stopped = diverged_at is not None and point.config.stop_on_divergence
     if history["round"][-1] < point.config.rounds and not stopped:
         return None
-    seconds = figures.get("seconds_per_local_step")
-    if seconds is not None:
-        history |= {"client_seconds": client_seconds(history, seconds)}
+    history = with_client_seconds(history, figures.get("seconds_per_local_step"))
     return _judged(point, history, diverged_at)
 
 
