@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.run import results
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.summary_page import markdown
 from fedjax_drag.types import Batch
 
@@ -52,7 +52,7 @@ def read(folders: Iterable[Path]) -> dict[Cell, dict[str, Curves]]:
     """The curves of the finished runs of sweeps, by cell and attack; of ALIE those on ByzFL's side."""
     curves: dict[Cell, dict[str, Curves]] = defaultdict(lambda: defaultdict(dict))
     for folder in folders:
-        for run in itertools.chain.from_iterable(map(results.read, sorted((folder / sweep.CELLS).iterdir()))):
+        for run in itertools.chain.from_iterable(map(results.read, sorted((folder / sweep_folder.CELLS).iterdir()))):
             config = run.config
             rule = "trimmed mean" if "trimmed_mean" in str(config.aggregator) else "geometric median"
             if not (config.attack and config.num_byzantine) or config.attack.arguments.get("side") == "above":

@@ -204,10 +204,10 @@ def _show(target: Target, folder: Path, figures_in: Path) -> None:
 
 def _keep(target: Target, out: Path, record: Path | None) -> None:
     """Stores what a target measured, judges all claims, and prints those of the target."""
-    from fedjax_drag.experiment.sweep import sweep
+    from fedjax_drag.experiment.sweep import sweep_folder
     from reproduction.storing import recording
 
-    if (out / target.name / sweep.CONFIG).is_file() and _has_claims(target):
+    if (out / target.name / sweep_folder.CONFIG).is_file() and _has_claims(target):
         recording.record(target, [out / target.name], out, anew=True)
         if record:
             recording.record(target, [out / target.name], record)

@@ -95,7 +95,7 @@ def sweep(
         with misuse(), uncollected():
             from fedjax_drag.cores import one_device_per_core
             from fedjax_drag.experiment.build.own_parts import Code
-            from fedjax_drag.experiment.sweep import cluster
+            from fedjax_drag.experiment.sweep import cluster, sweep_folder
             from fedjax_drag.experiment.sweep import sweep as sweeping
             from fedjax_drag.experiment.sweep.grid import load_grid
             from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
@@ -119,6 +119,6 @@ def sweep(
             except KeyboardInterrupt:
                 stopped()
         if not quiet:
-            typer.echo(f"\n{(folder / sweeping.SUMMARY).read_text(encoding='utf-8')}\nresults in {folder}")
+            typer.echo(f"\n{(folder / sweep_folder.SUMMARY).read_text(encoding='utf-8')}\nresults in {folder}")
         if all(cell.status == "failed" for cell in finished.cells):
             raise RuntimeError(f"every cell: {finished.cells[0].message}")

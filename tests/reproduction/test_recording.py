@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell, table, write_parquet
 from reproduction.running import timing
@@ -41,7 +41,7 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged
     """The results folder of a sweep, as if it had run, but for the last cells; some methods diverged at once."""
     grid = load_grid(source, overrides)
     folder.mkdir()
-    (folder / sweep.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
+    (folder / sweep_folder.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
     history = {"round": np.array([2, 4, 6]), "test_accuracy": np.full(3, accuracy), "train_loss": np.ones(3)}
     cells = []
     for number, point in enumerate(grid.points):
@@ -51,7 +51,7 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged
         if point.values["method"] in diverged:
             status, own = "diverged", own | {"test_loss": np.full(3, np.nan)}
         cells.append(Cell(point.values, status, "", own if status != "failed" else {}))
-        place = folder / sweep.CELLS / point.folder
+        place = folder / sweep_folder.CELLS / point.folder
         place.mkdir(parents=True)
         about = {"git_commit": "1a2b3c", "packages": {"jax": "0.10.2", "fedjax-drag": "0.1.0"}}
         (place / "environment.json").write_text(json.dumps(about))
@@ -59,7 +59,7 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged
         of_clients |= {"client_ids": [0, 1, 2, 3, 4, 5], "valid": [1] * 6, "malicious": [0, 0, 0, 0, 0, 1]}
         lines = [json.dumps({"round": n, "test_accuracy": accuracy, **of_clients}) for n in (2, 4, 6)]
         (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    write_parquet(folder / sweep.PARQUET, table(grid, cells))
+    write_parquet(folder / sweep_folder.PARQUET, table(grid, cells))
     return folder
 
 
@@ -103,10 +103,10 @@ def test_parts_and_seeds_of_several_folders_join(tiny, tmp_path):
 def test_a_table_of_something_else_is_refused(tiny, tmp_path):
     folder = finished(tmp_path / "run", "axes.seed=[1]")
     grid = load_grid(TINY, ("axes.seed=[2]",))
-    (folder / sweep.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
+    (folder / sweep_folder.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
     with pytest.raises(ValueError, match=r"sweep\.yaml must have all cells of the table, also .*'seed': 1"):
         recording.record(tiny, [folder], tmp_path / "record")
-    parquet.write_table(pa.table({"a": [1]}), folder / sweep.PARQUET)
+    parquet.write_table(pa.table({"a": [1]}), folder / sweep_folder.PARQUET)
     with pytest.raises(ValueError, match="must be the table of a sweep, with its status, message and round"):
         recording.record(tiny, [folder], tmp_path / "record")
     assert not (tmp_path / "record").exists()

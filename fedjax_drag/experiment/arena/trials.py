@@ -20,6 +20,7 @@ from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep import sweep as sweeping
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.simulation.result import TEST, VALIDATION
@@ -126,7 +127,7 @@ class Trials(NamedTuple):
     def seconds(self, arena: Arena, entry: Entry) -> float:
         """What all runs of an entry in the folder took together, those before an interruption included."""
         found = self.folder and self.folder / folder_of(arena, entry)
-        summaries = found.glob(f"*/*/{sweeping.CELLS}/*/{results.SUMMARY}") if found else ()
+        summaries = found.glob(f"*/*/{sweep_folder.CELLS}/*/{results.SUMMARY}") if found else ()
         return sum(float(results.read_summary(path.parent)["seconds"] or 0.0) for path in summaries)
 
     def _grid(self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]) -> Grid:
@@ -139,7 +140,7 @@ class Trials(NamedTuple):
 
     def _run(self, arena: Arena, entry: Entry, phase: str, opponent: Opponent, grid: Grid) -> Sequence[Cell]:
         folder = self.folder and self.folder / folder_of(arena, entry) / phase / slug(opponent.label)
-        begun = folder is not None and (folder / sweeping.CONFIG).is_file()
+        begun = folder is not None and (folder / sweep_folder.CONFIG).is_file()
         return sweeping.sweep(grid, out=folder, resume=begun, quiet=self.quiet).cells
 
 

@@ -18,7 +18,7 @@ from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_la
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.experiment.run.metric_kinds import Kind
 from fedjax_drag.experiment.run.results import Run
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -102,9 +102,9 @@ def check_format(output: Path) -> None:
 
 def read(folder: Path) -> list[Run]:
     """A run, or those of a comparison or of a sweep in the order of its configuration."""
-    if not (folder / sweep.CONFIG).is_file():
+    if not (folder / sweep_folder.CONFIG).is_file():
         return results.read(folder)
-    cells = [folder / sweep.CELLS / point.folder for point in load_grid(folder / sweep.CONFIG).points]
+    cells = [folder / sweep_folder.CELLS / point.folder for point in load_grid(folder / sweep_folder.CONFIG).points]
     begun = [run for cell in cells if (cell / results.CONFIG).is_file() for run in results.read(cell)]
     if not begun:
         raise ValueError(f"{str(folder)!r}: no cell of this sweep has begun")

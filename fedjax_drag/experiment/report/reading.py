@@ -16,7 +16,7 @@ from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
-from fedjax_drag.experiment.sweep import outcome_table, sweep
+from fedjax_drag.experiment.sweep import outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
 
 
@@ -81,7 +81,7 @@ def read(folder: Path) -> Found:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
-    if (folder / sweep.CONFIG).is_file():
+    if (folder / sweep_folder.CONFIG).is_file():
         return _sweep(folder)
     if not (folder / results.CONFIG).is_file():
         raise FileNotFoundError(
@@ -118,13 +118,13 @@ def finite(value: Any) -> float | None:
 
 
 def _sweep(folder: Path) -> Found:
-    grid = load_grid(_no_interpolation(folder / sweep.CONFIG))
-    failures = _failures(folder / sweep.TABLE, grid)
+    grid = load_grid(_no_interpolation(folder / sweep_folder.CONFIG))
+    failures = _failures(folder / sweep_folder.TABLE, grid)
     runs = []
     for point in grid.points:
         names = (*outcome_table.place(grid, point.values), point.label)
         failure = failures.get(_key(point.values))
-        runs.append(_run(folder / sweep.CELLS / point.folder, names, point.config, failure))
+        runs.append(_run(folder / sweep_folder.CELLS / point.folder, names, point.config, failure))
     yaml = written(grid.to_mapping())
     return Found("sweep", grid.base.name, tuple(runs), grid, yaml)
 

@@ -20,10 +20,11 @@ from fedjax_drag.experiment.build.own_parts import modules_of_files
 from fedjax_drag.experiment.config.yaml_text import parse
 from fedjax_drag.experiment.run.metrics_file import METRICS
 from fedjax_drag.experiment.run.planning import Federations
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, Point
 from fedjax_drag.experiment.sweep.job_queue import Queue
 from fedjax_drag.experiment.sweep.outcome_table import Cell
+from fedjax_drag.experiment.sweep.outcomes import finished
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
 JOBS, PART = "jobs", "part-"
@@ -63,10 +64,10 @@ class Share:
 
     def left(self) -> list[Point]:
         """Its cells that are not finished."""
-        return [point for point in self.points if sweep.finished(self._folder_of(point), point) is None]
+        return [point for point in self.points if finished(self._folder_of(point), point) is None]
 
     def _folder_of(self, point: Point) -> Path:
-        return self.folder / sweep.CELLS / point.folder
+        return self.folder / sweep_folder.CELLS / point.folder
 
     def checkpoint(self) -> Any:
         """The job to submit again after it was stopped at its time limit, or preempted."""
@@ -143,7 +144,7 @@ def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | No
 def _shares(planned: sweep.Plan, num_jobs: int) -> list[Share]:
     """The cells in equal parts of neighbours: those that differ in numbers only share a program."""
     assert planned.folder is not None
-    (planned.folder / sweep.CELLS).mkdir(parents=True, exist_ok=True)
+    (planned.folder / sweep_folder.CELLS).mkdir(parents=True, exist_ok=True)
     for earlier in (planned.folder / JOBS).glob(f"{PART}*"):
         shutil.rmtree(earlier)
     points = planned.grid.points
@@ -156,6 +157,6 @@ def _share(planned: sweep.Plan, points: Sequence[Point], number: int) -> Share:
     assert planned.folder is not None
     folder = planned.folder / JOBS / f"{PART}{number}"
     folder.mkdir(parents=True)
-    cells = os.path.relpath(planned.folder / sweep.CELLS, folder)
-    (folder / sweep.CELLS).symlink_to(cells, target_is_directory=True)
+    cells = os.path.relpath(planned.folder / sweep_folder.CELLS, folder)
+    (folder / sweep_folder.CELLS).symlink_to(cells, target_is_directory=True)
     return Share(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute())

@@ -3,14 +3,12 @@
 import dataclasses
 import sys
 import types
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
 from fedjax_drag import checks
@@ -18,26 +16,20 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import Experiment
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.run import metrics_file, planning, results, run
+from fedjax_drag.experiment.run import planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
-from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.run.saver import import_ahead
-from fedjax_drag.experiment.sweep import choice, grouping, outcome_table
+from fedjax_drag.experiment.sweep import choice, grouping, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.choice import Best
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
 from fedjax_drag.experiment.sweep.grouping import Group
 from fedjax_drag.experiment.sweep.one_program import Member, run_as_one_program
 from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
-from fedjax_drag.experiment.sweep.summary_page import summary
+from fedjax_drag.experiment.sweep.outcomes import failed, finished, interrupted, outcome, reason
+from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.planning.setup import federate
-from fedjax_drag.simulation.result import Result, with_client_seconds
-
-CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
-HEATMAP, CELLS = "heatmap.png", "cells"
-WRITTEN = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, CELLS)
-"""Everything that a sweep writes into its folder."""
 
 CLEARED_AFTER = 10
 """Programs after which compiled ones are freed: some 30 MB each, and what all share is then traced anew."""
@@ -150,7 +142,8 @@ def plan(
     folder = None if out is None else Path(out)
     if folder is None and (resume or overwrite):
         raise ValueError("out=None: resume and overwrite need the results folder")
-    lock = None if folder is None else locked(folder, partial(_check_folder, resume=resume, overwrite=overwrite))
+    check = partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)
+    lock = None if folder is None else locked(folder, check)
     with released_on_error(lock):
         if folder is not None and resume:
             for point in grid.points:
@@ -160,7 +153,7 @@ def plan(
         for point in grid.points:
             federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
         if folder is not None and overwrite:
-            _clear(folder)
+            sweep_folder.clear(folder)
     return Plan(grid, folder, resume, federations, lock=lock)
 
 
@@ -195,20 +188,26 @@ def execute(
         try:
             for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known), start=1):
                 cells |= ended
-                _record(planned, _in_order(cells))
+                _record(planned, cells)
                 bar.update(len(ended))
                 if programs % CLEARED_AFTER == 0:
                     jax.clear_caches()
         except KeyboardInterrupt:
-            cells |= _interrupted(planned, cells)
+            cells |= _stopped(planned, cells)
             raise
         finally:
-            _record(planned, _in_order(cells))
-            _draw(planned, _in_order(cells))
+            _record(planned, cells)
+            if planned.folder is not None:
+                sweep_folder.draw(planned.folder, grid, _in_order(cells))
     ended = _in_order(cells)
     matrix = outcome_table.matrix(grid, ended)
     worst = dict(zip(matrix.rows, matrix.worst.tolist(), strict=True))
     return Sweep(tuple(ended), outcome_table.table(grid, ended), worst, choice.best(grid, ended))
+
+
+def _record(planned: Plan, cells: Mapping[int, Cell]) -> None:
+    if planned.folder is not None:
+        sweep_folder.record(planned.folder, planned.grid, _in_order(cells))
 
 
 def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
@@ -231,7 +230,7 @@ def _outcomes(
         try:
             members.append(_member(planned, place, point, folder))
         except Exception as error:
-            known[place] = _failed(point, error)
+            known[place] = failed(point, error)
     if known:
         yield known
     for group in _groups(members, most):
@@ -277,9 +276,9 @@ def _run(
     if len(members) > 1 and members[0].settings.client_state == DEVICE:
         try:
             for ended in run_as_one_program(members, numbers, most, quiet):
-                yield {place: _outcome(left.pop(place).point, outcome) for place, outcome in ended.items()}
+                yield {place: outcome(left.pop(place).point, one) for place, one in ended.items()}
         except Exception as error:  # each cell reports its own error when it runs alone
-            tqdm.write(f"{len(left)} cells run one by one: {_reason(error)}", file=sys.stderr)
+            tqdm.write(f"{len(left)} cells run one by one: {reason(error)}", file=sys.stderr)
     for place, member in left.items():
         yield {place: _alone(planned, member, quiet)}
 
@@ -291,104 +290,15 @@ def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
         cell = Experiment(point.config, {point.label: point.config})
         with run.plan(cell, out=folder, resume=begun, federations=planned.federations) as one:
             (result,) = run.execute(one, quiet).values()
-        return _judged(point, result.history, result.diverged_at)
+        return outcome(point, result)
     except Exception as error:
-        return _failed(point, error)
+        return failed(point, error)
 
 
-def _outcome(point: Point, outcome: Result | Exception) -> Cell:
-    if isinstance(outcome, Exception):
-        return _failed(point, outcome)
-    return _judged(point, outcome.history, outcome.diverged_at)
-
-
-def _failed(point: Point, error: Exception) -> Cell:
-    return Cell(point.values, "failed", _reason(error), {})
-
-
-def _reason(error: Exception) -> str:
-    reason = next(iter(str(error).strip().splitlines()), "")
-    return reason if isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"
-
-
-def finished(folder: Path, point: Point) -> Cell | None:
-    """The result of a cell that is finished, else None."""
-    try:
-        figures = results.read_summary(folder)
-        content = (folder / METRICS).read_bytes()
-    except (OSError, ValueError):
-        return None
-    history, _, damage = metrics_file.parse(content)
-    checksum = zlib.crc32(content)
-    damaged = damage or figures.get("metrics_crc32", checksum) != checksum  # older versions wrote none
-    if damaged or not history or figures["interrupted"]:
-        return None
-    diverged_at = figures.get("diverged_at")
-    stopped = diverged_at is not None and point.config.stop_on_divergence
-    if history["round"][-1] < point.config.rounds and not stopped:
-        return None
-    history = with_client_seconds(history, figures.get("seconds_per_local_step"))
-    return _judged(point, history, diverged_at)
-
-
-def _judged(point: Point, history: History, diverged_at: int | None) -> Cell:
-    if diverged_at is not None:
-        return Cell(point.values, "diverged", f"parameters are not finite after round {diverged_at}", history)
-    bad = ~np.isfinite(np.asarray(history["test_loss"], np.float64))
-    if not bad[-1]:
-        return Cell(point.values, "done", "", history)
-    first = int(history["round"][len(bad) - int(np.argmin(bad[::-1])) if not bad.all() else 0])
-    return Cell(point.values, "diverged", f"test_loss is not finite from round {first} on", history)
-
-
-def _interrupted(planned: Plan, cells: Mapping[int, Cell]) -> dict[int, Cell]:
-    """Cells that were stopped on their way and have left evaluations in the folder."""
-    stopped: dict[int, Cell] = {}
-    for place, point in enumerate(planned.grid.points):
-        if planned.folder is not None and place not in cells:
-            history = metrics_file.read(planned.folder / CELLS / point.folder / METRICS).history
-            if history:
-                stopped[place] = Cell(point.values, "interrupted", "stopped before its end", history)
-    return stopped
-
-
-def _record(planned: Plan, cells: list[Cell]) -> None:
-    if planned.folder is not None:
-        table = outcome_table.table(planned.grid, cells)
-        results.write_text(planned.folder / TABLE, outcome_table.to_csv(table))
-        outcome_table.write_parquet(planned.folder / PARQUET, table)
-        results.write_text(planned.folder / SUMMARY, summary(planned.grid, cells))
-
-
-def _draw(planned: Plan, cells: list[Cell]) -> None:
-    if planned.folder is None or len([axis for axis in planned.grid.axes if axis != "seed"]) < 2:
-        return
-    from fedjax_drag.experiment.sweep import heatmap  # imported here: matplotlib is slow
-
-    figure = heatmap.draw(outcome_table.matrix(planned.grid, cells), planned.grid.base.name)
-    heatmap.save(figure, planned.folder / HEATMAP)
-
-
-def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuses a folder in which a sweep may not write; changes nothing."""
-    where = f"out={str(folder)!r}"
-    if resume and overwrite:
-        raise ValueError("resume and overwrite: only one of them can be asked for")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{where}: must be a folder, and this is a file")
-    holds_sweep = (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir())
-    if resume and not holds_sweep:
-        raise ValueError(f"{where}: holds no sweep to resume")
-    if holds_sweep and not (resume or overwrite):
-        raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")
-    if not holds_sweep and folder.is_dir() and any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN)):
-        raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
-
-
-def _clear(folder: Path) -> None:
-    """Removes what a sweep wrote in ``folder``, and nothing else."""
-    results.clear(folder / CELLS)
-    if (folder / CELLS).is_dir() and not any((folder / CELLS).iterdir()):
-        (folder / CELLS).rmdir()
-    for name in (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, results.REPORT):
-        (folder / name).unlink(missing_ok=True)
+def _stopped(planned: Plan, cells: Mapping[int, Cell]) -> dict[int, Cell]:
+    """The outcomes of cells that have none yet, and were stopped on their way."""
+    if planned.folder is None:
+        return {}
+    left = {place: point for place, point in enumerate(planned.grid.points) if place not in cells}
+    found = {place: interrupted(planned.folder / CELLS / point.folder, point) for place, point in left.items()}
+    return {place: cell for place, cell in found.items() if cell is not None}

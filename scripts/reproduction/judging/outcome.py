@@ -9,7 +9,7 @@ import numpy as np
 from pyarrow import parquet
 
 from fedjax_drag.experiment.run.metrics_file import History
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from fedjax_drag.simulation.result import first_reached
 
@@ -158,7 +158,7 @@ def read(folder: Path) -> Outcome | None:
     Raises:
       ValueError: the table is not one of a sweep.
     """
-    path = folder / sweep.PARQUET
+    path = folder / sweep_folder.PARQUET
     if not path.is_file():
         return None
     columns = parquet.read_table(path).to_pydict()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep, sweep_folder
 from reproduction.running import timing
 from reproduction.targets.target import Scale, Target
 
@@ -23,7 +23,7 @@ def run(target: Target, scale: Scale, folder: Path, resume: bool = False, quiet:
     if overrides is None:
         return "only at full scale"
     try:
-        begun = resume and (folder / sweep.CONFIG).is_file()
+        begun = resume and (folder / sweep_folder.CONFIG).is_file()
         with sweep.plan(target.config, overrides, out=folder, resume=begun) as planned:
             cells = sweep.execute(planned, quiet).cells
         if target.timed:

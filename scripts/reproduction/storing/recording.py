@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import History
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from reproduction.judging import freeloaders, outcome
 from reproduction.running import timing
@@ -72,14 +72,14 @@ def of_folder(target: Target, folder: Path) -> Stored | None:
     """
     grid, own = settings.of_folder(folder, target)
     table = outcome.read(folder)
-    places = {stored.key(point.values): folder / sweep.CELLS / point.folder for point in grid.points}
+    places = {stored.key(point.values): folder / sweep_folder.CELLS / point.folder for point in grid.points}
     cells, origins = [], []
     for cell in table.cells if table else ():
         if cell.status in COMPLETE:
             place = places.get(stored.key(cell.values))
             if place is None:
                 raise ValueError(
-                    f"{str(folder)!r}: {sweep.CONFIG} must have all cells of the table, also {cell.values}"
+                    f"{str(folder)!r}: {sweep_folder.CONFIG} must have all cells of the table, also {cell.values}"
                 )
             values = cell.values if "seed" in cell.values else {**cell.values, "seed": grid.base.seed}
             cells.append(Cell(values, cell.status, cell.message, _reduced(cell, place)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.run.results import FREE
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import METHOD, Grid, load_grid
 from reproduction.targets.target import ONE_SEED, Scale, Target
 
@@ -71,9 +71,9 @@ def of_folder(folder: Path, target: Target) -> tuple[Grid, Settings]:
     Raises:
       ValueError: it is no sweep, or not one of the target.
     """
-    if not (folder / sweep.CONFIG).is_file():
-        raise ValueError(f"{str(folder)!r}: must be the results folder of a sweep; it has no {sweep.CONFIG}")
-    grid, wanted = load_grid(folder / sweep.CONFIG), _grid(target.config)
+    if not (folder / sweep_folder.CONFIG).is_file():
+        raise ValueError(f"{str(folder)!r}: must be the results folder of a sweep; it has no {sweep_folder.CONFIG}")
+    grid, wanted = load_grid(folder / sweep_folder.CONFIG), _grid(target.config)
     own, axes = (sorted({*one.axes} - {"seed"}) for one in (grid, wanted))
     if own != axes:
         raise ValueError(

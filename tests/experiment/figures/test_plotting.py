@@ -12,7 +12,7 @@ from fedjax_drag.experiment.figures.labels import shared
 from fedjax_drag.experiment.figures.series import given_labels
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS
-from fedjax_drag.experiment.sweep import sweep
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 
 
@@ -119,11 +119,11 @@ def test_comparison_is_expanded_in_its_order(write, tmp_path, tiny):
 def test_sweep_is_expanded_in_its_order(write, tmp_path, tiny):
     grid = load_grid(tiny | {"axes": {"aggregator": ["median", "fedavg", "krum"], "seed": [0, 1]}})
     (tmp_path / "top").mkdir()
-    OmegaConf.save(OmegaConf.create(grid.to_mapping()), tmp_path / "top" / sweep.CONFIG)
+    OmegaConf.save(OmegaConf.create(grid.to_mapping()), tmp_path / "top" / sweep_folder.CONFIG)
     with pytest.raises(ValueError, match=r"'.*top': no cell of this sweep has begun"):
         plotting.plot([tmp_path / "top"], tmp_path / "a.png")
     for point in grid.points[:4]:  # the other two have not begun
-        write(f"top/{sweep.CELLS}/{point.folder}", *(f"{key}={value}" for key, value in point.values.items()))
+        write(f"top/{sweep_folder.CELLS}/{point.folder}", *(f"{key}={value}" for key, value in point.values.items()))
     drawn = plotting.read(tmp_path / "top")
     assert [(run.config.aggregator.name, run.config.seed) for run in drawn] == list(
         itertools.product(("median", "fedavg"), (0, 1))

@@ -1,0 +1,65 @@
+"""What became of a cell: done, diverged, failed or interrupted, by its result or by what is in its folder."""
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run.metrics_file import METRICS, History
+from fedjax_drag.experiment.sweep.grid import Point
+from fedjax_drag.experiment.sweep.outcome_table import Cell
+from fedjax_drag.simulation.result import Result, with_client_seconds
+
+
+def outcome(point: Point, ended: Result | Exception) -> Cell:
+    """The outcome of a cell that ended with a result or with an exception."""
+    return failed(point, ended) if isinstance(ended, Exception) else judged(point, ended.history, ended.diverged_at)
+
+
+def judged(point: Point, history: History, diverged_at: int | None) -> Cell:
+    """The outcome of a cell that came to its end: done, unless parameters or the last test loss are not finite."""
+    if diverged_at is not None:
+        return Cell(point.values, "diverged", f"parameters are not finite after round {diverged_at}", history)
+    bad = ~np.isfinite(np.asarray(history["test_loss"], np.float64))
+    if not bad[-1]:
+        return Cell(point.values, "done", "", history)
+    first = int(history["round"][len(bad) - int(np.argmin(bad[::-1])) if not bad.all() else 0])
+    return Cell(point.values, "diverged", f"test_loss is not finite from round {first} on", history)
+
+
+def failed(point: Point, error: Exception) -> Cell:
+    """The outcome of a cell that cannot be run."""
+    return Cell(point.values, "failed", reason(error), {})
+
+
+def reason(error: Exception) -> str:
+    """An exception in one line."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return first if isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
+
+
+def finished(folder: Path, point: Point) -> Cell | None:
+    """The outcome of a cell that is finished, by its folder, else None."""
+    try:
+        figures = results.read_summary(folder)
+        content = (folder / METRICS).read_bytes()
+    except (OSError, ValueError):
+        return None
+    history, _, damage = metrics_file.parse(content)
+    checksum = zlib.crc32(content)
+    damaged = damage or figures.get("metrics_crc32", checksum) != checksum  # older versions wrote none
+    if damaged or not history or figures["interrupted"]:
+        return None
+    diverged_at = figures.get("diverged_at")
+    stopped = diverged_at is not None and point.config.stop_on_divergence
+    if history["round"][-1] < point.config.rounds and not stopped:
+        return None
+    history = with_client_seconds(history, figures.get("seconds_per_local_step"))
+    return judged(point, history, diverged_at)
+
+
+def interrupted(folder: Path, point: Point) -> Cell | None:
+    """The outcome of a cell that was stopped on its way, if it has left evaluations in its folder, else None."""
+    history = metrics_file.read(folder / METRICS).history
+    return Cell(point.values, "interrupted", "stopped before its end", history) if history else None

@@ -1,0 +1,58 @@
+"""The results folder of a sweep: what is in it, who may write there, and how it is written and cleared."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.sweep import outcome_table
+from fedjax_drag.experiment.sweep.grid import Grid
+from fedjax_drag.experiment.sweep.outcome_table import Cell
+from fedjax_drag.experiment.sweep.summary_page import summary
+
+CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
+HEATMAP, CELLS = "heatmap.png", "cells"
+WRITTEN = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, CELLS)
+"""Everything that a sweep writes into its folder."""
+
+
+def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuses a folder in which a sweep may not write; changes nothing."""
+    where = f"out={str(folder)!r}"
+    if resume and overwrite:
+        raise ValueError("resume and overwrite: only one of them can be asked for")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{where}: must be a folder, and this is a file")
+    holds_sweep = (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir())
+    if resume and not holds_sweep:
+        raise ValueError(f"{where}: holds no sweep to resume")
+    if holds_sweep and not (resume or overwrite):
+        raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")
+    if not holds_sweep and folder.is_dir() and any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN)):
+        raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
+
+
+def record(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
+    """Writes the table and the summary of the cells that have an outcome."""
+    table = outcome_table.table(grid, cells)
+    results.write_text(folder / TABLE, outcome_table.to_csv(table))
+    outcome_table.write_parquet(folder / PARQUET, table)
+    results.write_text(folder / SUMMARY, summary(grid, cells))
+
+
+def draw(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
+    """Draws the heat map, if there are two axes beside the seed."""
+    if len([axis for axis in grid.axes if axis != "seed"]) < 2:
+        return
+    from fedjax_drag.experiment.sweep import heatmap  # imported here: matplotlib is slow
+
+    figure = heatmap.draw(outcome_table.matrix(grid, cells), grid.base.name)
+    heatmap.save(figure, folder / HEATMAP)
+
+
+def clear(folder: Path) -> None:
+    """Removes what a sweep wrote in ``folder``, and nothing else."""
+    results.clear(folder / CELLS)
+    if (folder / CELLS).is_dir() and not any((folder / CELLS).iterdir()):
+        (folder / CELLS).rmdir()
+    for name in (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, results.REPORT):
+        (folder / name).unlink(missing_ok=True)
