@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from fedjax_drag.digest import sha256
 from fedjax_drag.experiment.config.own import PYTHON, OwnName, is_reference, place_and_name
 from fedjax_drag.simulation.model.functions import signature_of
 
@@ -128,7 +129,7 @@ def checksums(references: Iterable[str]) -> dict[str, str]:
     """SHA-256 of the files that references name, by path; of modules none, since finding one may import others."""
     paths = {place_and_name(reference)[0] for reference in references}
     files = [path for path in sorted(paths) if path.endswith(".py") and Path(path).is_file()]
-    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files}
+    return {path: sha256(Path(path)) for path in files}
 
 
 def modules_of_files() -> list[ModuleType]:

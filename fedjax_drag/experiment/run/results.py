@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_drag.digest import sha256
 from fedjax_drag.experiment.build.own_parts import checksums
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config, flatten
@@ -148,8 +149,8 @@ def _files(config: Config) -> dict[str, dict[str, str]]:
     start = () if config.initial_params is None else (initial_params.located(config.initial_params),)
     files = {
         "code": checksums(references(config.to_mapping())),
-        initial_params.NAME: {str(path): initial_params.digest(path) for path in start},
-        "availability": {} if trace is None else {str(trace): initial_params.digest(trace)},
+        initial_params.NAME: {str(path): sha256(path) for path in start},
+        "availability": {} if trace is None else {str(trace): sha256(trace)},
     }
     return {kind: found for kind, found in files.items() if found}
 

@@ -1,6 +1,5 @@
 """Where the parameters come from that a run is given: a pytree, a safetensors file or a checkpoint."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,16 +57,6 @@ def located(path: str | os.PathLike[str]) -> Path:
     if not rounds:
         raise ValueError(f"{where}: a folder without a checkpoint; must be a results folder or one of its checkpoints")
     return place / CHECKPOINTS / str(max(rounds))
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file, or of the names and contents of all files in a folder."""
-    if path.is_file():
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    files = sorted(inner for inner in path.rglob("*") if inner.is_file())
-    lines = [f"{digest(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _of_safetensors(where: str, path: Path) -> dict[str, Any]:
