@@ -234,18 +234,18 @@ def seconds_before(folder: Path) -> float:
 
 def read_walk(folder: Path) -> Walk | None:
     """How the run in ``folder`` goes through its clients; None if that is not recorded."""
+    stored = read_environment(folder)
     try:
-        stored = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
         return Walk(stored["clients_axis"], stored["clients_per_chunk"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # begun by another version, or damaged
+    except KeyError:  # begun by another version, or damaged
         return None
 
 
 def read_mesh_devices(folder: Path) -> int | None:
     """How many devices share the clients of the run in ``folder``; None if that is not recorded."""
     try:
-        return int(json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))["mesh_devices"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):  # another version, or damaged
+        return int(read_environment(folder)["mesh_devices"])
+    except (KeyError, ValueError, TypeError, OverflowError):  # begun by another version, or damaged
         return None
 
 
