@@ -322,13 +322,14 @@ def _check_statistics(mean: tuple[float, ...], std: tuple[float, ...], input_sha
 
 
 def _check_users(users: np.ndarray, names: tuple[str, ...], num_examples: int) -> None:
+    wrong_form = f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]"
     if users.shape != (num_examples,) or not np.issubdtype(users.dtype, np.integer):
-        raise ValueError(f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
+        raise ValueError(wrong_form)
     last = len(names) - 1 if names else np.iinfo(np.int32).max
     if users.min() < 0 or users.max() > last:
         raise ValueError(f"users: from {users.min()} to {users.max()}: must be in [0, {last}]")
     if users.dtype != np.int32:
-        raise ValueError(f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
+        raise ValueError(wrong_form)
 
 
 def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> None:
