@@ -83,6 +83,13 @@ class Position(NamedTuple):
     optimizer: Any
 
 
+StepInput = tuple[Any, Streams, PRNGKeyArray | None]
+"""Of one step its mini-batch as it was drawn, the model's keys, and the client rule's key."""
+
+Step = Callable[[Position, StepInput, Bool[Array, " batch"] | None], tuple[Position, jax.Array]]
+"""``(position, input, real) -> (position, loss)``; ``real`` says which examples count, None that all do."""
+
+
 def make_client_pass(attack: Attack | None, work: Work) -> ClientPass:
     """Builds one client's work in a round: the keys, the mini-batches, the local pass.
 
@@ -259,10 +266,34 @@ def local_pass(
       optimizer: turns a direction into the one that is followed. Default the direction itself.
       at_once: whether ``vmap`` repeats the pass for several clients.
     """
+    step = _make_step(client, loss_fn, downlink, fetch, step_size, optimizer)
+    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
+    taken: Any = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
+    if real is None and num_steps is None:
+        end, loss = _all_steps(step, start, each, first_apart=at_once and taken <= _FEW_STEPS)
+    else:
+        taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
+        end, loss = _own_steps(step, start, each, real, taken)
+    aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
+    before = downlink.start
+    if at_once:
+        # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
+        before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
+    uplink = Uplink(tree.subtract(end.params, before), aux)
+    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, _kept_after(given.kept, end))
 
-    def step(
-        position: Position, one: tuple[Any, Streams, PRNGKeyArray | None], counts: jax.Array | None
-    ) -> tuple[Position, jax.Array]:
+
+def _make_step(
+    client: ClientRule,
+    loss_fn: LossFn,
+    downlink: Downlink,
+    fetch: Callable[[Any], Batch],
+    step_size: Any,
+    optimizer: optax.GradientTransformation | None,
+) -> Step:
+    """Builds one step of :func:`local_pass`, whose arguments these are."""
+
+    def step(position: Position, one: StepInput, counts: Bool[Array, " batch"] | None) -> tuple[Position, jax.Array]:
         w, statistics, carry, trail = position
         drawn, rngs, key = one
         batch = fetch(drawn)
@@ -283,46 +314,41 @@ def local_pass(
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
         return Position(w, after, carry, trail), loss
 
-    # A loop to the client's own end: of clients that run at once, those that are done keep what they have.
+    return step
+
+
+def _own_steps(
+    step: Step, start: Position, each: Any, real: Bool[Array, "steps batch"] | None, taken: Int[Array, ""]
+) -> tuple[Position, Float[Array, ""]]:
+    """The first ``taken`` steps and their mean loss: of clients that run at once, those that are done wait."""
+
     def own_step(index: jax.Array, carry: tuple[Position, jax.Array]) -> tuple[Position, jax.Array]:
         position, total = carry
         position, loss = step(position, *jax.tree.map(lambda x: x[index], (each, real)))
         return position, total + loss.astype(total.dtype)
 
-    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
-    taken: Any = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
-    if real is None and num_steps is None:
-        scan = functools.partial(_in_one_loop, step)
-        if at_once and taken <= _FEW_STEPS:
-            apart = functools.partial(_first_apart, step)
-            end, losses = jax.lax.platform_dependent(start, each, cpu=scan, default=apart)
-        else:
-            end, losses = scan(start, each)
-        loss = losses.mean()
+    with jax.named_scope(LOCAL_STEPS):
+        end, total = jax.lax.fori_loop(0, taken, own_step, (start, jnp.zeros(())))
+    return end, total / taken
+
+
+def _all_steps(step: Step, start: Position, each: Any, first_apart: bool) -> tuple[Position, Float[Array, ""]]:
+    """All steps and their mean loss; on accelerators the first may be apart from the loop."""
+    in_one_loop = functools.partial(_in_one_loop, step)
+    if first_apart:
+        apart = functools.partial(_first_apart, step)
+        end, losses = jax.lax.platform_dependent(start, each, cpu=in_one_loop, default=apart)
     else:
-        taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
-        with jax.named_scope(LOCAL_STEPS):
-            end, total = jax.lax.fori_loop(0, taken, own_step, (start, jnp.zeros(())))
-        loss = total / taken
-    aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
-    before = downlink.start
-    if at_once:
-        # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
-        before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
-    uplink = Uplink(tree.subtract(end.params, before), aux)
-    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, _kept_after(given.kept, end))
+        end, losses = in_one_loop(start, each)
+    return end, losses.mean()
 
 
-def _in_one_loop(
-    step: Callable[..., tuple[Position, jax.Array]], start: Position, each: Any
-) -> tuple[Position, Float[Array, " steps"]]:
+def _in_one_loop(step: Step, start: Position, each: Any) -> tuple[Position, Float[Array, " steps"]]:
     """The steps of a pass, given the entries ``[U]`` of each."""
     return jax.lax.scan(lambda position, one: step(position, one, None), start, each)
 
 
-def _first_apart(
-    step: Callable[..., tuple[Position, jax.Array]], start: Position, each: Any
-) -> tuple[Position, Float[Array, " steps"]]:
+def _first_apart(step: Step, start: Position, each: Any) -> tuple[Position, Float[Array, " steps"]]:
     """The same; the first step is not part of the loop.
 
     All clients start from the same parameters. A loop over a batch of clients must begin with a copy for each of them;
