@@ -186,8 +186,9 @@ def from_arrays(
       The data set, unpartitioned; floating inputs become float32.
 
     Raises:
-      ValueError: shapes, types or labels do not fit together, an input is not finite, or images have their channels
-        first (``[N, 3, 32, 32]``). Of inputs that may be something else than images, that is a warning.
+      ValueError: shapes, types or labels do not fit together, an entry is masked, an input is not finite, or images
+        have their channels first (``[N, 3, 32, 32]``). Of inputs that may be something else than images, that is a
+        warning.
 
     Examples:
       >>> import numpy as np
@@ -274,6 +275,8 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _array(name: str, values: Any) -> np.ndarray:
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name}: {np.ma.count_masked(values)} entries are masked; must be none, as after .filled(0)")
     try:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # lists of unequal lengths, tensors of other libraries
