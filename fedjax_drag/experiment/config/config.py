@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTIONAL, SCHEDULED, Component, split
 from fedjax_drag.experiment.config.names import check_name
-from fedjax_drag.experiment.config.own import identities
+from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.experiment.config.yaml_text import one_line
 from fedjax_drag.simulation.model.trainable import check_patterns
 from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, optional, with_default
@@ -155,8 +155,10 @@ def check(mapping: Mapping[str, Any]) -> Config:
     components: dict[str, Any] = {key: split(key, mapping[key]) for key in chosen}
     others: dict[str, Any] = {"compare": mapping["compare"]}  # its variants are checked one by one
     plain = {key: value for key, value in mapping.items() if key not in (*COMPONENTS, *chosen, *others)}
-    for key in (key for key in plain if identities(plain[key])):
-        raise ValueError(f"{key}: must be a plain value, not a Python object")
+    for key, value in plain.items():
+        for name in own_names(value):
+            allowed = "plain values, such as numbers, texts and lists of them, not a Python object"
+            raise ValueError(f"{key}={checks.shown(name.part)}: must be {allowed}")
     try:
         typed: Any = OmegaConf.to_container(OmegaConf.merge(_SCHEMA, plain), resolve=False, throw_on_missing=True)
     except OmegaConfBaseException as error:

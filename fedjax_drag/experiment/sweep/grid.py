@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_drag.checks import shown
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
@@ -17,7 +18,7 @@ from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
 from fedjax_drag.experiment.config.loading import check_kind, read, variants
 from fedjax_drag.experiment.config.merging import EITHER, merged
 from fedjax_drag.experiment.config.names import slug
-from fedjax_drag.experiment.config.own import references, short
+from fedjax_drag.experiment.config.own import OwnName, own_names, references, short
 from fedjax_drag.experiment.config.yaml_text import parse
 from fedjax_drag.simulation.settings import check_adversary
 
@@ -135,8 +136,10 @@ def _lists(written: Any) -> dict[str, list[Any]]:
     if not isinstance(written, Mapping) or not written:
         raise ValueError(f"axes={written!r}: must be a mapping from keys to the lists of their values")
     for axis, values in flatten(written).items():
+        if isinstance(values, OwnName):
+            axis, values = axis.removesuffix(".name"), values.part
         if not isinstance(values, list | tuple | range) or not values:
-            raise ValueError(f"axes.{axis}={values!r}: must be a list of values")
+            raise ValueError(f"axes.{axis}={shown(values)}: must be a list of values")
     return {axis: list(values) for axis, values in flatten(written).items()}
 
 
@@ -188,7 +191,8 @@ def _labels(axis: str, values: Sequence[Any]) -> list[Any]:
         labels.append(value if plain else " ".join(part for part in described if part))
     repeated = [label for label, times in Counter(str(label) for label in labels).items() if times > 1]
     if repeated:
-        raise ValueError(f"axes.{axis}: {repeated[0]} is there twice; must be different values")
+        remedy = "; give objects labels, {'name': part, 'label': 'mine'}" if any(own_names(values)) else ""
+        raise ValueError(f"axes.{axis}: {repeated[0]} is there twice; must be different values{remedy}")
     return labels
 
 

@@ -198,7 +198,7 @@ def test_nnx_modules_and_pairs_are_models(model):
         ("attack", lambda: 3, "attack: lambda is an int; must be an Attack"),
         ("model", {"name": Net, "width": 3}, "unknown key 'width' of model Net; allowed: num_classes, hidden"),
         ("data", np.ones(3), "data: ndarray is a ndarray; must be a FederatedDataset"),
-        ("rounds", object(), "rounds: must be a plain value, not a Python object"),
+        ("availability", np.ones(8), "availability=array float64[8]: must be plain values, such as numbers"),
         ("aggregator", {"name": doubled(), "label": 3}, "aggregator.label=3: must be a text"),
         ("aggregator", "python:doubled", "was given as a Python object"),
     ],

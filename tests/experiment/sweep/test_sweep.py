@@ -11,6 +11,7 @@ from pyarrow import parquet
 from run_fixtures import optimised
 from tiny import TINY
 
+import fedjax_drag as fd
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.run import lock
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
@@ -145,6 +146,12 @@ def test_what_a_configuration_compares_is_the_first_axis():
         ([1], [], r"axes=\[1\]: must be a mapping"),
         ({"seed": 1}, [], "axes.seed=1: must be a list of values"),
         ({"seed": []}, [], r"axes.seed=\[\]: must be a list of values"),
+        ({"step_size": np.ones(3)}, [], r"axes.step_size=array float64\[3\]: must be a list of values"),
+        (
+            {"aggregator": [fd.aggregators.drag(c) for c in (0.1, 0.2)]},
+            [],
+            "drag is there twice; .*; give objects labels",
+        ),
         ({"agregator": ["drag"]}, [], "unknown key 'agregator' of axes; did you mean 'aggregator'"),
         ({"name": ["a"]}, [], "unknown key 'name' of axes"),
         ({"seed": [0, 1, 0]}, [], "axes.seed: 0 is there twice"),
