@@ -208,9 +208,8 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
     for name, value in component.arguments.items():
         if isinstance(value, Component):
             given[name] = _call(f"{where}.{name}", value, supplied)
-        elif isinstance(value, OwnName):
-            given[name] = value.part
         else:
+            value = _with_parts(value)
             given[name] = tuple(value) if isinstance(value, list) else value
     try:
         arguments = {name: value for name, value in supplied.items() if name in parameters} | given
@@ -226,6 +225,15 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
     if not is_right and not (component.table == "model" and is_model(part)):
         raise ValueError(_of_another_kind(where, component, part))
     return part
+
+
+def _with_parts(value: Any) -> Any:
+    """An argument with the Python objects that own names in it stand for, to any depth."""
+    if isinstance(value, Mapping):
+        return {key: _with_parts(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_with_parts(entry) for entry in value]
+    return value.part if isinstance(value, OwnName) else value
 
 
 def _of_another_kind(where: str, component: Component, part: Any) -> str:

@@ -20,7 +20,7 @@ from fedjax_drag.experiment.build.own_parts import Builder, Code, Installed, is_
 from fedjax_drag.experiment.build.registry import NESTED, SUPPLIED, TABLES
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split, unknown_key
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.own import OwnName
+from fedjax_drag.experiment.config.own import OwnName, own_names, with_own_names
 from fedjax_drag.simulation.options import LARGEST
 
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)
@@ -136,10 +136,12 @@ def _resolve(table: str, where: str, component: Component, supplied: Sequence[st
     builder = _builder(table, where, component, code)
     if builder is None:
         return dataclasses.replace(component, table=table)
-    allowed = arguments(table, builder)
+    parameters, allowed = inspect.signature(builder).parameters, arguments(table, builder)
     filled: dict[str, Any] = {}
-    for name in component.arguments:
-        if name in inspect.signature(builder).parameters and name not in allowed:
+    for name, value in component.arguments.items():
+        if name in parameters and name not in COMPONENTS and any(own_names(value)):
+            allowed.setdefault(name, (parameters[name], Any))  # from Python, arguments are of any type
+        if name in parameters and name not in allowed:
             instead = f"set the top-level key {name!r}" if name in COMPONENTS else "it can only be given from Python"
             raise ValueError(f"{where}.{name}: not an argument that a configuration can express; {instead}")
         if name not in allowed:
@@ -150,7 +152,9 @@ def _resolve(table: str, where: str, component: Component, supplied: Sequence[st
         elif name not in supplied:
             if parameter.default is parameter.empty:
                 raise ValueError(f"{where}.{name}: missing; {component.label} needs it ({phrase(hint)})")
-            filled[name] = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+            default = with_own_names(parameter.default)
+            if not any(own_names(default)):  # a default that no file can hold stays with the builder
+                filled[name] = default
     return Component(component.name, filled, table, builder)
 
 
@@ -181,13 +185,19 @@ def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str]
     if table and isinstance(value, str | Mapping | Component):
         inherited = [name for name in SUPPLIED[table] if name in supplied]
         return _resolve(table, where, value if isinstance(value, Component) else split(where, value), inherited, code)
-    if isinstance(value, Mapping) and isinstance(value.get("name"), OwnName) and len(value) == 1:
-        return value["name"]  # an object that is no component: the builder knows what it is
-    if isinstance(value, OwnName):
-        return value
+    if any(own_names(value)):  # objects that are no components: the builder knows what they are
+        return _objects(value)
     if not fits(value, hint):
         raise ValueError(f"{where}={value!r}: must be {phrase(hint)}")
     return _within_range(where, value, hint) if isinstance(value, int | float) and checks.is_concrete(value) else value
+
+
+def _objects(value: Any) -> Any:
+    """A value in which Python objects are their names alone, to any depth."""
+    if isinstance(value, Mapping):
+        is_object = len(value) == 1 and isinstance(value.get("name"), OwnName)
+        return value["name"] if is_object else {key: _objects(entry) for key, entry in value.items()}
+    return [_objects(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _within_range(where: str, value: int | float, hint: Any) -> int | float:

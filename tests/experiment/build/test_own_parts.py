@@ -2,6 +2,8 @@
 
 import functools
 import importlib.metadata
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -169,6 +171,43 @@ def test_a_builder_takes_arguments_and_what_the_experiment_supplies():
     np.testing.assert_allclose(settings.loss(logits, labels), squared(logits, labels) ** 2)
     nested = {"name": "nnm", "num_byzantine": 1, "aggregator": {"name": doubled}}
     assert build.method(load_experiment({**SHORT, "aggregator": nested}).config, 8)
+
+
+def test_arguments_of_a_builder_may_be_objects_of_any_type():
+    received: dict[str, Any] = {}
+
+    def kept(table: np.ndarray, parts: list, by_name=None):
+        received.update(table=table, parts=parts, by_name=by_name)
+        return doubled()
+
+    table, parts = np.eye(2), [fd.attacks.alie(), fd.attacks.ipm()]
+    given = {"name": kept, "table": table, "parts": parts, "by_name": {"a": jnp.tanh, "b": [jnp.sin, 1.0]}}
+    config = load_experiment({**SHORT, "aggregator": given}).config
+    build.method(config, 8)
+    assert received["table"] is table
+    assert all(own is part for own, part in zip(received["parts"], parts, strict=True))
+    assert received["by_name"] == {"a": jnp.tanh, "b": [jnp.sin, 1.0]}
+    assert "python:ndarray" in written(config.to_mapping())
+
+
+def test_defaults_that_no_file_can_hold_stay_with_their_builder():
+    class Layers(nn.Module):
+        num_classes: int
+        hidden: int = 4
+        act: Callable[..., Any] = nn.gelu
+        dtype: Any = jnp.bfloat16
+
+    def around(inner=fd.aggregators.median(), factor=2.0):  # noqa: B008
+        assert isinstance(inner, Aggregator)
+        return inner
+
+    given = {"model": {"name": Layers}, "aggregator": {"name": around}}
+    config = load_experiment({**SHORT, **given}).config
+    assert config.model.arguments == {"hidden": 4}
+    assert config.aggregator.arguments == {"factor": 2.0}
+    assert "hidden: 4" in written(config.to_mapping())
+    settings = build.settings(config, build.federation(config, build.dataset(config)))
+    assert settings.model == Layers(10)
 
 
 def pair(width):
