@@ -112,11 +112,11 @@ class RuleServer:
           order of ``cohort``, where absent clients have weight 0.
 
         Raises:
-          ValueError: the cohort is empty, a global array is not numeric, ``root_delta`` does not fit, or the rule does
-            not accept the cohort.
+          ValueError: the cohort is empty or has a client twice, a global array is not numeric, ``root_delta`` does not
+            fit, or the rule does not accept the cohort.
         """
-        if not len(cohort):
-            raise ValueError("cohort=[]: must have one client at least")
+        if not len(cohort) or len(set(cohort)) < len(cohort):
+            raise ValueError(f"cohort={checks.shown(list(cohort))}: must have one client at least, and each once")
         params = _parameters(sent)
         here = np.array([client in updates for client in cohort], bool)
         deltas = {name: np.zeros((len(cohort), *p.shape), p.dtype) for name, p in params.items()}

@@ -126,9 +126,11 @@ def test_rules_with_a_state_of_each_client_recognise_clients():
     server.round(3, SENT, (70, 11, 5), {5: reply(9)})
 
 
-def test_a_round_of_nobody_is_refused_in_one_line():
-    with pytest.raises(ValueError, match=r"^cohort=\[\]: must have one client at least$"):
-        RuleServer(rules.fedavg()).round(1, SENT, [], {})
+@pytest.mark.parametrize("cohort", [[], [6, 11, 6]])
+def test_a_round_of_nobody_or_of_a_client_twice_is_refused_in_one_line(cohort):
+    with pytest.raises(ValueError) as caught:
+        RuleServer(rules.fedavg()).round(1, SENT, cohort, UPDATES)
+    assert str(caught.value) == f"cohort={cohort}: must have one client at least, and each once"
 
 
 @pytest.mark.parametrize(

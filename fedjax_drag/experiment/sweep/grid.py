@@ -189,7 +189,8 @@ def _labels(axis: str, values: Sequence[Any]) -> list[Any]:
         described = [name, *(f"{key}={arguments[key]}" for key in differing)]
         plain = isinstance(value, int | float) and not isinstance(value, bool)
         labels.append(value if plain else " ".join(part for part in described if part))
-    repeated = [label for label, times in Counter(str(label) for label in labels).items() if times > 1]
+    times, times_as_text = Counter(labels), Counter(map(str, labels))  # 1 is 1.0, and 1 is "1"
+    repeated = [label for label in labels if times[label] > 1 or times_as_text[str(label)] > 1]
     if repeated:
         remedy = "; give objects labels, {'name': part, 'label': 'mine'}" if any(own_names(values)) else ""
         raise ValueError(f"axes.{axis}: {repeated[0]} is there twice; must be different values{remedy}")

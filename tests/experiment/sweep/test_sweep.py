@@ -155,6 +155,7 @@ def test_what_a_configuration_compares_is_the_first_axis():
         ({"agregator": ["drag"]}, [], "unknown key 'agregator' of axes; did you mean 'aggregator'"),
         ({"name": ["a"]}, [], "unknown key 'name' of axes"),
         ({"seed": [0, 1, 0]}, [], "axes.seed: 0 is there twice"),
+        ({"local_epochs": [1, 2, 1.0]}, [], "axes.local_epochs: 1 is there twice"),
         ({"attack": ["sign_flip", {"name": "sign_flip"}]}, [], "axes.attack: sign_flip is there twice"),
         ({"aggregator": ["drga"]}, [], "axes: drga: aggregator.name='drga': must be one of"),
         ({"aggregator": [{"name": "drag", "d": 1}]}, [], "axes: drag: unknown key 'd' of aggregator drag"),
