@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import tree
+from fedjax_drag import checks, tree
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.models.cnn import CNN
@@ -22,6 +22,7 @@ from fedjax_drag.models.resnet import ResNet18
 from fedjax_drag.simulation.model.functions import model_name
 from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
 from fedjax_drag.simulation.model.modes import IN_TRAINING
+from fedjax_drag.simulation.model.trainable import path_of
 from fedjax_drag.types import Params
 
 _OF_NUMBERS = (nn.Dense, nn.DenseGeneral, nn.Conv, MLP, CNN, LeNet, ResNet18)
@@ -42,13 +43,14 @@ def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Para
       Shapes of the trained parameters and of the model's state.
 
     Raises:
-      ValueError: it draws random numbers or changes its collections in evaluation, has dropout that training leaves
-        off, draws random numbers by an argument that is not known, changes the shape of its collections, or does not
-        return ``[1, C]``.
+      ValueError: it fails, would train what is not floating, draws random numbers or changes its collections in
+        evaluation, has dropout that training leaves off, draws random numbers by an argument that is not known, changes
+        the shape of its collections, or does not return ``[1, C]``.
     """
     name = model_name(user_model)
     dropout: list[str] = []
     params, state = jax.eval_shape(model.init, jax.random.key(0))
+    _check_trained(name, params)
     try:
         logits: Any = jax.eval_shape(model.apply, params, state, example)
     except flax.errors.InvalidRngError as error:
@@ -56,6 +58,9 @@ def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Para
     except flax.errors.ModifyScopeVariableError as error:
         collections = ", ".join(state.statistics)
         raise ValueError(f"{name}: changes its collections ({collections}) in evaluation: {_REMEDY}") from error
+    except Exception as error:  # a user's model may raise anything
+        what = f"fails for inputs {example.dtype}{list(example.shape)}"
+        raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
     _check_logits(logits, model.num_classes)
     with nn.intercept_methods(_listing_dropout(dropout)):
         logits, statistics = _in_training(name, model, params, state, example)
@@ -66,6 +71,13 @@ def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Para
     if isinstance(user_model, nn.Module):
         _check_flags(name, user_model, params, state, example)
     return params, state
+
+
+def _check_trained(name: str, params: Params) -> None:
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            allowed = "must be floating, or be left out by trainable"
+            raise ValueError(f"{name}: parameter {path_of(path)} of type {leaf.dtype}: {allowed}")
 
 
 def _in_training(

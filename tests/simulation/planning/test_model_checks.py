@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -65,9 +66,26 @@ class Embedded(nn.Module):
         return nn.Dense(3)(nn.Embed(3, 4)(x).mean(1))
 
 
+def counted(key):
+    return {"kernel": jnp.zeros((64, 10)), "calls": jnp.zeros((), int)}
+
+
+def linear(params, x):
+    return flat(x) @ params["kernel"]
+
+
+def with_numpy(params, x):
+    return np.dot(flat(x), params["kernel"])
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        ((counted, linear), r"^model=\(init, apply\): parameter calls of type int32: must be floating, or be left out"),
+        (
+            (lambda key: {"kernel": jnp.zeros((64, 10))}, with_numpy),
+            r"^model=\(init, apply\): fails for inputs float32\[1, 8, 8, 1\]: TracerArrayConversionError: ",
+        ),
         (WithDropout(on=True), "model=WithDropout: draws random numbers in evaluation: must have an argument"),
         (
             nn.Sequential([flat, nn.Dense(10), nn.Dropout(0.2, deterministic=True)]),
@@ -78,12 +96,16 @@ class Embedded(nn.Module):
         (Needs(), "model=Needs: its call needs phase; must need its inputs only, or what is known, train"),
         (AlwaysUpdates(), r"model=AlwaysUpdates: changes its collections \(batch_stats\) in evaluation"),
     ],
-    ids=["on", "sequential", "attention", "noisy", "argument", "statistics"],
+    ids=["integers", "numpy", "on", "sequential", "attention", "noisy", "argument", "statistics"],
 )
 def test_models_that_would_not_run_as_written_are_refused(settings, fedavg, model, message):
     with pytest.raises(ValueError, match=message) as error:
         fd.simulation.prepare(fedavg, **settings(model=model))
     assert "\n" not in str(error.value)
+
+
+def test_parameters_that_are_not_trained_may_be_integers(settings, fedavg):
+    fd.simulation.prepare(fedavg, **settings(model=(counted, linear), trainable="kernel"))
 
 
 def test_dropout_of_rate_0_is_none(settings, fedavg):
