@@ -40,13 +40,14 @@ def split(params: Params, trainable: Trainable) -> tuple[Params, Params]:
         parts joined by ``/``, and with each of its beginnings, so that ``head`` means all that is below ``head``.
 
     Raises:
-      ValueError: no parameter is trained.
+      ValueError: no parameter is trained, or a pattern of a list matches none.
     """
+    paths = [path_of(path) for path, _ in jax.tree.leaves_with_path(params)]
+    for one in [trainable] if isinstance(trainable, str) or callable(trainable) else trainable:
+        if not any(_matches(path, one) for path in paths):
+            shown = ", ".join(paths[:8]) + (" ..." if len(paths) > 8 else "")
+            raise ValueError(f"trainable={checks.shown(one)}: matches no parameter; there are {shown}")
     chosen = jax.tree_util.tree_map_with_path(lambda path, _: _matches(path_of(path), trainable), params)
-    if not any(jax.tree.leaves(chosen)):
-        paths = [path_of(path) for path, _ in jax.tree.leaves_with_path(params)]
-        shown = ", ".join(paths[:8]) + (" ..." if len(paths) > 8 else "")
-        raise ValueError(f"trainable={checks.shown(trainable)}: matches no parameter; there are {shown}")
     trained = jax.tree.map(lambda leaf, keep: leaf if keep else None, params, chosen)
     frozen = jax.tree.map(lambda leaf, keep: None if keep else leaf, params, chosen)
     return trained, frozen
