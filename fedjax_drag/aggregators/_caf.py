@@ -49,7 +49,8 @@ def caf(num_byzantine: int | None = None) -> Aggregator:
       Algorithm 2. Readings: the largest tau is that of clients that have weight left, so that every turn takes all the
       weight of one and 2 f turns are enough; ByzFL takes that of all. Eigenvectors are exact, from the distances
       between the clients, where ByzFL takes a step of the power method from a random vector. With f = 0, where ByzFL
-      returns nothing, the rule is the mean.
+      returns nothing, the rule is the mean. n counts the valid clients; where rejections leave 2 f or fewer, filtering
+      ends at a weight of 1, and the guarantee is lost.
     """
     check_byzantine(num_byzantine)
 
@@ -74,7 +75,8 @@ def _filtered(
 ) -> Float[Array, " clients"]:
     """The weights ``c`` ``[S]`` with which the largest eigenvalue was smallest."""
     everybody = valid.astype(apart.dtype)
-    enough = (valid.sum() - 2 * num_byzantine).astype(apart.dtype)
+    # At least 1: a turn that starts without weight would find no deviation in nobody, and take that for the smallest.
+    enough = jnp.maximum(valid.sum() - 2 * num_byzantine, 1).astype(apart.dtype)
 
     def turn(_: Any, now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         c, best, smallest = now

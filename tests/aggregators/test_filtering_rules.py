@@ -134,6 +134,15 @@ def test_without_malicious_clients_the_mean(name):
 
 
 @pytest.mark.thorough
+def test_two_clients_left_of_a_cohort_are_averaged():
+    """Equally far from their mean, they would lose all their weight in one turn."""
+    G = draw()
+    update, metrics = run("caf", G, valid=np.isin(np.arange(COHORT), [2, 5]))
+    np.testing.assert_allclose(update, G[[2, 5]].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(metrics["weight"][[2, 5]], 0.5, rtol=1e-5)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mda", "meamed", "monna", "smea", "caf", "dnc", "clipping-fedavg", "arc-fedavg"])
 def test_the_order_of_clients_does_not_matter(name):
     for seed in range(5):
