@@ -9,6 +9,7 @@ import pytest
 from cases import AGGREGATORS, NUM_CLIENTS, SIZE, extras, flatten, nested_params, parametrize, unflatten
 
 from fedjax_drag import tree
+from fedjax_drag.aggregators import fedavg
 from fedjax_drag.ops import order_statistics
 
 PLATFORMS = ["cuda", "tpu"]
@@ -51,6 +52,22 @@ def test_norms_and_who_is_usable(on, dtype):
     np.testing.assert_allclose(norms, expected, rtol=3e-7)
     for ours, usual in zip((finite, usable), on("cpu", of_all, deltas)[1:], strict=True):
         np.testing.assert_array_equal(ours, usual)
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_a_single_nan_in_a_long_row_rejects_it(on, platform, clients):
+    """XLA:CPU, with its optimisations, leaves NaN out of a maximum over some thousand numbers."""
+    G = np.random.default_rng(0).normal(size=(clients, 9001)).astype(np.float32)
+    G[0, 4500] = np.nan
+    of_all = lambda deltas: (tree.finite_rows(deltas), tree.usable_rows(deltas))
+    for found in on(platform, of_all, {"a": G}):
+        np.testing.assert_array_equal(found, np.arange(clients) > 0)
+    rule, params = fedavg(), {"a": jnp.zeros(9001)}
+    moved, state = on(platform, rule.apply, params, {"a": G}, rule.init(params))
+    assert state.metrics["num_rejected"] == 1
+    np.testing.assert_allclose(moved["a"], G[1:].mean(0) if clients > 1 else 0.0, rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_of_norms_are_unit_vectors(on):
