@@ -27,8 +27,8 @@ def hold_out(
 
     Args:
       fed: a data set, not yet split among clients.
-      validation_fraction: share of the training examples, in (0, 1), or, as an integer, their number; None for no
-        validation split.
+      validation_fraction: share of the training examples, in (0, 1), or, as an integer, their number, of which a few
+        are missing where classes would lose their last example; None for no validation split.
       validation_seed: of the draw, >= 0; it is not the seed of a run.
 
     Returns:
