@@ -16,8 +16,9 @@ judged again and interrupted ones continue.
 Claims are judged by stored results alone: what decides them is kept in OUT/measured/NAME.parquet, and OUT/claims.json
 and OUT/claims.md list the verdicts on every claim. --record FOLDER stores the results in another folder as well, cell
 by cell: a cell that is stored there is replaced and the others stay, so that seeds and parts that were run on several
-days or machines form one result. Results that were run under other settings than those stored (not counting the seeds
-and the values of the axes) are refused; remove FOLDER/measured/NAME.parquet to start anew.
+days or machines form one result, and draws all of them in FOLDER/figures. Results that were run under other settings
+than those stored (not counting the seeds and the values of the axes) are refused; remove FOLDER/measured/NAME.parquet
+to start anew.
 """
 
 import sys
@@ -125,7 +126,18 @@ def _store(targets: Sequence[Target], sources: Sequence[Path], record: Path | No
     if not cells:
         raise ValueError(f"--from {', '.join(map(str, sources))}: must have a cell that ran to the end")
     typer.echo(f"{target.name}: {cells} cells in {record}")
+    _draw(target, record)
     _judge(record, target)
+
+
+def _draw(target: Target, record: Path) -> None:
+    """Draws the figure of a target from all of its stored results."""
+    from reproduction.showing import figures
+    from reproduction.storing import settings, stored
+
+    results = stored.read(stored.path_of(record, target.name))
+    if results is not None:
+        typer.echo(f"  {figures.save(target, results.outcome(settings.labels_of(target)), record / 'figures')}")
 
 
 def _has_claims(target: Target) -> bool:
@@ -211,6 +223,7 @@ def _keep(target: Target, out: Path, record: Path | None) -> None:
         recording.record(target, [out / target.name], out, anew=True)
         if record:
             recording.record(target, [out / target.name], record)
+            _draw(target, record)
     _judge(out, target)
     if record:
         _judge(record)

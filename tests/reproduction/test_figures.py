@@ -3,6 +3,7 @@ import numpy as np
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from reproduction.judging.outcome import Outcome
 from reproduction.showing import figures
+from reproduction.storing import settings
 from reproduction.targets.all_targets import TARGETS
 
 
@@ -67,3 +68,14 @@ def test_the_band_has_all_runs_of_which_the_line_is_the_mean():
     (line,), (band,) = panel.get_lines(), panel.collections
     np.testing.assert_allclose(line.get_xydata()[-1], [9, 0.5])
     np.testing.assert_allclose(band.get_datalim(panel.transData).intervaly, [0.1, 0.8])
+
+
+def test_stored_lines_are_drawn_in_the_order_of_the_configuration():
+    """Stored cells are sorted by their names."""
+    target = TARGETS["drag000_fig3_emnist"]
+    history = {"round": np.arange(10), "test_accuracy": np.full(10, 0.5)}
+    names = ["AdaBest", "DRAG (alpha=1)", "FedAvg", "another"]
+    cells = tuple(Cell({"method": name, "cohort_size": 40, "seed": 0}, "done", "", history) for name in names)
+    wanted = settings.labels_of(target)
+    panel, *_ = figures.draw(target, Outcome(cells, wanted=wanted)).axes
+    assert [line.get_label() for line in panel.get_lines()] == ["FedAvg", "AdaBest", "DRAG (alpha=1)", "another"]

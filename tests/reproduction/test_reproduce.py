@@ -79,6 +79,7 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     record = tiny.parent / "record"
     reproduce.main("tiny_here", record=record, sources=[tiny / "tiny_here"])
     assert "tiny_here: 8 cells in " in capsys.readouterr().out
+    assert (record / "figures" / "tiny_here.png").stat().st_size > 10_000
     (record / published.JSON).unlink()
     reproduce.main(judge=record)
     assert json.loads((record / published.JSON).read_text())[0] == first

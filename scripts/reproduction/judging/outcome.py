@@ -49,8 +49,9 @@ class Outcome:
         return dataclasses.replace(self, cells=tuple(chosen))
 
     def labels(self, axis: str) -> list[Any]:
-        """The values of an axis that occur, in order."""
-        return list(dict.fromkeys(cell.values[axis] for cell in self.cells if axis in cell.values))
+        """The values of an axis that occur, in the order of the whole sweep where that is known, then of the cells."""
+        found = dict.fromkeys(cell.values[axis] for cell in self.cells if axis in cell.values)
+        return [value for value in dict.fromkeys([*self.wanted.get(axis, ()), *found]) if value in found]
 
     def complete(self) -> tuple[Cell, ...]:
         """The cells that ran to the end.
