@@ -15,11 +15,12 @@ from flax.traverse_util import flatten_dict
 from tiny import SYNTHETIC, TINY
 
 import fedjax_drag as fd
+from fedjax_drag.digest import sha256
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.planning.initial_params import digest, given, located
+from fedjax_drag.simulation.planning.initial_params import given, located
 from fedjax_drag.simulation.program.work import RunState
 
 KERNEL, BIAS = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0.5, -0.5], np.float32)
@@ -61,9 +62,9 @@ def test_a_checkpoint_gives_parameters_and_statistics(tmp_path):
             (found.params, found.statistics), jax.tree.map(np.zeros_like, wanted) if zeros else wanted, strict=True
         )
     assert located(tmp_path) == tmp_path / "checkpoints" / "7"
-    before = digest(located(tmp_path))
+    before = sha256(located(tmp_path))
     (next((tmp_path / "checkpoints" / "7").rglob("*METADATA"))).write_text("{}")
-    assert digest(located(tmp_path)) != before
+    assert sha256(located(tmp_path)) != before
 
 
 def test_parameters_may_be_a_single_array(tmp_path):
@@ -197,7 +198,7 @@ def test_a_configuration_names_a_results_folder_and_its_own_folder_has_the_check
     )
     last = tmp_path / "first" / "checkpoints" / "6"
     stored = json.loads((tmp_path / "second" / "environment.json").read_text())
-    assert stored["initial_params"] == {str(last): digest(last)}
+    assert stored["initial_params"] == {str(last): sha256(last)}
     assert "initial_params" not in json.loads((tmp_path / "first" / "environment.json").read_text())
     fd.run(config | {"initial_params": str(last), "seed": 1, "rounds": 3}, out=tmp_path / "half", quiet=True)
     more = config | {"initial_params": str(last), "seed": 1}
