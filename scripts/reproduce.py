@@ -16,20 +16,23 @@ judged again and interrupted ones continue.
 Claims are judged by stored results alone: what decides them is kept in OUT/measured/NAME.parquet, and OUT/claims.json
 and OUT/claims.md list the verdicts on every claim. --record FOLDER stores the results in another folder as well, cell
 by cell: a cell that is stored there is replaced and the others stay, so that seeds and parts that were run on several
-days or machines form one result, and draws all of them in FOLDER/figures. Results that were run under other settings
-than those stored (not counting the seeds and the values of the axes) are refused; remove FOLDER/measured/NAME.parquet
-to start anew.
+days or machines form one result. All of them are drawn in FOLDER/figures, and a target that compares over seeds or
+chooses a step size prints its table of them. Results that were run under other settings than those stored (not counting
+the seeds and the values of the axes) are refused; remove FOLDER/measured/NAME.parquet to start anew.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reproduction.targets.all_targets import listing, matching
 from reproduction.targets.target import Scale, Target
+
+if TYPE_CHECKING:
+    from reproduction.judging.outcome import Outcome
 
 # All other modules are imported where they are used, so that --list does not wait for JAX and matplotlib.
 
@@ -120,30 +123,21 @@ def _store(targets: Sequence[Target], sources: Sequence[Path], record: Path | No
     if record is None or len(targets) != 1:
         raise ValueError(f"--from: must be with --record and one target, not {len(targets)}")
     (target,) = targets
-    if not _has_claims(target):
-        raise ValueError(f"{target.name}: no claim is judged by it; there is nothing to store")
     cells = recording.record(target, sources, record)
     if not cells:
         raise ValueError(f"--from {', '.join(map(str, sources))}: must have a cell that ran to the end")
     typer.echo(f"{target.name}: {cells} cells in {record}")
-    _draw(target, record)
+    _show_stored(target, record)
     _judge(record, target)
 
 
-def _draw(target: Target, record: Path) -> None:
-    """Draws the figure of a target from all of its stored results."""
-    from reproduction.showing import figures
+def _show_stored(target: Target, record: Path) -> None:
+    """Shows a target by all of its stored results."""
     from reproduction.storing import settings, stored
 
     results = stored.read(stored.path_of(record, target.name))
     if results is not None:
-        typer.echo(f"  {figures.save(target, results.outcome(settings.labels_of(target)), record / 'figures')}")
-
-
-def _has_claims(target: Target) -> bool:
-    from reproduction.publishing import verdicts
-
-    return any(target in verdicts.targets_of(claim) for claim in verdicts.CLAIMS)
+        _show(target, results.outcome(settings.labels_of(target)), record / "figures")
 
 
 def _check_record(targets: Sequence[Target], scale: Scale, record: Path | None, out: Path) -> None:
@@ -164,6 +158,7 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
     from fedjax_drag.cli.common import FAILED, INTERRUPTED
     from fedjax_drag.cores import one_device_per_core
     from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+    from reproduction.judging import outcome
     from reproduction.publishing import published
     from reproduction.running import run
 
@@ -178,7 +173,9 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
             raise typer.Exit(INTERRUPTED) from None
         if reasons[target.name]:
             typer.echo(f"  not all of it ran: {reasons[target.name]}")
-        _show(target, out / target.name, out / "figures")
+        results = outcome.read(out / target.name)
+        if results is not None:
+            _show(target, results, out / "figures")
         try:
             _keep(target, out, record)
         except ValueError as error:  # of a folder resumed under other settings; the other targets still run
@@ -197,20 +194,19 @@ def _announced(targets: Sequence[Target], scale: Scale) -> Iterator[Target]:
         yield target
 
 
-def _show(target: Target, folder: Path, figures_in: Path) -> None:
+def _show(target: Target, results: "Outcome", figures_in: Path) -> None:
     """Draws the figure of a target; prints its path, paired differences and the choices of validation."""
-    from reproduction.judging import outcome
+    from reproduction.judging.outcome import MissingError
     from reproduction.showing import figures, paired, tuned
 
-    results = outcome.read(folder)
-    figure = results and figures.save(target, results, figures_in)
+    figure = figures.save(target, results, figures_in)
     if figure:
         typer.echo(f"  {figure}")
     for table, wanted in ((paired.table, target.paired), (tuned.table, target.tuned)):
-        if results and wanted:
+        if wanted:
             try:
                 typer.echo("\n".join(f"  {line}" for line in table(target, results)))
-            except outcome.MissingError as missing:
+            except MissingError as missing:
                 typer.echo(f"  table: {missing}")
 
 
@@ -219,11 +215,11 @@ def _keep(target: Target, out: Path, record: Path | None) -> None:
     from fedjax_drag.experiment.sweep import sweep_folder
     from reproduction.storing import recording
 
-    if (out / target.name / sweep_folder.CONFIG).is_file() and _has_claims(target):
+    if (out / target.name / sweep_folder.CONFIG).is_file():
         recording.record(target, [out / target.name], out, anew=True)
         if record:
             recording.record(target, [out / target.name], record)
-            _draw(target, record)
+            _show_stored(target, record)
     _judge(out, target)
     if record:
         _judge(record)

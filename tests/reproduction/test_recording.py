@@ -6,12 +6,14 @@ import pytest
 import yaml
 from pyarrow import parquet
 
+import reproduce
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell, table, write_parquet
+from reproduction.publishing import verdicts
 from reproduction.running import timing
 from reproduction.storing import recording, settings, stored
-from reproduction.targets import target
+from reproduction.targets import all_targets, target
 from reproduction.targets.target import Scale, Target
 
 TINY = {
@@ -43,11 +45,13 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged
     folder.mkdir()
     (folder / sweep_folder.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
     history = {"round": np.array([2, 4, 6]), "test_accuracy": np.full(3, accuracy), "train_loss": np.ones(3)}
+    history["client_accuracy_worst_tenth"] = np.full(3, 0.2)
     cells = []
     for number, point in enumerate(grid.points):
         status = "done" if number < len(grid.points) - left_out else "failed"
         of_taco = {"output_accuracy": np.full(3, 0.6), "num_expelled": np.ones(3)}
         own = history | (of_taco if point.values["method"] == "TACO" else {})
+        own |= {"validation_accuracy": np.full(3, 0.4)} if "validation_fraction" in source["data"] else {}
         if point.values["method"] in diverged:
             status, own = "diverged", own | {"test_loss": np.full(3, np.nan)}
         cells.append(Cell(point.values, status, "", own if status != "failed" else {}))
@@ -76,6 +80,30 @@ def test_a_results_folder_is_recorded(tiny, tmp_path):
     assert list(by_method["FedAvg"].history) == ["round", "test_accuracy"]
     np.testing.assert_allclose(by_method["TACO"].history["group_alpha"], [0.1, 0.2, 0.3, 0.8], rtol=1e-6)
     np.testing.assert_allclose(by_method["TACO"].history["output_accuracy"], 0.6, rtol=1e-6)
+
+
+def test_what_a_question_without_claims_draws_compares_or_chooses_by_is_stored_and_shown(tmp_path, monkeypatch, capsys):
+    source = TINY | {"data": {"name": "digits", "validation_fraction": 0.1}, "step_size": 0.01}
+    source["axes"] = {"step_size": [0.01, 0.1]}
+    (tmp_path / "why").mkdir()
+    (tmp_path / "why" / "tiny.yaml").write_text(yaml.safe_dump(source))
+    monkeypatch.setattr(target, "CONFIGS", tmp_path)
+    monkeypatch.setattr(verdicts, "CLAIMS", ())
+    asked = Target(
+        "tiny", target.WHY, "which?", "method", (), 1, folder="why", y="client_accuracy_worst_tenth", tuned="step_size"
+    )
+    monkeypatch.setitem(all_targets.TARGETS, "tiny", asked)
+    record = tmp_path / "record"
+    for seed in (0, 1):
+        folder = finished(tmp_path / f"run-{seed}", f"axes.seed=[{seed}]", source=source, accuracy=0.5 + 0.1 * seed)
+        reproduce.main("tiny", sources=[folder], record=record)
+    kept = [
+        {"round", "test_accuracy", "validation_accuracy", asked.y} <= cell.history.keys()
+        for cell in stored.read(stored.path_of(record, "tiny")).cells
+    ]
+    assert kept == [True] * 8
+    assert (record / "figures" / "tiny.png").stat().st_size > 10_000
+    assert "| FedAvg | 55.0 % | 0.01 | 55.0 % |  |" in capsys.readouterr().out, "the mean of both seeds"
 
 
 def test_a_run_that_diverged_before_its_first_evaluation_has_accuracy_0_throughout(tiny, tmp_path):

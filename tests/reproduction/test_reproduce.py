@@ -102,7 +102,6 @@ def test_what_cannot_be_stored_or_judged_is_one_line(tiny):
     for message, options in {
         "--from: must be with --record and one target, not 1": {"sources": [tiny]},
         "--from: must be with --record and one target, not 2": {"name": "tiny", "sources": [tiny], "record": tiny},
-        "worst_clients: no claim is judged by it": {"name": "worst_clients", "sources": [tiny], "record": tiny},
         "must be the results folder of a sweep": {"sources": [tiny], "record": tiny},
         "--judge: runs nothing and judges all claims; must be without tiny_here": {"judge": tiny},
         "all claims; must be without --from, --record": {

@@ -17,10 +17,11 @@ from reproduction.storing import settings, stored
 from reproduction.storing.stored import Origin, Stored
 from reproduction.targets.target import Scale, Target
 
-KEPT = ("round", "test_accuracy", "test_loss", "output_accuracy", "num_expelled")
-"""Metrics of each evaluation that are stored; those of each client are stored as what questions need of them.
+KEPT = ("round", "test_accuracy", "validation_accuracy", "test_loss", "output_accuracy", "num_expelled")
+"""Metrics of each evaluation that are stored, beside those that a target draws or compares.
 
-No question asks for ``output_accuracy`` yet, the accuracy of TACO's ``z``.
+Those of each client are stored as what questions need of them. No question asks for ``output_accuracy`` yet, the
+accuracy of TACO's ``z``.
 """
 
 
@@ -82,16 +83,17 @@ def of_folder(target: Target, folder: Path) -> Stored | None:
                     f"{str(folder)!r}: {sweep_folder.CONFIG} must have all cells of the table, also {cell.values}"
                 )
             values = cell.values if "seed" in cell.values else {**cell.values, "seed": grid.base.seed}
-            cells.append(Cell(values, cell.status, cell.message, _reduced(cell, place)))
+            cells.append(Cell(values, cell.status, cell.message, _reduced(target, cell, place)))
             origins.append(_origin(place))
     if not cells:
         return None
     return Stored(tuple(cells), tuple(origins), own, timing.read(folder))
 
 
-def _reduced(cell: Cell, place: Path) -> History:
+def _reduced(target: Target, cell: Cell, place: Path) -> History:
     """The metrics of a cell that are stored."""
-    known = {name: cell.history[name] for name in KEPT if name in cell.history}
+    wanted = dict.fromkeys((*KEPT, target.y, *target.paired))
+    known = {name: cell.history[name] for name in wanted if name in cell.history}
     kept = {"test_loss"} if cell.status == outcome.DIVERGED else set()  # NaN alone, too: it dates the divergence
     history = {name: values for name, values in known.items() if name in kept or not np.isnan(values).all()}
     if "num_expelled" in history:  # of TACO, whose coefficients are in the file of the run alone
