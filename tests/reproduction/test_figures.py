@@ -27,6 +27,7 @@ def test_a_figure_over_an_axis_has_the_level_of_each_seed():
     (band,) = panel.collections
     np.testing.assert_allclose(band.get_datalim(panel.transData).intervaly, [0.5, 0.9])
     assert (line.get_label(), panel.get_xlabel(), panel.get_xscale()) == ("FLTrust", "Root examples", "log")
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["30", "3,000"]
 
 
 def test_what_the_paper_prints_is_marked_in_the_colour_of_its_line():

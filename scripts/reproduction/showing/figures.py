@@ -99,7 +99,10 @@ def _panel(panel: Axes, target: Target, part: Outcome, labels: Sequence[Any]) ->
     if target.x == "round":
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     else:
+        values = sorted(part.labels(target.x))
         panel.set_xscale("log")
+        panel.set_xticks(values, [f"{value:,g}" for value in values])
+        panel.minorticks_off()
     if target.y != "num_expelled":
         label_in_percent(panel)
     panel.grid(axis="y", color="#E4E4E4", linewidth=0.8)
