@@ -60,6 +60,16 @@ def test_a_gain_of_one_seed_has_no_interval():
     assert lines[2] == "| DRAG | 65.0 % | 0.01 | 65.0 % | +4.0 |"
 
 
+def test_a_seed_that_some_methods_lack_is_left_out():
+    whole = outcome()
+    without = [cell for cell in whole.cells if cell.values != {**cell.values, "method": "DRAG", "seed": 2}]
+    choices = tuned.chosen(TARGET, Outcome(tuple(without)), 0.01)
+    np.testing.assert_allclose(choices["DRAG"].accuracy, [0.65, 0.67])
+    assert len(choices["FedAvg"].accuracy) == len(choices["FedAvg"].untuned) == 2
+    with pytest.raises(MissingError, match="not measured"):
+        tuned.table(TARGET, Outcome(whole.cells[1:2] + whole.cells[-1:]))
+
+
 def test_cells_without_validation_accuracy_are_not_measured():
     bare = Outcome((cell("FedAvg", 0.01, 0, None, 0.5),))
     with pytest.raises(MissingError, match="not measured"):

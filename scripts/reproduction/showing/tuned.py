@@ -1,5 +1,6 @@
 """Methods at the setting that validation data choose for each of them, as a step size."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class Choice(NamedTuple):
 
 
 def chosen(target: Target, outcome: Outcome, untuned: Any) -> dict[str, Choice]:
-    """The choice of each method, by the label of its line.
+    """The choice of each method, by the label of its line, on the seeds for which all methods have run at all values.
 
     Args:
       target: whose ``tuned`` is the axis that is chosen from.
@@ -38,8 +39,9 @@ def chosen(target: Target, outcome: Outcome, untuned: Any) -> dict[str, Choice]:
       untuned: the value that the paper gives all methods.
 
     Raises:
-      MissingError: a cell has not run to the end, or has no validation accuracy.
+      MissingError: no seed has all of them, a cell has not run to the end, or has no validation accuracy.
     """
+    outcome = _whole_seeds(target, outcome)
     choices = {}
     for label in outcome.labels(target.lines):
         part = outcome.at({target.lines: label})
@@ -48,6 +50,20 @@ def chosen(target: Target, outcome: Outcome, untuned: Any) -> dict[str, Choice]:
         tests = [_levels(part.at({target.tuned: value}), TEST) for value in (best, untuned)]
         choices[label] = Choice(best, *tests)
     return choices
+
+
+def _whole_seeds(target: Target, outcome: Outcome) -> Outcome:
+    """The cells of the seeds that have every line at every value of the tuned axis.
+
+    Raises:
+      MissingError: no seed has.
+    """
+    size = len(outcome.labels(target.lines)) * len(outcome.labels(target.tuned))
+    of_seeds = [outcome.at({"seed": seed}).cells for seed in outcome.labels("seed")]
+    whole = tuple(cell for cells in of_seeds if len(cells) == size for cell in cells)
+    if not whole:
+        raise MissingError("not measured")
+    return dataclasses.replace(outcome, cells=whole)
 
 
 def table(target: Target, outcome: Outcome) -> list[str]:
