@@ -23,8 +23,8 @@ def central_dp(
 
     One client changes the sum by at most ``C``, whatever it sends: a message that is not finite counts as 0. The
     divisor is the number of clients expected in a round, which no client's message or absence changes, and the noise is
-    added whether anybody answers or not. What ``aggregator`` makes of the mean, such as the moments of a server
-    optimizer, is post-processing.
+    added whether anybody answers or not. In a round in which nobody is expected, all stays as it was. What
+    ``aggregator`` makes of the mean, such as the moments of a server optimizer, is post-processing.
 
     Args:
       aggregator: a rule that depends on the plain mean alone: :func:`~fedjax_drag.aggregators.fedavg` with uniform

@@ -121,18 +121,20 @@ def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee
         **extras: Any,
     ) -> tuple[Params, NoisedMeanState]:
         size = sizes(len(kept.scale), expected_clients)
+        expects = jnp.asarray(size.divisor > 0)  # in a round in which nobody is available, all stays as it was
         noise_key, clip_key, inner_key = jax.random.split(key, 3)
         # In units of the mean: noise for a larger cohort is as much smaller as its sum would be longer.
         deviation = update.noise_multiplier(size) * state.clip / size.noise
-        mean = with_noise(noise_key, tree.scale(1 / size.divisor, total), deviation)
+        share = tree.inverse(size.divisor)
+        mean = with_noise(noise_key, tree.scale(share, total), deviation)
         of_all = {name: value for name, value in extras.items() if name not in PER_CLIENT_EXTRAS}
         of_all["reject_nonfinite"] = False  # a mean that is NaN must show, and not stop the run from learning
         alone = jax.tree.map(lambda x: x[None], mean)
-        moved, inner = aggregator.apply(params, alone, state.inner, key=inner_key, **of_all)
-        metrics = {"weight": kept.scale / size.divisor, "cosine": jnp.zeros(0), "scale": kept.scale}
+        moved, inner = aggregator.apply(params, alone, state.inner, key=inner_key, valid=expects[None], **of_all)
+        metrics = {"weight": share * kept.scale, "cosine": jnp.zeros(0), "scale": kept.scale}
         metrics |= {"num_rejected": kept.who.num_rejected}
         metrics |= {"clip": state.clip} if update.reported else {}
-        clip_after = jnp.asarray(update.next(clip_key, state.clip, kept, size), jnp.float32)
+        clip_after = jnp.where(expects, update.next(clip_key, state.clip, kept, size), state.clip).astype(jnp.float32)
         return moved, NoisedMeanState(clip_after, inner._replace(metrics={}), metrics)
 
     def apply(params: Params, deltas: Deltas, state: NoisedMeanState, **extras: Any) -> tuple[Params, NoisedMeanState]:

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -249,6 +250,17 @@ def test_too_little_noise_on_the_count_shows_where_the_number_of_clients_is_trac
     enough, too_few = jax.vmap(after)(jnp.array([COHORT, 4.0]))
     assert np.isfinite(enough).all()
     assert np.isnan(too_few).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"noise_cohort_size": 100}], ids=["run's cohort", "larger cohort"])
+@pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
+def test_a_round_in_which_nobody_is_expected_changes_nothing(builder, options):
+    rule = builder(fedavg(server_optimizer=optax.sgd(1.0, 0.9)), CLIP, 0.3, **options)
+    before = one_round(rule, matrix(), expected_clients=jnp.float32(COHORT))
+    nobody = {"valid": jnp.zeros(COHORT, bool), "expected_clients": jnp.float32(0)}
+    after = one_round(rule, matrix(), *before, round=1, **nobody)
+    chex.assert_trees_all_equal(*((params, state._replace(metrics={})) for params, state in (before, after)))
+    assert not after[1].metrics["weight"].any()
 
 
 @pytest.mark.thorough
