@@ -18,7 +18,7 @@ def min_max(perturbation: Perturbation = "std", knowledge: Knowledge = "full") -
 
     Args:
       perturbation: p: ``"std"``, minus the standard deviation in each coordinate; ``"unit"``, minus the mean over its
-        norm; ``"sign"``, minus the mean's signs. Where p is 0, they send the mean.
+        norm, in ``aux`` too that of the delta; ``"sign"``, minus the mean's signs. Where p is 0, they send the mean.
       knowledge: whose messages mean, p and distances are taken over.
 
     Raises:

@@ -22,7 +22,7 @@ def min_sum(
 
     Args:
       perturbation: p: ``"std"``, minus the standard deviation in each coordinate; ``"unit"``, minus the mean over its
-        norm; ``"sign"``, minus the mean's signs. Where p is 0, they send the mean.
+        norm, in ``aux`` too that of the delta; ``"sign"``, minus the mean's signs. Where p is 0, they send the mean.
       knowledge: whose messages mean, p and distances are taken over.
       bound: whose sum of squared distances is not exceeded: ``"max"``, that of the client furthest from the others, as
         in the paper's equation and in FLPoison; ``"min"``, that of the client closest to them, as in the code that the
