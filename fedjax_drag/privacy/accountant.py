@@ -4,7 +4,7 @@ What is drawn in a round decides how much less is spent than by asking everybody
 
 - :class:`Poisson`: accounted by privacy loss distributions, for one client more or less in the federation;
 - :class:`FixedSize`: accounted by Rényi divergences, for one client replaced by another, which changes the sum by up to
-  two clips;
+  two clips; of a large cohort as if nobody were drawn, where that spends less;
 - :class:`Local`: every client noises its own messages, for any two inputs of a client; nothing is saved by sampling.
 """
 
@@ -78,8 +78,8 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, sampling: Sampli
     _check(sampling)
     if rounds == 0:
         return 0.0
-    accountant = _accountant(sampling)
-    return float(accountant.compose(_event(noise_multiplier, sampling), rounds).get_epsilon(delta))
+    events = [_event(noise_multiplier, bound) for bound in _bounds(sampling)]
+    return min(float(_accountant(sampling).compose(event, rounds).get_epsilon(delta)) for event in events)
 
 
 def noise_multiplier_for(epsilon: float, delta: float, rounds: int, sampling: Sampling) -> float:
@@ -104,11 +104,14 @@ def noise_multiplier_for(epsilon: float, delta: float, rounds: int, sampling: Sa
     _check(sampling)
     library = _library()
 
-    def event(noise_multiplier: float) -> Any:
-        return library.SelfComposedDpEvent(_event(noise_multiplier, sampling), rounds)
+    def calibrated(bound: Sampling) -> float:
+        def event(noise_multiplier: float) -> Any:
+            return library.SelfComposedDpEvent(_event(noise_multiplier, bound), rounds)
 
-    fresh = functools.partial(_accountant, sampling)
-    return float(library.calibrate_dp_mechanism(fresh, event, epsilon, delta, tol=1e-5))
+        fresh = functools.partial(_accountant, sampling)
+        return float(library.calibrate_dp_mechanism(fresh, event, epsilon, delta, tol=1e-5))
+
+    return min(calibrated(bound) for bound in _bounds(sampling))
 
 
 def check_installed(name: str) -> None:
@@ -147,8 +150,24 @@ def _replaces(sampling: Sampling) -> bool:
     return isinstance(sampling, FixedSize) and sampling.cohort_size < sampling.population
 
 
+def _is_cut(sampling: Sampling) -> bool:
+    """Whether a cohort drawn by Poisson sampling may be too large."""
+    if not isinstance(sampling, Poisson) or sampling.population is None or sampling.at_most is None:
+        return False
+    return sampling.at_most < sampling.population
+
+
+def _bounds(sampling: Sampling) -> tuple[Sampling, ...]:
+    """Of which each spends at least as much.
+
+    Where one client may take another's place in the cohort, the sum changes by two clips at most, as it does where a
+    client that always takes part has any two inputs. The account of the draw may be the larger one for large cohorts.
+    """
+    return (sampling, Local()) if _replaces(sampling) or _is_cut(sampling) else (sampling,)
+
+
 def _accountant(sampling: Sampling) -> Any:
-    """A new accountant for what :func:`_event` makes."""
+    """A new accountant for what :func:`_event` makes of :func:`_bounds`."""
     library = _library()
     if _replaces(sampling):
         return library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
@@ -162,7 +181,7 @@ def _event(noise_multiplier: float, sampling: Sampling) -> Any:
         return library.NonPrivateDpEvent()
     if isinstance(sampling, Poisson):
         probability, population, at_most = sampling
-        if population is not None and at_most is not None and at_most < population:
+        if _is_cut(sampling):
             return library.TruncatedSubsampledGaussianDpEvent(population, probability, at_most, noise_multiplier)
         return library.PoissonSampledDpEvent(probability, library.GaussianDpEvent(noise_multiplier))
     # Where two clips are the most that changes, the noise is half as long in units of it.

@@ -79,6 +79,15 @@ def test_a_fixed_size_is_accounted_for_a_client_replaced(library):
     assert spent < epsilon(4.0, 1e-5, 50, Local())  # without sampling, for a client replaced
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("sampling", [FixedSize(10, 8), Poisson(0.95, 100, 94)], ids=["fixed size", "cut down"])
+def test_a_draw_costs_no_more_than_a_message_in_every_round(library, sampling):
+    """Up to what an account by Rényi divergences loses."""
+    everybody = epsilon(6.0, 1e-5, 50, Local())
+    assert epsilon(6.0, 1e-5, 50, sampling) <= 1.1 * everybody
+    assert noise_multiplier_for(everybody, 1e-5, 50, sampling) <= 1.1 * 6.0
+
+
 def test_a_cohort_that_is_cut_down_costs_more(library):
     """Since who is added may push somebody else out, and less the more rarely that happens."""
     spent = [epsilon(1.0, 1e-5, 20, Poisson(0.05, 1000, at_most)) for at_most in (50, 80, 1000)]
