@@ -4,14 +4,20 @@ What is drawn in a round decides how much less is spent than by asking everybody
 
 - :class:`Poisson`: accounted by privacy loss distributions, for one client more or less in the federation;
 - :class:`FixedSize`: accounted by Rényi divergences, for one client replaced by another, which changes the sum by up to
-  two clips; of a large cohort as if nobody were drawn, where that spends less;
+  two clips;
 - :class:`Local`: every client noises its own messages, for any two inputs of a client; nothing is saved by sampling.
+
+Without a draw all rounds together are one Gaussian mechanism, whose epsilon is exact. It bounds that of a draw, the
+account of which may exceed it for large cohorts: the smaller one counts.
 """
 
 import functools
-from typing import Any, NamedTuple
+import math
+from typing import Any, NamedTuple, TypeGuard
 
 from fedjax_drag import checks
+
+_TOLERANCE = 1e-5  # of a noise multiplier that is searched for
 
 _INTERVAL = 1e-3
 """Of the grid of privacy losses, on which they are rounded up; at the library's 1e-4 a call takes ten times as long."""
@@ -62,7 +68,7 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, sampling: Sampli
       sampling: who is drawn in a round.
 
     Returns:
-      An upper bound; 0 after no round, infinite without noise.
+      An upper bound, exact where nobody is drawn; 0 after no round, infinite without noise.
 
     Raises:
       ValueError: if a number is out of range, or dp-accounting is not installed.
@@ -70,7 +76,8 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, sampling: Sampli
     References:
       Doroshenko et al., Connect the dots: Tighter discrete approximations of privacy loss distributions, 2022; Mironov,
       Rényi differential privacy, 2017; Wang et al., Subsampled Rényi differential privacy and analytical moments
-      accountant, 2019, Theorem 27 of arXiv:1808.00087 (fixed size).
+      accountant, 2019, Theorem 27 of arXiv:1808.00087 (fixed size); Balle and Wang, Improving the Gaussian mechanism
+      for differential privacy, 2018 (without a draw).
     """
     checks.in_range("noise_multiplier", noise_multiplier, 0.0)
     checks.in_range("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
@@ -78,8 +85,11 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, sampling: Sampli
     _check(sampling)
     if rounds == 0:
         return 0.0
-    events = [_event(noise_multiplier, bound) for bound in _bounds(sampling)]
-    return min(float(_accountant(sampling).compose(event, rounds).get_epsilon(delta)) for event in events)
+    without_draw = _library().get_epsilon_gaussian(noise_multiplier / (_shift(sampling) * math.sqrt(rounds)), delta)
+    if not _is_draw(sampling):
+        return float(without_draw)
+    drawn = _accountant(sampling).compose(_event(noise_multiplier, sampling), rounds).get_epsilon(delta)
+    return float(min(without_draw, drawn))
 
 
 def noise_multiplier_for(epsilon: float, delta: float, rounds: int, sampling: Sampling) -> float:
@@ -104,14 +114,18 @@ def noise_multiplier_for(epsilon: float, delta: float, rounds: int, sampling: Sa
     _check(sampling)
     library = _library()
 
-    def calibrated(bound: Sampling) -> float:
-        def event(noise_multiplier: float) -> Any:
-            return library.SelfComposedDpEvent(_event(noise_multiplier, bound), rounds)
+    # With half the tolerance more, rounding spends nothing beyond the budget.
+    exact = _shift(sampling) * math.sqrt(rounds) * library.get_sigma_gaussian(epsilon, delta)
+    without_draw = exact + _TOLERANCE / 2
+    if not _is_draw(sampling):
+        return float(without_draw)
 
-        fresh = functools.partial(_accountant, sampling)
-        return float(library.calibrate_dp_mechanism(fresh, event, epsilon, delta, tol=1e-5))
+    def event(noise_multiplier: float) -> Any:
+        return library.SelfComposedDpEvent(_event(noise_multiplier, sampling), rounds)
 
-    return min(calibrated(bound) for bound in _bounds(sampling))
+    fresh = functools.partial(_accountant, sampling)
+    drawn = library.calibrate_dp_mechanism(fresh, event, epsilon, delta, tol=_TOLERANCE)
+    return float(min(without_draw, drawn))
 
 
 def check_installed(name: str) -> None:
@@ -157,36 +171,35 @@ def _is_cut(sampling: Sampling) -> bool:
     return sampling.at_most < sampling.population
 
 
-def _bounds(sampling: Sampling) -> tuple[Sampling, ...]:
-    """Of which each spends at least as much.
+def _is_draw(sampling: Sampling) -> TypeGuard[Poisson | FixedSize]:
+    """Whether a client takes part in some rounds only."""
+    if isinstance(sampling, Poisson):
+        return sampling.probability < 1 or _is_cut(sampling)
+    return _replaces(sampling)
 
-    Where one client may take another's place in the cohort, the sum changes by two clips at most, as it does where a
-    client that always takes part has any two inputs. The account of the draw may be the larger one for large cohorts.
-    """
-    return (sampling, Local()) if _replaces(sampling) or _is_cut(sampling) else (sampling,)
+
+def _shift(sampling: Sampling) -> int:
+    """By how many clips a client that takes part changes a message or a sum at most, whoever else is drawn."""
+    return 2 if isinstance(sampling, Local) or _replaces(sampling) or _is_cut(sampling) else 1
 
 
 def _accountant(sampling: Sampling) -> Any:
-    """A new accountant for what :func:`_event` makes of :func:`_bounds`."""
+    """A new accountant for what :func:`_event` makes."""
     library = _library()
     if _replaces(sampling):
         return library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
     return library.pld.PLDAccountant(value_discretization_interval=_INTERVAL)
 
 
-def _event(noise_multiplier: float, sampling: Sampling) -> Any:
-    """What a round does, in the library's terms."""
+def _event(noise_multiplier: float, sampling: Poisson | FixedSize) -> Any:
+    """What a draw and its noise do in a round, in the library's terms."""
     library = _library()
     if noise_multiplier == 0:
         return library.NonPrivateDpEvent()
-    if isinstance(sampling, Poisson):
-        probability, population, at_most = sampling
-        if _is_cut(sampling):
-            return library.TruncatedSubsampledGaussianDpEvent(population, probability, at_most, noise_multiplier)
-        return library.PoissonSampledDpEvent(probability, library.GaussianDpEvent(noise_multiplier))
-    # Where two clips are the most that changes, the noise is half as long in units of it.
-    if isinstance(sampling, Local):
-        return library.GaussianDpEvent(noise_multiplier / 2)
-    if _replaces(sampling):
-        return library.SampledWithoutReplacementDpEvent(*sampling, library.GaussianDpEvent(noise_multiplier / 2))
-    return library.GaussianDpEvent(noise_multiplier)
+    if isinstance(sampling, FixedSize):  # the library's noise is in units of what changes
+        noise = library.GaussianDpEvent(noise_multiplier / _shift(sampling))
+        return library.SampledWithoutReplacementDpEvent(*sampling, noise)
+    probability, population, at_most = sampling
+    if _is_cut(sampling):
+        return library.TruncatedSubsampledGaussianDpEvent(population, probability, at_most, noise_multiplier)
+    return library.PoissonSampledDpEvent(probability, library.GaussianDpEvent(noise_multiplier))
