@@ -82,7 +82,8 @@ def test_public_names_are_in_the_reference(module):
 
 def test_all_groups_of_settings_are_in_the_reference():
     page = (DOCS / "api" / "simulation.md").read_text()
-    assert [group.__name__ for group in Arguments.__mro__[:-1] if f"settings.{group.__name__}\n" not in page] == []
+    groups = [f"{group.__module__}.{group.__name__}" for group in Arguments.__mro__[:-1]]
+    assert [group for group in groups if f"::: {group}\n" not in page] == []
 
 
 @pytest.mark.parametrize("module", [aggregators, algorithms], ids=lambda module: module.__name__.split(".")[-1])

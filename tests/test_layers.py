@@ -31,6 +31,7 @@ LAYERS = {
     "fedjax_drag.simulation.participation": 5,
     "fedjax_drag.simulation.result": 6,
     "fedjax_drag.simulation.options": 6,
+    "fedjax_drag.simulation.option_groups": 6,
     "fedjax_drag.simulation.parts": 6,
     "fedjax_drag.simulation.settings": 6,
     "fedjax_drag.simulation.calls": 6,

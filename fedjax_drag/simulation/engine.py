@@ -19,6 +19,7 @@ from fedjax_drag.simulation.devices.placement import (
     resolve_mesh,
 )
 from fedjax_drag.simulation.model.start import Start
+from fedjax_drag.simulation.option_groups import check_adversary
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import as_algorithm
 from fedjax_drag.simulation.planning import initial_params
@@ -32,7 +33,7 @@ from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.runner import Evaluation, Simulation
-from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, check_adversary
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
 from fedjax_drag.types import Aggregator, Algorithm
 
 
@@ -41,8 +42,8 @@ def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     """Checks every argument, places the data and traces the run.
 
     It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps (see
-    :class:`~fedjax_drag.simulation.settings.Execution`), and that an attack of your own is called once with made-up
-    messages, to verify that those of benign clients come back bit for bit.
+    :class:`~fedjax_drag.simulation.option_groups.Execution`), and that an attack of your own is called once with
+    made-up messages, to verify that those of benign clients come back bit for bit.
 
     Args:
       algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.

@@ -17,12 +17,13 @@ from fedjax_drag.simulation.calls import takes
 from fedjax_drag.simulation.cells import LoweredBatch, Numbers, examples_of, share_of, trace_batch
 from fedjax_drag.simulation.devices.placement import Devices, along, everywhere, outlined, resolve_mesh
 from fedjax_drag.simulation.engine import mesh_of, sharable
+from fedjax_drag.simulation.option_groups import check_adversary
 from fedjax_drag.simulation.options import check_options, documented, option, optional, options
 from fedjax_drag.simulation.parts import as_algorithm
 from fedjax_drag.simulation.planning.setup import federate, programs_of
 from fedjax_drag.simulation.planning.tracing import Lowered, Outline, trace_programs
 from fedjax_drag.simulation.program.clients_axis import Walk
-from fedjax_drag.simulation.settings import Arguments, Settings, check_adversary
+from fedjax_drag.simulation.settings import Arguments, Settings
 from fedjax_drag.types import Aggregator, Algorithm
 
 

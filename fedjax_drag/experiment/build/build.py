@@ -19,9 +19,10 @@ from fedjax_drag.experiment.config.components import COMPONENTS, Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.model.functions import is_model
+from fedjax_drag.simulation.option_groups import GROUPS
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
-from fedjax_drag.simulation.settings import GROUPS, Settings
+from fedjax_drag.simulation.settings import Settings
 
 _PLAIN = tuple(field.name for group in GROUPS for field in dataclasses.fields(group))
 """Keys that mean the same in a configuration and in the settings."""

@@ -11,7 +11,7 @@ from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
 from fedjax_drag.experiment.config.loading import Source, merged_and_checked, read, variants
 from fedjax_drag.experiment.config.own import references
 from fedjax_drag.experiment.config.yaml_text import parse
-from fedjax_drag.simulation.settings import check_adversary
+from fedjax_drag.simulation.option_groups import check_adversary
 
 T = TypeVar("T")
 

@@ -23,8 +23,7 @@ from fedjax_drag.experiment.config.names import check_name
 from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.experiment.config.yaml_text import one_line
 from fedjax_drag.simulation.model.trainable import check_patterns
-from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, optional, with_default
-from fedjax_drag.simulation.settings import (
+from fedjax_drag.simulation.option_groups import (
     Adversary,
     Execution,
     LocalWork,
@@ -33,6 +32,7 @@ from fedjax_drag.simulation.settings import (
     check_deadline,
     check_pass,
 )
+from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, optional, with_default
 
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
 

@@ -20,7 +20,7 @@ from fedjax_drag.experiment.config.merging import EITHER, merged
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import OwnName, own_names, references, short
 from fedjax_drag.experiment.config.yaml_text import parse
-from fedjax_drag.simulation.settings import check_adversary
+from fedjax_drag.simulation.option_groups import check_adversary
 
 AXES = "axes"
 """The key that only a sweep's configuration has."""
