@@ -29,6 +29,7 @@ LAYERS = {
     "fedjax_drag.simulation.every_client": 5,
     "fedjax_drag.simulation.program": 5,
     "fedjax_drag.simulation.participation": 5,
+    "fedjax_drag.simulation.client_cost": 6,
     "fedjax_drag.simulation.result": 6,
     "fedjax_drag.simulation.options": 6,
     "fedjax_drag.simulation.option_groups": 6,

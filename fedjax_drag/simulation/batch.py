@@ -17,13 +17,13 @@ from jax.sharding import Mesh
 
 from fedjax_drag import checks
 from fedjax_drag.simulation.cells import Cells, LoweredBatch, Numbers, examples_of, for_each, share_of, trace_batch
+from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import nans, program_cache
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.planning import memory, privacy
-from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs
 from fedjax_drag.simulation.program.work import RunState

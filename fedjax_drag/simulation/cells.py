@@ -10,23 +10,20 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
+from fedjax_drag.simulation.client_cost import ClientCost, cost_of, messages_of, with_traffic
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
 from fedjax_drag.simulation.devices.program_cache import jit_for_one_call
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.setup import federate, programs_of
-from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.clients_axis import Mapper, Walk, make_mapper
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import (
     Metrics,
     Programs,
     Totals,
-    cost_of,
-    messages_of,
     own_examples,
-    with_traffic,
 )
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.settings import Settings

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client
+from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import host_state, nans, program_cache
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
@@ -22,7 +23,6 @@ from fedjax_drag.simulation.parts import STATE
 from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.planning.privacy import Spent
 from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced
-from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, own_examples

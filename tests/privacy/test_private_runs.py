@@ -18,8 +18,8 @@ from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.privacy import FixedSize, Local, Poisson, adaptive_dp, central_dp, epsilon, local_dp
 from fedjax_drag.simulation.participation.attendance import expected_clients
 from fedjax_drag.simulation.planning.privacy import spent_by
+from fedjax_drag.simulation.program.client_pass import with_send
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import with_send
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.testing import check_client_rule

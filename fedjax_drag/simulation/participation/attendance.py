@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag.data.batching import epoch_steps
 from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import batch_length
 from fedjax_drag.simulation.program.work import LocalTraining
 
 

@@ -31,8 +31,8 @@ import numpy as np
 
 from fedjax_drag.clients import sgd
 from fedjax_drag.data.formats import cache
+from fedjax_drag.simulation.client_cost import measure_seconds
 from fedjax_drag.simulation.planning import memory
-from fedjax_drag.simulation.program.client_cost import measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.local import local_pass, stateless
 from fedjax_drag.types import Batch, Downlink, Params

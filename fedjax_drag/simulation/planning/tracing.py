@@ -10,14 +10,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client
+from fedjax_drag.simulation.client_cost import ClientCost, cost_of, messages_of
 from fedjax_drag.simulation.devices import program_cache
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import everywhere, placement
 from fedjax_drag.simulation.planning.arguments import check_benign
-from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Programs, Totals, cost_of, messages_of, own_examples
+from fedjax_drag.simulation.program.programs import Programs, Totals, own_examples
 from fedjax_drag.simulation.program.round import choose_cohort
 from fedjax_drag.simulation.program.work import RunState, Work
 from fedjax_drag.simulation.settings import Settings

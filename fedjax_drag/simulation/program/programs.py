@@ -12,17 +12,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
-from fedjax_drag.compression import Compressor
 from fedjax_drag.compression import _channel as channel
-from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.every_client.evaluation import make_evaluate_clients
 from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.start import Start, started
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost, num_bytes
+from fedjax_drag.simulation.program.client_pass import ClientPass, first_rows, make_client_pass
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import ClientPass, batch_length, first_rows, make_client_pass
 from fedjax_drag.simulation.program.round import Round, make_round
 from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
 from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, State, Uplink
@@ -262,13 +259,13 @@ def _first_client(
     state: RunState,
 ) -> LocalResult:
     """:attr:`Programs.client`: the work of the federation's first client, without an attack."""
-    downlink, own = _first_message(algorithm, work, state.params, state.algorithm)
+    downlink, own = first_message(algorithm, work, state.params, state.algorithm)
     row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
     client = ClientInput(jnp.arange(work.cohort_size)[0], row, count, jnp.zeros((), bool), own)
     return timed_pass(algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), client)
 
 
-def _first_message(algorithm: Algorithm, work: Work, params: Params, state: State) -> tuple[Downlink, Any]:
+def first_message(algorithm: Algorithm, work: Work, params: Params, state: State) -> tuple[Downlink, Any]:
     """What the first clients receive, ``own`` being ``()``, and the own part of the very first."""
     ids = jnp.arange(work.cohort_size)
     downlink = algorithm.broadcast(params, per_client.gather(state, ids), ids)
@@ -277,54 +274,10 @@ def _first_message(algorithm: Algorithm, work: Work, params: Params, state: Stat
 
 def _first_uplink(algorithm: Algorithm, work: Work, params: Params, state: State) -> Uplink:
     """A message of the first client that takes no step, of which only shapes count."""
-    downlink, own = _first_message(algorithm, work, params, state)
+    downlink, own = first_message(algorithm, work, params, state)
     downlink = downlink._replace(own=own)
     client = algorithm.client
     return Uplink(params, client.report(downlink, params, client.begin(downlink), jnp.zeros(())))
-
-
-class Messages(NamedTuple):
-    """Shapes of what one client receives and sends, before it is compressed, and of what it works on."""
-
-    downlink: Downlink
-    batch: Batch
-    uplink: Uplink
-    statistics: Any
-
-
-def messages_of(
-    algorithm: Algorithm, work: Work, programs: Programs, federation: Federation, key: PRNGKeyArray, state: RunState
-) -> Messages:
-    """The messages of one client; from shapes alone."""
-
-    def messages(federation: Federation, key: PRNGKeyArray, state: RunState) -> Messages:
-        downlink, own = _first_message(algorithm, work, state.params, state.algorithm)
-        length = batch_length(work.training, federation.rows.shape[1])
-        batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), work.model.preprocess)
-        uplink = programs.client(federation, key, state).uplink
-        travels = () if work.statistics in ("frozen", "local") else state.model.statistics
-        return Messages(downlink._replace(own=own), batch, uplink, travels)
-
-    return jax.eval_shape(messages, federation, key, state)
-
-
-def cost_of(algorithm: Algorithm, work: Work, messages: Messages) -> ClientCost:
-    """What the algorithm asks of one client."""
-    cost = client_cost(algorithm.client, messages.downlink, messages.batch, messages.uplink)
-    return with_traffic(cost, messages, work.compression, work.downlink_compression)
-
-
-def with_traffic(
-    cost: ClientCost, messages: Messages, uplink: Compressor | None, downlink: Compressor | None
-) -> ClientCost:
-    """The cost with the bytes that travel through these compressors."""
-    start, travels = messages.downlink.start, num_bytes(messages.statistics)
-    down, up = num_bytes(messages.downlink), num_bytes(messages.uplink)
-    if uplink is not None:
-        up = channel.uplink_bytes(uplink, messages.uplink)
-    if downlink is not None:
-        down += channel.broadcast_bytes(downlink, start) - num_bytes(start)
-    return cost._replace(bytes_down=down + travels, bytes_up=up + travels)
 
 
 def _is_per_client(metric: jax.Array) -> bool:

@@ -14,8 +14,8 @@ from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.participation import attendance
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import attack_metrics
+from fedjax_drag.simulation.program.client_pass import ClientPass, make_client_pass, sending, with_send
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.local import ClientPass, make_client_pass, sending, with_send
 from fedjax_drag.simulation.program.stacking import make_stack
 from fedjax_drag.simulation.program.streaming import make_stream
 from fedjax_drag.simulation.program.work import ClientInput, Cohort, LocalResult, Outcome, RoundInput, RunState, Work

@@ -12,8 +12,8 @@ from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
+from fedjax_drag.simulation.program.client_pass import ClientPass
 from fedjax_drag.simulation.program.dissimilarity import make_dissimilarity, requested
-from fedjax_drag.simulation.program.local import ClientPass
 from fedjax_drag.simulation.program.work import Cohort, LocalResult, Outcome, RunState, ServerSide, Work
 from fedjax_drag.types import POISON_NEEDS, Algorithm, Attack, Params, State, Uplink
 

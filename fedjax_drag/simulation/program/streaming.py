@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool
 from fedjax_drag import per_client
 from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
-from fedjax_drag.simulation.program.local import ClientPass
+from fedjax_drag.simulation.program.client_pass import ClientPass
 from fedjax_drag.simulation.program.work import (
     ClientInput,
     Cohort,

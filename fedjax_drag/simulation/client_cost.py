@@ -1,4 +1,4 @@
-"""Cost of a method for a client: gradients, further arithmetic, traffic, and time."""
+"""Cost of a method for a client: gradients, further arithmetic and traffic, from shapes alone; and time."""
 
 import math
 import time
@@ -7,8 +7,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
 
-from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.compression import Compressor
+from fedjax_drag.compression import _channel as channel
+from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.program.client_pass import batch_length
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.programs import Programs, first_message
+from fedjax_drag.simulation.program.work import RunState, Work
+from fedjax_drag.types import Algorithm, Batch, ClientRule, Downlink, Params, Uplink
 
 _MOVES = {"broadcast_in_dim", "convert_element_type", "copy", "dynamic_slice", "gather", "iota", "reshape", "slice"} | {
     "squeeze",
@@ -46,6 +54,55 @@ class ClientCost(NamedTuple):
             "bytes_down": int(work.get("drawn", messages)) * self.bytes_down,
             "bytes_up": messages * self.bytes_up,
         }
+
+
+class Messages(NamedTuple):
+    """Shapes of what one client receives and sends, before it is compressed, and of what it works on."""
+
+    downlink: Downlink
+    batch: Batch
+    uplink: Uplink
+    statistics: Any
+
+
+def messages_of(
+    algorithm: Algorithm, work: Work, programs: Programs, federation: Federation, key: PRNGKeyArray, state: RunState
+) -> Messages:
+    """The messages of one client; from shapes alone."""
+
+    def messages(federation: Federation, key: PRNGKeyArray, state: RunState) -> Messages:
+        downlink, own = first_message(algorithm, work, state.params, state.algorithm)
+        length = batch_length(work.training, federation.rows.shape[1])
+        batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), work.model.preprocess)
+        uplink = programs.client(federation, key, state).uplink
+        travels = () if work.statistics in ("frozen", "local") else state.model.statistics
+        return Messages(downlink._replace(own=own), batch, uplink, travels)
+
+    return jax.eval_shape(messages, federation, key, state)
+
+
+def cost_of(algorithm: Algorithm, work: Work, messages: Messages) -> ClientCost:
+    """What the algorithm asks of one client."""
+    cost = client_cost(algorithm.client, messages.downlink, messages.batch, messages.uplink)
+    return with_traffic(cost, messages, work.compression, work.downlink_compression)
+
+
+def with_traffic(
+    cost: ClientCost, messages: Messages, uplink: Compressor | None, downlink: Compressor | None
+) -> ClientCost:
+    """The cost with the bytes that travel through these compressors."""
+    start, travels = messages.downlink.start, num_bytes(messages.statistics)
+    down, up = num_bytes(messages.downlink), num_bytes(messages.uplink)
+    if uplink is not None:
+        up = channel.uplink_bytes(uplink, messages.uplink)
+    if downlink is not None:
+        down += channel.broadcast_bytes(downlink, start) - num_bytes(start)
+    return cost._replace(bytes_down=down + travels, bytes_up=up + travels)
+
+
+def num_bytes(message: Any) -> int:
+    """Bytes of a message, arrays or shapes."""
+    return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(message))
 
 
 def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Uplink) -> ClientCost:
@@ -90,11 +147,6 @@ class _Gradients:
         del batch
         self.calls += 1
         return self.given[self.calls - 1] if self.given else jax.tree.map(jnp.zeros_like, w)
-
-
-def num_bytes(message: Any) -> int:
-    """Bytes of a message, arrays or shapes."""
-    return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(message))
 
 
 def _elementwise(jaxpr: Any) -> int:
