@@ -39,7 +39,10 @@ def test_the_map_names_files_and_folders_that_exist():
     rows = re.findall(r"^\| (`.+?) \|", folders, re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`(.+?)`", row)]
     assert len(named) > 20
-    assert [name for name in named if not (DOCS.parent / "fedjax_drag" / name).exists()] == []
+    package = DOCS.parent / "fedjax_drag"
+    assert [name for name in named if not (package / name).exists()] == []
+    of_package = {file.parent.relative_to(package).name for file in package.glob("*/**/*.py")}
+    assert [name for name in sorted(of_package) if f"{name}/" not in folders] == []
 
 
 def test_the_page_of_configuration_keys_is_made_from_the_code():
