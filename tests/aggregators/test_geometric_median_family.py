@@ -15,8 +15,7 @@ from fedjax_drag.aggregators._geomed import draw_groups, geomed
 from fedjax_drag.aggregators._geometric_median import geometric_median
 from fedjax_drag.aggregators._raga import raga
 from fedjax_drag.aggregators._rfa import rfa
-
-pytestmark = pytest.mark.slow  # a program for every rule and setting; contracts and twins run by default
+from fedjax_drag.ops.geometric_median import spread
 
 COHORT, SIZE = 5, 4
 RULES = {"autogm": autogm, "geomed": geomed, "geometric_median": geometric_median, "raga": raga, "rfa": rfa}
@@ -54,6 +53,7 @@ def assert_no_better(found, other, G):
     assert value(found, G) <= value(other, G) * (1 + 1e-6) + 1e-5
 
 
+@pytest.mark.slow
 @bounded
 @given(cohorts, vectors)
 def test_nothing_nearby_and_no_delta_is_better(G, step):
@@ -62,6 +62,7 @@ def test_nothing_nearby_and_no_delta_is_better(G, step):
         assert_no_better(median, other, G)
 
 
+@pytest.mark.slow
 @bounded
 @given(cohorts, vectors, st.sampled_from([0.25, 3.0, 100.0]))
 def test_follows_shifts_scalings_and_rotations(G, shift, factor):
@@ -73,6 +74,7 @@ def test_follows_shifts_scalings_and_rotations(G, shift, factor):
     assert_no_better(after @ turn.T / factor - shift, median, G)
 
 
+@pytest.mark.slow
 @bounded
 @given(vectors, vectors, st.integers(3, 5), st.sampled_from([1.0, 1e3, 1e12, 1e30]))
 def test_a_majority_in_one_place_has_its_way(place, other, count, size):
@@ -84,6 +86,7 @@ def test_a_majority_in_one_place_has_its_way(place, other, count, size):
         assert metrics["weight"][:count].sum() >= 1 - 1e-5 or (place == other).all()
 
 
+@pytest.mark.slow
 @bounded
 @given(vectors, hnp.arrays(np.float32, (2,), elements=st.integers(1, 8).map(float)), vectors)
 def test_collinear_symmetric_points_have_their_centre(step, lengths, centre):
@@ -92,6 +95,16 @@ def test_collinear_symmetric_points_have_their_centre(step, lengths, centre):
     np.testing.assert_allclose(run("raga", G)[0], centre, atol=1e-5 * max(1.0, b * np.linalg.norm(step)))
 
 
+def test_the_spread_is_the_median_distance():
+    """Of clients that weigh the same and of others; a client of mass 0 has no part in it."""
+    distance = jnp.array([9.0, 1.0, 4.0, 2.0, 3.0])
+    assert spread(distance, jnp.full(5, 0.2), 1e-6) == 3.0
+    assert spread(distance, jnp.array([0.6, 0.1, 0.1, 0.1, 0.1]), 1e-6) == 9.0
+    assert spread(distance, jnp.array([0.0, 1.0, 1.0, 1.0, 0.0]) / 3, 1e-6) == 2.0
+    assert spread(distance, jnp.full(5, 0.2), 5.0) == 5.0
+
+
+@pytest.mark.slow
 def test_in_large_models_a_few_passes_do():
     """Offsets that point everywhere: each step of Weiszfeld's leaves a tenth of the error."""
     G = np.random.default_rng(0).normal(size=(10, 1000))
@@ -100,6 +113,7 @@ def test_in_large_models_a_few_passes_do():
     assert metrics["residual"] <= 1e-6
 
 
+@pytest.mark.slow
 def test_a_weight_is_as_many_clients():
     G = np.random.default_rng(1).normal(size=(COHORT, SIZE))
     counts = np.array([3, 1, 2, 1, 4])
@@ -111,6 +125,7 @@ def test_a_weight_is_as_many_clients():
     np.testing.assert_allclose(converged, update, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_rfa_is_three_steps_and_with_enough_of_them_the_median():
     G = np.random.default_rng(2).normal(size=(COHORT, SIZE))
     z = G.mean(axis=0)
@@ -129,6 +144,7 @@ def test_rfa_is_three_steps_and_with_enough_of_them_the_median():
 KEY = {"key": jax.random.key(4)}
 
 
+@pytest.mark.slow
 @bounded
 @given(cohorts)
 def test_groups_of_one_and_of_all(G):
@@ -139,6 +155,7 @@ def test_groups_of_one_and_of_all(G):
     np.testing.assert_allclose(metrics["weight"], 1 / COHORT, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("absent", [0, 1, 3, 6])
 def test_groups_are_even_whoever_is_absent(absent):
     valid = np.random.default_rng(absent).permutation(7) >= absent
@@ -152,6 +169,7 @@ def test_groups_are_even_whoever_is_absent(absent):
     assert len(seen) > 1 or absent == 6
 
 
+@pytest.mark.slow
 def test_geomed_is_the_median_of_its_groups_means():
     G = np.random.default_rng(3).normal(size=(7, SIZE))
     valid = jnp.arange(7) != 2
@@ -191,6 +209,7 @@ def test_water_filling_is_the_projection_on_the_simplex(distance, valid, lam):
         assert (distance[valid & (alpha == 0)] >= eta * (1 - 1e-5)).all()
 
 
+@pytest.mark.slow
 @bounded
 @given(cohorts)
 def test_autogm_between_the_median_and_a_single_delta(G):
@@ -202,6 +221,7 @@ def test_autogm_between_the_median_and_a_single_delta(G):
     assert np.linalg.norm(G[metrics["alpha"] > 1e-3] - alone, axis=1).max() <= 1e-3
 
 
+@pytest.mark.thorough
 def test_autogm_leaves_out_what_is_far_away():
     G = np.random.default_rng(4).normal(size=(9, SIZE))
     G[:3] += 1e3
@@ -212,6 +232,7 @@ def test_autogm_leaves_out_what_is_far_away():
     assert np.linalg.norm(update) < 2
 
 
+@pytest.mark.slow
 def test_autogm_defaults_to_the_number_of_clients():
     G = np.random.default_rng(5).normal(size=(COHORT, SIZE))
     valid = {"valid": jnp.arange(COHORT) != 1}
@@ -236,6 +257,7 @@ def implicit(G, mass, nu, direction):
     return np.einsum("mij,j->mi", blocks, np.linalg.solve(blocks.sum(0), direction))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("G", "nu"), [(WIDE, 1e-6), (WIDE, 1.5), (TIED, 1e-3)], ids=["generic", "wide", "tied"])
 def test_gradient_is_that_of_the_minimiser(G, nu):
     direction = np.array([1.0, -2.0, 0.5])
@@ -248,6 +270,7 @@ def test_gradient_is_that_of_the_minimiser(G, nu):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "static", "hyper"),
     [
@@ -273,6 +296,7 @@ def test_gradients_are_those_of_finite_differences(name, static, hyper):
     np.testing.assert_allclose(slope, difference, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "argument"), [("geometric_median", "smoothing"), ("autogm", "lam")])
 def test_gradients_of_hyperparameters_under_vmap(name, argument):
     """Of the smoothing where it is wide, and of lambda."""
@@ -296,6 +320,7 @@ def gradient_of(name):
     return jax.jit(jax.grad(update))
 
 
+@pytest.mark.slow
 def test_gradients_stay_finite_where_the_median_is_not_unique():
     alone, two = np.arange(4) == 1, np.arange(4) < 2
     everybody = np.ones(4, bool)
@@ -312,6 +337,7 @@ def test_gradients_stay_finite_where_the_median_is_not_unique():
         assert not gradient[~valid].any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["geometric_median", "rfa", "autogm"])
 def test_absent_clients_pull_nothing_even_if_not_finite(name):
     G, absent = np.float32(WIDE[:4]), np.arange(4) == 2

@@ -11,8 +11,6 @@ from fedjax_drag.aggregators import bucketing, bulyan, drag, fedavg, foolsgold, 
 from fedjax_drag.aggregators._krum import krum_scores
 from fedjax_drag.tree import initial_state
 
-pytestmark = pytest.mark.slow  # a program for every rule and setting; contracts and twins run by default
-
 COHORT, SIZE = 9, 6
 ALL = np.ones(COHORT, bool)
 SEEDS = range(5)
@@ -72,6 +70,7 @@ def run(name, G, before=None, valid=ALL, seed=0, num_examples=None):
     return np.asarray(update), {key: np.asarray(value) for key, value in metrics.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_identical_deltas_are_the_update(name):
     G = np.repeat(draw()[:1], COHORT, axis=0)
@@ -80,6 +79,7 @@ def test_identical_deltas_are_the_update(name):
     np.testing.assert_allclose(metrics["cosine"], 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in RULES if "drag" not in name and "median" not in name])
 def test_weights_are_coefficients_or_their_mean(name):
     for seed in SEEDS:
@@ -89,6 +89,7 @@ def test_weights_are_coefficients_or_their_mean(name):
             np.testing.assert_allclose(metrics["weight"] @ draw(seed), update, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["krum", "multi_krum", "bulyan", "nnm-krum"])
 def test_translation_rotation_and_scale_change_no_choice(name):
     """And the update moves with the clients, except that bulyan's coordinates do not turn with them."""
@@ -114,6 +115,7 @@ def test_krum_scores_against_sorted_distances():
     np.testing.assert_array_equal(run("krum", G)[0], G[expected.argmin()])
 
 
+@pytest.mark.thorough
 def test_multi_krum_averages_the_lowest_scores():
     for seed in SEEDS:
         G = draw(seed)
@@ -124,6 +126,7 @@ def test_multi_krum_averages_the_lowest_scores():
         np.testing.assert_array_equal(run("multi_krum-1", G)[0], run("krum", G)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi_krum-all", "bulyan-0", "bucketing-all", "nnm-drag-0"])
 def test_without_malicious_clients_the_mean(name):
     G = draw()
@@ -134,6 +137,7 @@ def test_without_malicious_clients_the_mean(name):
         np.testing.assert_allclose(metrics["weight"], 1 / COHORT, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_bulyan_averages_the_values_nearest_to_the_median():
     for seed in SEEDS:
         G = draw(seed)
@@ -144,6 +148,7 @@ def test_bulyan_averages_the_values_nearest_to_the_median():
         np.testing.assert_allclose(update, np.take_along_axis(chosen, nearest, 0).mean(0), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_bulyan_shares_the_edge_between_values_equally_far_from_the_median():
     """Of seven, five are chosen and three averaged: the median 0, and of the four at distance 1 two."""
     G = np.zeros((COHORT, SIZE), np.float32)
@@ -155,6 +160,7 @@ def test_bulyan_shares_the_edge_between_values_equally_far_from_the_median():
     np.testing.assert_allclose(metrics["weight"], [1 / 6, 1 / 6, 1 / 3, 1 / 6, 1 / 6, 0, 0, 0, 0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_bulyan_does_not_depend_on_the_order_of_clients():
     """Its last choice is between the two nearest to each other, whose scores tie."""
     for seed in range(20):
@@ -166,6 +172,7 @@ def test_bulyan_does_not_depend_on_the_order_of_clients():
         np.testing.assert_allclose(again, update, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["krum", "multi_krum", "bulyan", "nnm-median", "nnm-krum", "nnm-nnm-drag"])
 @pytest.mark.parametrize("junk", [np.nan, 1e30])
 def test_absent_clients_are_as_if_not_sent(name, junk):
@@ -184,6 +191,7 @@ def test_absent_clients_are_as_if_not_sent(name, junk):
         assert np.isfinite(update).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["krum", "multi_krum", "bulyan", "nnm-median", "nnm-krum"])
 def test_an_outlier_does_not_matter(name):
     """Whatever its length, the update stays as near to the others as without it."""
@@ -208,6 +216,7 @@ def test_mixing_neighbours():
     np.testing.assert_allclose(np.unique(metrics["weight"].round(5)), [0, np.round(1 / (COHORT - 2), 5)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", ["drag", "krum"])
 def test_buckets_of_one_are_the_rule_itself(inner):
     for seed in SEEDS:
@@ -217,6 +226,7 @@ def test_buckets_of_one_are_the_rule_itself(inner):
         np.testing.assert_allclose(after["weight"], before["weight"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_buckets_weighted_by_examples_are_weighted_by_their_sum():
     """Nine clients in pairs: four buckets of two, and one of one."""
     G, examples = draw(), np.arange(1, COHORT + 1) ** 2
@@ -229,6 +239,7 @@ def test_buckets_weighted_by_examples_are_weighted_by_their_sum():
             np.testing.assert_allclose(examples[shares == value].sum() / count, value, rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_valid_clients_fill_the_buckets():
     G, valid = draw(), np.arange(COHORT) % 2 == 0
     G[~valid] = np.nan
@@ -243,6 +254,7 @@ def test_valid_clients_fill_the_buckets():
     assert {len(group) for group in groups} <= {1, 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nnm-nnm-drag", "bucketing-nnm-drag", "bucketing-krum"])
 def test_wrapped_rules_run_in_a_scan(name):
     rule, params = RULES[name], as_tree(jnp.zeros(SIZE))

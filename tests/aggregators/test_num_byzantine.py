@@ -73,6 +73,13 @@ def test_a_number_below_the_simulations_is_warned_of():
         jax.eval_shape(functools.partial(rule.apply, num_byzantine=2), params, deltas, rule.init(params))
 
 
+def test_a_number_no_less_than_the_simulations_is_not_warned_of():
+    """Warnings are errors in these tests."""
+    params, deltas, rule = as_tree(jnp.zeros(SIZE)), as_tree(draw()), krum(2)
+    for told in (0, 2):
+        jax.eval_shape(functools.partial(rule.apply, num_byzantine=told), params, deltas, rule.init(params))
+
+
 @pytest.mark.thorough
 def test_wrapped_rules_are_told_through_their_wrappers():
     params, deltas = as_tree(jnp.zeros(SIZE)), as_tree(draw())

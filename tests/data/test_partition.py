@@ -189,6 +189,13 @@ def test_balanced_dirichlet_gives_nothing_to_a_client_with_its_even_share(beta):
     assert (before[counts > 0] < len(labels) / 6).all()
 
 
+def test_balanced_dirichlet_gives_nothing_beyond_an_even_share_that_is_met_exactly():
+    """Four classes of two, each of which goes to one client."""
+    fed = labelled(np.repeat(np.arange(4), 2))
+    for seed in range(20):
+        np.testing.assert_array_equal(partition.dirichlet(fed, 2, 1e-6, seed=seed, balanced=True).counts, [4, 4])
+
+
 @pytest.mark.parametrize("num_clients", [2, 3, 7, 10])
 def test_label_affinity_of_one_gives_only_own_labels(num_clients):
     fed = labelled(np.arange(1000) % 10)

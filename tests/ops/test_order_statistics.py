@@ -17,8 +17,6 @@ from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
 from fedjax_drag.aggregators._trimmed_mean import _number_cut, trimmed_mean
 from fedjax_drag.ops import order_statistics
 
-pytestmark = pytest.mark.slow  # a program for every number of clients; contracts and twins run by default
-
 SIZES = [1, 2, 3, 10, 16, 17, 33, 41, 100, 300]  # inline networks, a network over a copy, one and more groups
 WIDTH = 230  # more than a block of 300 clients
 bounded = settings(max_examples=25, deadline=None, derandomize=True)
@@ -76,6 +74,7 @@ def mask(size, seed=0):
     return valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_order_statistics_to_the_bit_and_their_mean(size, masked):
@@ -97,6 +96,7 @@ def test_order_statistics_to_the_bit_and_their_mean(size, masked):
     np.testing.assert_array_equal(join(kept.mean)[:60], np.median(G[valid], axis=0)[:60])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_median_is_numpy_s(size):
     G, valid = cohort(size)[:, :60], mask(size)
@@ -112,6 +112,7 @@ def partition_mean(G, trim):
     return np.partition(G, (trim, n - 1 - trim), axis=0)[trim : n - trim].mean(axis=0, dtype=np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_trimmed_mean_is_numpy_s(size):
     G, valid = cohort(size)[:, 80:140], mask(size)
@@ -124,6 +125,7 @@ def test_trimmed_mean_is_numpy_s(size):
         assert not metrics["weight"][~valid].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_nothing_trimmed_is_the_mean(size):
     G, valid = cohort(size)[:, 80:140], mask(size)
@@ -132,6 +134,7 @@ def test_nothing_trimmed_is_the_mean(size):
     np.testing.assert_allclose(metrics["weight"], valid / valid.sum(), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_number_cut_is_that_of_the_decimal_fraction():
     """0.29 * 100 is 28.999... in float64 and 0.3 * 10 is 3.0000001 in float32; both are meant exactly."""
     numbers = np.arange(1001)
@@ -150,6 +153,7 @@ def test_fractions_out_of_range_are_refused(fraction):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_values_near_the_largest_float_do_not_overflow(size):
     G = np.full((size, 60), 3e38, np.float32)
@@ -162,6 +166,7 @@ def test_values_near_the_largest_float_do_not_overflow(size):
     assert abs(trimmed[1]) < 3e38
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_half_precision_is_summed_in_float32(size):
     G = jnp.asarray(cohort(size), jnp.bfloat16)
@@ -178,6 +183,7 @@ def test_half_precision_is_summed_in_float32(size):
     np.testing.assert_array_equal(join(again.mean), join(kept.mean))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_double_precision_is_kept(size):
     with jax.enable_x64(True):
@@ -186,6 +192,7 @@ def test_double_precision_is_kept(size):
         np.testing.assert_allclose(join(kept.mean), partition_mean(G, size // 5), rtol=1e-13, atol=0)
 
 
+@pytest.mark.thorough
 def test_bisection_agrees_with_the_network_and_needs_no_blocks():
     sorting, counting = jax.jit(order_statistics._by_network), jax.jit(order_statistics._by_counting)
     for size in (9, 20):
@@ -214,6 +221,7 @@ def gradient(size):
     return jax.jit(total), jax.jit(jax.grad(total))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_gradient_is_that_of_finite_differences(size):
     rng = np.random.default_rng(size)
@@ -237,6 +245,7 @@ def test_gradient_is_that_of_finite_differences(size):
         np.testing.assert_allclose(slope, (found[valid] * step[valid]).sum() / 1e-4, atol=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_gradient_is_shared_among_ties(size):
     _, grad = gradient(size)
@@ -250,6 +259,7 @@ def test_gradient_is_shared_among_ties(size):
     np.testing.assert_allclose(found[-1], (size - size // 2 - 2) / (size - size // 2) / (size - 4), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_sweep_over_the_fraction_and_its_gradient_equal_loops(size):
     G = cohort(size)[:, 80:140]
@@ -271,6 +281,7 @@ def test_sweep_over_the_fraction_and_its_gradient_equal_loops(size):
         assert by_fraction == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 41])
 def test_order_of_clients_changes_no_bit_of_the_order_statistics(size):
     G, order = cohort(size), np.random.default_rng(1).permutation(size)
@@ -283,6 +294,7 @@ def test_order_of_clients_changes_no_bit_of_the_order_statistics(size):
             assert join(plain.mean).tobytes() == join(shuffled.mean).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [9, 41])
 def test_median_of_an_odd_number_follows_an_increasing_map(size):
     G = np.random.default_rng(2).normal(size=(size, 60)).astype(np.float32)
@@ -294,6 +306,7 @@ def test_median_of_an_odd_number_follows_an_increasing_map(size):
 cohorts = hnp.arrays(np.float32, (5, 4), elements=st.integers(-9, 9).map(lambda k: k * 1e29))
 
 
+@pytest.mark.thorough
 def test_entries_are_counted_in_blocks_and_the_rest():
     G = np.random.default_rng(0).normal(size=(3, 2500)).astype(np.float32)
     for width in (7, 1008, 2500):
@@ -303,6 +316,7 @@ def test_entries_are_counted_in_blocks_and_the_rest():
     np.testing.assert_array_equal(slope, np.median(G, axis=0) == G)
 
 
+@pytest.mark.thorough
 @bounded
 @given(cohorts, st.integers(0, 2), st.integers(1, 31))
 def test_bounds_permutations_and_absent_clients(G, trim, present):
@@ -318,6 +332,7 @@ def test_bounds_permutations_and_absent_clients(G, trim, present):
     np.testing.assert_array_equal(shuffled, update)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 34])
 def test_clients_split_over_devices(size):
     mesh = Mesh(np.array(jax.devices()[:2]), ("clients",))
@@ -329,6 +344,7 @@ def test_clients_split_over_devices(size):
             np.testing.assert_allclose(join(a)[80:], join(b)[80:], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5, 40])
 def test_majority_vote(size):
     G, valid = np.delete(cohort(size), np.s_[70:80], axis=1), mask(size)  # without subnormal values
@@ -339,6 +355,7 @@ def test_majority_vote(size):
     np.testing.assert_allclose(metrics["agreement"], valid * (np.sign(G) == vote).mean(axis=1), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_minority_cannot_change_a_unanimous_vote():
     honest = np.abs(np.random.default_rng(0).normal(size=(6, 30))).astype(np.float32)
     update, metrics = rule("signsgd_majority")(
@@ -348,6 +365,7 @@ def test_a_minority_cannot_change_a_unanimous_vote():
     np.testing.assert_array_equal(metrics["agreement"], [1] * 6 + [0] * 5)
 
 
+@pytest.mark.slow
 def test_majority_vote_has_no_gradient_but_by_its_step():
     G = np.random.default_rng(0).normal(size=(5, 30)).astype(np.float32)
     loss = lambda G, step: rule("signsgd_majority")(G, step_size=step)[0][:3].sum()
