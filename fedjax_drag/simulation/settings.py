@@ -214,6 +214,11 @@ class Settings(Arguments):
         )
 
     @property
+    def active_attack(self) -> Attack | None:
+        """The attack of malicious clients; None where there are none, so that the bits are those of no attack."""
+        return self.attack if self.num_malicious else None
+
+    @property
     def num_byzantine_in_cohort(self) -> int:
         """How many clients of a cohort are malicious on the average, rounded up: what rules are told."""
         return malicious_per_cohort(self.data.num_clients, self.cohort_size, self.num_malicious, self.byzantine_of)[0]

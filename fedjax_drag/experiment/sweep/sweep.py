@@ -146,15 +146,21 @@ def plan(
     lock = None if folder is None else locked(folder, check)
     with released_on_error(lock):
         if folder is not None and resume:
-            for point in grid.points:
-                if (folder / CELLS / point.folder / results.CONFIG).is_file():
-                    results.check_same(folder / CELLS / point.folder, point.config)
+            _check_same(grid, folder)
         federations = planning.Federations()
         for point in grid.points:
             federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
         if folder is not None and overwrite:
             sweep_folder.clear(folder)
     return Plan(grid, folder, resume, federations, lock=lock)
+
+
+def _check_same(grid: Grid, folder: Path) -> None:
+    """Refuses a folder of a sweep in which a cell has begun with another configuration."""
+    for point in grid.points:
+        cell = folder / CELLS / point.folder
+        if (cell / results.CONFIG).is_file():
+            results.check_same(cell, point.config)
 
 
 def begin(planned: Plan) -> None:

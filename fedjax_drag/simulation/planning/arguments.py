@@ -41,7 +41,7 @@ def check_benign(settings: Settings, programs: Programs, federation: Federation,
       key: of the run, an array or a shape.
       state: with the rows of a cohort or of all clients, arrays or shapes.
     """
-    attack = settings.attack if settings.num_malicious else None
+    attack = settings.active_attack
     if attack is None or attack.forge is None or _belongs_to_the_package(attack.forge):
         return
     one = jax.eval_shape(programs.client, federation, key, state).uplink

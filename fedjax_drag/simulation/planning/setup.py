@@ -75,8 +75,7 @@ def programs_of(
     Raises:
       ValueError: if the parts do not fit together.
     """
-    # Without malicious clients: the same program, and so the same bits, as a run without attack.
-    attack = settings.attack if settings.num_malicious else None
+    attack = settings.active_attack
     check_attack(attack, settings.uses_root)
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     check_tokens(settings.model, settings.data)
@@ -145,8 +144,7 @@ def passes_on_one_device(settings: Settings) -> Passes:
     Raises:
       ValueError: the model does not fit the data.
     """
-    attack = settings.attack if settings.num_malicious else None
-    model = _model_of(settings, resolved(settings.model_state, attack) == "frozen")
+    model = _model_of(settings, resolved(settings.model_state, settings.active_attack) == "frozen")
     return _passes(settings, None, model, *check_model(settings.model, model, _example(settings)))
 
 

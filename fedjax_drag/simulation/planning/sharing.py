@@ -69,7 +69,7 @@ def is_worthwhile(settings: Settings, name: Hashable | None) -> bool:
         _, seconds = calibration.estimate(passes_on_one_device(settings))
         if name is not None:
             _steps.put(name, seconds)
-    attack = settings.attack if settings.num_malicious else None
+    attack = settings.active_attack
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
     return pays(seconds * steps, settings.num_rounds, "stream" if streams else "stack")
 
