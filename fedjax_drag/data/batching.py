@@ -99,7 +99,7 @@ def _part(num_examples: Int[Array, "*clients"] | int, epochs: float) -> Any:
     whole, fraction = int(epochs), epochs % 1
     if not fraction:
         return 0
-    # The margin keeps a product such as 0.29 * 50 from falling just below its half.
+    # The margin keeps a product such as 0.59 * 50 from falling just below its half.
     part = jnp.floor(fraction * num_examples + 0.501).astype(jnp.int32)
     return jnp.clip(part, 0 if whole else 1, num_examples)
 

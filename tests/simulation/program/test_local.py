@@ -8,7 +8,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import aggregators, algorithms, clients
-from fedjax_drag.data.batching import draw_epochs
+from fedjax_drag.data.batching import draw_epochs, epoch_steps
 from fedjax_drag.experiment.build.optimizers import local_sgd
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.program import sampling
@@ -35,6 +35,20 @@ def test_epochs_are_samples_without_replacement_cut_into_batches(n, epochs):
     for places, mask in zip(positions, real, strict=True):
         assert mask.tolist() == sorted(mask, reverse=True)
         assert not mask.any() or set(places[~mask]) <= {places[0]}
+
+
+def test_the_largest_client_has_room_for_a_part_that_is_rounded_up():
+    """Seven and a half examples are eight."""
+    _, real = draw_epochs(jax.random.key(0), 10, 0.75, 1, most=10)
+    assert int(real.sum()) == 8
+
+
+def test_a_fraction_of_an_epoch_is_that_of_its_decimals():
+    """Halves are rounded up, also where the product is just below one in float32, such as 0.59 * 50."""
+    n = np.arange(1, 401)
+    for percent in (1, 29, 53, 59, 65, 78, 99):
+        exact = (2 * percent * n + 100) // 200
+        np.testing.assert_array_equal(epoch_steps(jnp.asarray(n), percent / 100, 1), np.maximum(exact, 1))
 
 
 def test_epochs_differ_in_order_and_examples_are_equally_likely():
