@@ -215,6 +215,18 @@ def test_the_clip_follows_the_paper():
         np.testing.assert_allclose(float(state.clip), clip, rtol=1e-5)
 
 
+@pytest.mark.parametrize("absent", ["not there", "not finite"])
+def test_a_client_that_does_not_count_changes_the_clip_by_half_a_vote(absent):
+    """As the count's noise takes it to: it is neither within the clip nor beyond it."""
+    rule, G = adaptive_dp(fedavg(), 2.0, 0.0, clip_step_size=0.3), 0.1 * matrix()
+    with_all = one_round(rule, G)[1].clip
+    valid = jnp.arange(COHORT) > (0 if absent == "not there" else -1)
+    if absent == "not finite":
+        G = np.where(np.arange(COHORT)[:, None] > 0, G, np.nan)
+    without = one_round(rule, G, valid=valid)[1].clip
+    np.testing.assert_allclose(without / with_all, np.exp(0.3 * 0.5 / COHORT), rtol=1e-5)
+
+
 @pytest.mark.thorough
 def test_the_clip_finds_the_quantile():
     """Of lengths that are uniform in [0, 1], the quantile 0.7 is 0.7."""
