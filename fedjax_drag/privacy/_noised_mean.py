@@ -83,17 +83,7 @@ def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee
     kinds.AGGREGATOR.check("aggregator", aggregator)
     _check_sensitivity(aggregator)
     check_gaussian(clip, guarantee.noise_multiplier, guarantee.delta)
-    cohort_size, population = guarantee.cohort_size, guarantee.population
-    if cohort_size is not None:
-        checks.count("noise_cohort_size", cohort_size, 1, population)
-    if population is not None:
-        checks.count("population", population, 1)
-
-    def sizes(number: int, expected: Any) -> Size:
-        divisor = number if expected is None else expected
-        if cohort_size is not None and checks.is_concrete(divisor) and cohort_size < divisor:
-            raise ValueError(f"noise_cohort_size={cohort_size}: must be at least the run's own cohort, {divisor}")
-        return Size(divisor, divisor if cohort_size is None else cohort_size)
+    _check_counts(guarantee)
 
     def init(params: Params) -> NoisedMeanState:
         inner = aggregator.init(params)
@@ -120,7 +110,7 @@ def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee
         expected_clients: Any = None,
         **extras: Any,
     ) -> tuple[Params, NoisedMeanState]:
-        size = sizes(len(kept.scale), expected_clients)
+        size = _size_of(len(kept.scale) if expected_clients is None else expected_clients, guarantee.cohort_size)
         expects = jnp.asarray(size.divisor > 0)  # in a round in which nobody is available, all stays as it was
         noise_key, clip_key, inner_key = jax.random.split(key, 3)
         # In units of the mean: noise for a larger cohort is as much smaller as its sum would be longer.
@@ -145,6 +135,27 @@ def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee
 
     sums = Sums(accumulate, finish, whole=apply)
     return Aggregator(init, apply, aggregator.needs, "clients", sums, guarantee)
+
+
+def _check_counts(guarantee: Guarantee) -> None:
+    """Refuses a cohort or a federation that is no number of clients."""
+    if guarantee.cohort_size is not None:
+        checks.count("noise_cohort_size", guarantee.cohort_size, 1, guarantee.population)
+    if guarantee.population is not None:
+        checks.count("population", guarantee.population, 1)
+
+
+def _size_of(expected: Any, noise_cohort_size: int | None) -> Size:
+    """The numbers of clients of a round in which ``expected`` are.
+
+    Raises:
+      ValueError: if the noise is meant for fewer.
+    """
+    if noise_cohort_size is None:
+        return Size(expected, expected)
+    if checks.is_concrete(expected) and noise_cohort_size < expected:
+        raise ValueError(f"noise_cohort_size={noise_cohort_size}: must be at least the run's own cohort, {expected}")
+    return Size(expected, noise_cohort_size)
 
 
 def _check_sensitivity(aggregator: Aggregator) -> None:
