@@ -4,9 +4,10 @@ Only concrete Python and NumPy numbers are checked: a hyperparameter that is swe
 tracer and passes through.
 """
 
+import contextlib
 import numbers
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
@@ -42,6 +43,20 @@ def shown(value: Any) -> str:
 def first_line(error: BaseException) -> str:
     """The type and the first line of an error that a part of the user's has raised."""
     return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+
+
+@contextlib.contextmanager
+def explained(argument: str, allowed: str) -> Iterator[None]:
+    """Within it, an error that a part of the user's raises is a ValueError of one line that says what to give.
+
+    Args:
+      argument: its name, with its value where that says something.
+      allowed: what the part must do.
+    """
+    try:
+        yield
+    except Exception as error:  # a user's function may raise anything
+        raise ValueError(f"{argument}: must {allowed}; it fails with {first_line(error)}") from error
 
 
 def is_concrete(value: Any) -> bool:

@@ -83,6 +83,12 @@ AGGREGATOR = Kind(Aggregator, "an aggregation rule, such as fd.aggregators.drag(
 ALGORITHM = Kind(Algorithm, "an algorithm, such as fd.algorithms.fedacg()", ("algorithms",))
 CLIENT_RULE = Kind(ClientRule, "a client rule, such as fd.clients.fedprox(mu=0.1)", ("clients",))
 ATTACK = Kind(Attack, "an attack, such as fd.attacks.sign_flip()", ("attacks",))
+OF_ROUND = "be a function of the round in operations of JAX, as optax schedules are, or jnp.asarray(values)[round]"
+"""What a schedule must be."""
+
+OF_UPDATES = "be an optax transformation of updates, state and params alone"
+"""What an optimizer must be: none that asks for the loss as well, such as ``optax.lbfgs()``."""
+
 OPTIMIZER = Kind((optax.GradientTransformation, optax.MultiSteps), "an optax transformation, such as optax.trace(0.9)")
 
 

@@ -86,6 +86,12 @@ METHODS = (
         "aggregator=foolsgold: num_clients=20",
         "must be that of the method, 12",
     ),
+    Mistake(
+        "optimizer of the loss",
+        "run(fd.aggregators.fedavg(server_optimizer=optax.lbfgs()))",
+        "server_optimizer:",
+        "of updates, state and params alone",
+    ),
     Mistake("server optimizer not called", "fd.aggregators.fedavg(server_optimizer=optax.adam)", "=function", "optax."),
     Mistake("name of a reducer", 'fd.clients.robust_sgd("median")', "reducer='median'", "write fd.aggregators.median"),
     Mistake(
@@ -165,6 +171,9 @@ PARTS = (
         "augmentation=",
         "call it, fd.data.augmentation.crop_flip(...)",
     ),
+    Mistake("examples cut", "run(augmentation=lambda key, x: x[:, 2:])", "augmentation=function", "in the same shape"),
+    Mistake("local optimizer of the loss", "run(local_optimizer=optax.lbfgs())", "local_optimizer:", "params alone"),
+    Mistake("schedule in NumPy", "run(step_size=lambda r: np.ones(6)[r])", "step_size=function", "jnp.asarray(values)"),
     Mistake("two step sizes", "run(step_size=[0.1, 0.2])", "step_size=", "optax schedule"),
     Mistake("key as seed", "run(seed=jax.random.key(0))", "seed=", "must be an integer"),
     Mistake("no configuration", "fd.run(None)", "config=None", "the path of a YAML file"),
@@ -183,6 +192,12 @@ PARTS = (
 
 ALONE = (
     Mistake("no root data", "rule_of('br_drag').apply(params, deltas, state)", "root_delta", "by keyword", TypeError),
+    Mistake(
+        "part of a root delta",
+        "rule_of('fltrust').apply(params, deltas, rule_of('fltrust').init(params), root_delta={'w': params['w']})",
+        "root_delta: lacks ['b']",
+        "must have the structure of params",
+    ),
     Mistake("list of deltas", "rule.apply(params, [params, params], state)", "deltas: a list of 2", "jnp.stack"),
     Mistake("one delta", "rule.apply(params, params, state)", "deltas", "leading client axis [S]"),
     Mistake("incomplete deltas", 'rule.apply(params, {"w": deltas["w"]}, state)', "deltas:", "lacks ['b']"),

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import checks
+from fedjax_drag import checks, kinds
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.ops.weighted import Clients, FirstPass, Kept, Weights, root_delta, weighted_rule
 from fedjax_drag.types import Aggregator, Params
@@ -98,7 +98,8 @@ def _schedule(c: Callable[..., Any]) -> Callable[..., Any]:
     """``c_t`` from the extras of the round."""
 
     def strength(*, round: jax.Array, **_: Any) -> Any:
-        return c(round)
+        with checks.explained(f"c={checks.shown(c)}", kinds.OF_ROUND):
+            return c(round)
 
     return strength
 

@@ -71,7 +71,8 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
     def optimised(step: Step, state: FedAvgState, *, params: Params, **_: Any) -> tuple[Step, FedAvgState]:
         assert server_optimizer is not None
         gradient = jax.tree.map(lambda p, u: -u.astype(p.dtype), params, step.update)
-        update, optimizer = server_optimizer.update(gradient, state.optimizer, params)
+        with checks.explained("server_optimizer", kinds.OF_UPDATES):
+            update, optimizer = server_optimizer.update(gradient, state.optimizer, params)
         return step._replace(update=update), state._replace(optimizer=optimizer)
 
     return weighted_rule(

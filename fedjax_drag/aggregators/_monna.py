@@ -59,7 +59,7 @@ def monna(num_byzantine: int | None = None, trusted: int | None = None) -> Aggre
         params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        check_extras(extras, needed)
+        check_extras(extras, needed, params)
         f, size = byzantine_count("monna", num_byzantine, extras), len(valid)
         check_majority("monna", f, size)
         if trusted is not None and trusted >= size:

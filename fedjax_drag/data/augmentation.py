@@ -38,7 +38,7 @@ def crop_flip(padding: int = 4, flip: bool = True) -> Augmentation:
 
     def augment(key: Key[Array, ""], x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
         if x.ndim != 4:
-            raise ValueError(f"augmentation: crop_flip needs images [B, H, W, C], not inputs of shape {x.shape}")
+            raise ValueError(f"crop_flip needs images [B, H, W, C], not inputs of shape {x.shape}")
         shift_key, flip_key = jax.random.split(key)
         corners = jax.random.randint(shift_key, (x.shape[0], 2), 0, 2 * padding + 1)
         padded = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))

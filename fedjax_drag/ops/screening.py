@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -72,7 +72,7 @@ def screened(apply: ApplyFn) -> ApplyFn:
         params: Params, deltas: Deltas, state: State, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
     ) -> tuple[Params, State]:
         tree.check_cohort(params, deltas)
-        check_extras(extras, required)
+        check_extras(extras, required, params)
         who = screen(deltas, valid, reject_nonfinite)
         with own(state):
             after = apply(params, deltas, state, valid=who.counted, **extras)
@@ -101,13 +101,26 @@ def extras_of(apply: Callable[..., Any]) -> frozenset[str]:
     return frozenset(required - {"valid"})
 
 
-def check_extras(extras: Iterable[str], required: Iterable[str]) -> None:
-    """Raises TypeError that names the extras which a rule must be given and was not."""
+def check_extras(extras: Mapping[str, Any], required: Collection[str], params: Params) -> None:
+    """Checks the extras of a rule.
+
+    Args:
+      extras: as they were given.
+      required: names of those that the rule must be given.
+      params: the global parameters.
+
+    Raises:
+      TypeError: naming the extras that are missing.
+      ValueError: ``root_delta`` is not like the parameters.
+    """
     missing = sorted(set(required) - set(extras))
     if missing:
         meanings = [MEANING.get(name, "an extra of this rule") for name in missing]
         pairs = zip(missing, meanings, strict=True)
         raise TypeError("; ".join(f"{name}: must be given to apply by keyword, {meaning}" for name, meaning in pairs))
+    if "root_delta" in required:
+        tree.check_like("root_delta", extras["root_delta"], "params", params)
+        tree.check_arrays("root_delta", extras["root_delta"])
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def summed_rule(
             total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
             return sums.absorb_first_pass(total, state, kept, **extras)
 
-        check_extras(extras, required)
+        check_extras(extras, required, params)
         with own(state):
             if sums.needs_first_pass is not None:
                 state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)

@@ -120,9 +120,11 @@ def check_augmentation(name: str, value: Any) -> None:
 
 
 def check_schedule(step_size: Callable[..., Any], num_rounds: int) -> None:
-    """Checks a schedule at its first and at its last round."""
+    """Checks a schedule at its first and at its last round, and as the compiled program calls it."""
+    with checks.explained(f"step_size={checks.shown(step_size)}", kinds.OF_ROUND):
+        returned: Any = jax.eval_shape(step_size, jnp.int32(0))
+    if getattr(returned, "shape", None) != ():
+        raise ValueError(f"step_size(0)={checks.shown(step_size(jnp.int32(0)))}: must be a single number")
     for index in (0, num_rounds - 1):
         value: Any = step_size(jnp.int32(index))
-        if jnp.shape(value):
-            raise ValueError(f"step_size({index}) with shape {jnp.shape(value)}: must be a single number")
         checks.positive(f"step_size({index})", value if isinstance(value, Tracer) else float(value))

@@ -5,7 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag.aggregators import centered_clipping, fedavg, fedexp, norm_clipping, root_only
+from fedjax_drag.aggregators import (
+    br_drag,
+    centered_clipping,
+    fedavg,
+    fedexp,
+    fltrust,
+    monna,
+    norm_clipping,
+    root_only,
+)
 
 PARAMS = {"w": jnp.zeros(3)}
 ROOT = {"w": jnp.array([1.0, -2.0, 0.5])}
@@ -182,3 +191,11 @@ def test_bad_arguments_are_named_with_their_value(build, message):
         build()
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", [br_drag(), fltrust(), fltrust(projection=True), monna(1), root_only()], ids=repr)
+def test_a_root_delta_is_like_the_parameters(rule):
+    """Transposed it has the norm of the right one, and would be taken without a word."""
+    params = {"w": jnp.zeros((3, 2))}
+    with pytest.raises(ValueError, match=r"^root_delta\['w'\] with shape \(2, 3\): must be \(3, 2\)"):
+        rule.apply(params, {"w": jnp.ones((4, 3, 2))}, rule.init(params), root_delta={"w": jnp.ones((2, 3))})

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from fedjax_drag import checks
+from fedjax_drag import checks, kinds
 from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
+from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Programs
@@ -56,7 +57,10 @@ def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> No
     """Refuses an optimizer that descends by itself: one whose first update for a gradient of ones is negative."""
     zeros = jax.tree.map(lambda p: jnp.zeros((1,) * len(p.shape), p.dtype), params)  # one entry a leaf is enough
     ones = jax.tree.map(jnp.ones_like, zeros)
-    update, _ = local_optimizer.update(ones, local_optimizer.init(zeros), zeros)
+    with checks.explained("local_optimizer", kinds.OF_UPDATES):
+        state = local_optimizer.init(zeros)
+        jax.eval_shape(local_optimizer.update, ones, state, zeros)  # as the compiled program calls it
+        update, _ = local_optimizer.update(ones, state, zeros)
     total = sum(leaf.sum() for leaf in jax.tree.leaves(update))
     if not isinstance(total, Tracer) and total < 0:
         raise ValueError(
@@ -112,11 +116,27 @@ def check_secure_aggregation(algorithm: Algorithm, statistics: str | None = None
 def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
     """Refuses a loss that is not one number for each example."""
     logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
-    try:
+    allowed = f"take logits [B, {num_classes}] and integer labels [B], and return one number for each"
+    with checks.explained("loss", allowed):
         shape = jax.eval_shape(loss, logits, labels)
-    except Exception as error:  # a user's loss may raise anything
-        allowed = f"logits [B, {num_classes}] and integer labels [B], and return one number for each"
-        raise ValueError(f"loss: must take {allowed}; it fails with {checks.first_line(error)}") from error
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
         returned = f"{shape.dtype}{list(shape.shape)}" if hasattr(shape, "dtype") else type(shape).__name__
         raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")
+
+
+def check_augmentation(augmentation: Augmentation, example: jax.Array, length: int) -> None:
+    """Refuses an augmentation that changes the shape of a batch.
+
+    Args:
+      augmentation: of the training inputs.
+      example: an input of the model, ``[1, *input_shape]``.
+      length: examples in a mini-batch.
+    """
+    batch = jax.ShapeDtypeStruct((length, *example.shape[1:]), example.dtype)
+    name, allowed = f"augmentation={checks.shown(augmentation)}", "x in the same shape"
+    given = f"{batch.dtype}{list(batch.shape)}"
+    with checks.explained(name, f"take a key and x, such as {given}, and return {allowed}"):
+        after = jax.eval_shape(augmentation, jax.random.key(0), batch)
+    if getattr(after, "shape", None) != batch.shape:
+        returned = f"{after.dtype}{list(after.shape)}" if hasattr(after, "shape") else type(after).__name__
+        raise ValueError(f"{name}: returns {returned} for x of {given}; must return {allowed}")

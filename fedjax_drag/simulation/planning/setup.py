@@ -18,6 +18,7 @@ from fedjax_drag.simulation.model.statistics import resolved
 from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
+    check_augmentation,
     check_loss,
     check_secure_aggregation,
     check_sign,
@@ -29,6 +30,7 @@ from fedjax_drag.simulation.planning.model_checks import check_model, check_toke
 from fedjax_drag.simulation.planning.privacy import check_statistics
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_root
+from fedjax_drag.simulation.program.local import batch_length
 from fedjax_drag.simulation.program.programs import Programs, make_programs
 from fedjax_drag.simulation.program.work import FULL, CohortExecution, LocalTraining, Work
 from fedjax_drag.simulation.settings import Settings
@@ -79,6 +81,8 @@ def programs_of(
     check_attack(attack, settings.uses_root)
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     check_tokens(settings.model, settings.data)
+    if settings.augmentation is not None:
+        check_augmentation(settings.augmentation, _example(settings), _batch_length(settings))
     axis = resolve_axis(settings.clients_axis, settings.clients_per_chunk, platform_of(devices))
     usual = Walk(axis, settings.clients_per_chunk)
     statistics = resolved(settings.model_state, attack)
@@ -172,9 +176,7 @@ def _fastest_walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
 
 def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params, state: ModelState) -> Passes:
     """The local passes of a run by their shapes, of which the fastest walk is chosen."""
-    rows = settings.split.training.rows
-    assert rows is not None
-    size = rows.shape[1] if settings.batch_size == FULL else settings.batch_size
+    size = _batch_length(settings)
     at_once = settings.cohort_size // (mesh.size if mesh else 1)
     arrays = (_example(settings), settings.data.train.y)
     batch: list[Any] = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in arrays]
@@ -186,6 +188,13 @@ def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params,
 
     number = at_once * settings.num_rounds
     return Passes(loss_fn, params, Batch(*batch), steps_of_clients(settings), at_once, number)
+
+
+def _batch_length(settings: Settings) -> int:
+    """Examples in a mini-batch of a client, padding included."""
+    rows = settings.split.training.rows
+    assert rows is not None
+    return batch_length(_training_of(settings), rows.shape[1])
 
 
 def steps_of_clients(settings: Settings) -> np.ndarray:
