@@ -30,7 +30,7 @@ from fedjax_drag.simulation.devices import row_file
 from fedjax_drag.simulation.devices.host_state import completed
 from fedjax_drag.simulation.devices.placement import fetch
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
-from fedjax_drag.simulation.planning.initial_params import CHECKSUM, variables_in
+from fedjax_drag.simulation.planning.initial_params import CHECKSUM, leaf_name, variables_in
 from fedjax_drag.simulation.result import TEST, choice_metric
 
 KEEP = 2
@@ -281,7 +281,7 @@ class Checkpoints:
         history = stored.pop(_HISTORY).tobytes() if _HISTORY in stored else None
         of_rows = stored.pop(_ROWS, None)
         stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
-        state = jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[_name(path)], leaf), like)
+        state = jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[leaf_name(path)], leaf), like)
         if of_rows is not None:
             state = completed(state, self._with_rows(round_number, whole, int(of_rows)))
         return Stored(state, history)
@@ -296,9 +296,7 @@ class Checkpoints:
 
     def variables(self, round_number: int) -> dict[str, Any]:
         """The global parameters, under ``"params"``, and the model's statistics after a round, as nested dicts."""
-        from flax.traverse_util import unflatten_dict
-
-        return unflatten_dict(variables_in(self._read(round_number)), sep=".")
+        return variables_in(self._read(round_number))
 
     def _stored(self, round_number: int) -> dict[str, Any]:
         """Shapes and dtypes of all that a checkpoint holds."""
@@ -381,11 +379,7 @@ def _flatten(state: Any) -> dict[str, Any]:
             return leaf
         return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
 
-    return {_name(path): plain(leaf) for path, leaf in paths}
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+    return {leaf_name(path): plain(leaf) for path, leaf in paths}
 
 
 def _revive(stored: jax.Array, like: Any) -> jax.Array:

@@ -66,8 +66,18 @@ def fitted(where: str, found: Mapping[str, Any], params: Params, state: ModelSta
 
 
 def named(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree by their paths, joined by ``/``; dots in a name count as that too."""
-    return {path_of(path).replace(".", "/"): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+    """The leaves of a pytree by their paths, joined by ``/``; dots in a name count as that too.
+
+    Raises:
+      ValueError: two of them have the same name then.
+    """
+    leaves = jax.tree.leaves_with_path(tree)
+    names = [path_of(path).replace(".", "/") for path, _ in leaves]
+    by_name = dict(zip(names, (leaf for _, leaf in leaves), strict=True))
+    if len(by_name) < len(names):
+        twice = next(name for name in by_name if names.count(name) > 1)
+        raise ValueError(f"initial_params: has {twice} twice, where a dot in a name counts as /; rename one of them")
+    return by_name
 
 
 def _filled(where: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[np.ndarray]:

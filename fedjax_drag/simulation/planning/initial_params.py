@@ -4,6 +4,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+
+import jax
 
 from fedjax_drag import checks
 from fedjax_drag.simulation.devices.processes import checksum
@@ -73,7 +76,7 @@ def _of_safetensors(where: str, path: Path) -> dict[str, Any]:
 
 
 def _of_checkpoint(where: str, path: Path) -> dict[str, Any]:
-    """The variables of a model in a checkpoint, by name."""
+    """The variables of a model in a checkpoint, as nested dicts."""
     import orbax.checkpoint as ocp  # imported here: slow, and few runs need it
 
     try:
@@ -86,13 +89,27 @@ def _of_checkpoint(where: str, path: Path) -> dict[str, Any]:
     return variables_in(stored)
 
 
+def leaf_name(path: Any) -> str:
+    """The name of a leaf in a checkpoint: its path, the parts joined by dots; a dot in a part is written ``%2E``.
+
+    A path of a single part is a name already.
+    """
+    parts = [jax.tree_util.keystr((part,), simple=True) for part in path]
+    if len(parts) == 1:
+        return parts[0]
+    return ".".join(part.replace("%", "%25").replace(".", "%2E") for part in parts)
+
+
 def variables_in(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's variables, by names joined by dots, among the leaves of a stored state."""
+    """A model's variables, as nested dicts, among the leaves of a stored state by :func:`leaf_name`."""
+    from flax.traverse_util import unflatten_dict
+
     if _ALONE in stored:
         return {_ALONE: stored[_ALONE]}
-    return {
+    found = {
         collection + name.removeprefix(beginning): leaf
         for name, leaf in stored.items()
         for beginning, collection in _VARIABLES.items()
         if name.startswith(beginning)
     }
+    return unflatten_dict({tuple(map(unquote, name.split("."))): leaf for name, leaf in found.items()})

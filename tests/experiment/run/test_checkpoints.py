@@ -2,6 +2,7 @@ import shutil
 from contextlib import closing
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,6 +50,22 @@ def test_a_key_of_another_kind_comes_back(tmp_path, state):
             key = checkpoints.restore(5, like).state.key
             assert key.dtype == kept.key.dtype
             assert jax.random.key_data(key).tolist() == jax.random.key_data(kept.key).tolist()
+
+
+def test_names_with_separators_come_back(tmp_path):
+    """Dots within names are no steps of a path: two leaves had one name, and others came back below another."""
+    params = {
+        "a.b": jnp.ones(2),
+        "a": {"b": jnp.zeros(2)},
+        "c/d": jnp.ones(1),
+        "e%2Ef": jnp.zeros(1),
+        "e.f": jnp.ones(1),
+    }
+    kept = State(params, (), jax.random.key(0), jnp.int32(5))
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(5, kept, 0.5)
+        chex.assert_trees_all_equal(checkpoints.restore(5, kept).state.params, params)
+    chex.assert_trees_all_equal(load_params(tmp_path), params)
 
 
 def test_newest_are_kept(tmp_path, state):

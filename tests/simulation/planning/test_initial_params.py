@@ -148,6 +148,35 @@ def test_a_method_s_first_state_sees_the_parameters_that_are_given(settings):
     chex.assert_trees_all_equal(first.algorithm, method.init(start))
 
 
+class Dotted(nn.Module):
+    """A model with a dot in a name that is also the beginning of another."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = x.reshape(len(x), -1)
+        return nn.Dense(10, name="head")(x) + nn.Dense(10, name="head.extra")(x)
+
+
+def test_a_checkpoint_of_names_with_dots(tmp_path):
+    config = TINY | SYNTHETIC | {"model": Dotted()}
+    first = fd.run(config, out=tmp_path / "first", quiet=True)
+    chex.assert_trees_all_equal(load_params(tmp_path / "first"), first.params)
+    again = fd.run(config | {"initial_params": str(tmp_path / "first"), "step_size": 1e-9}, quiet=True)
+    chex.assert_trees_all_close(again.params, first.params, atol=1e-6)
+
+
+def test_two_names_that_are_one_with_slashes_for_dots(settings, fedavg):
+    def init(key):
+        return {"a.b": jax.random.normal(key, (64, 10)), "a": {"b": jax.numpy.zeros((64, 10))}}
+
+    def apply(params, x):
+        return x.reshape(len(x), -1) @ (params["a.b"] + params["a"]["b"])
+
+    given = settings(model=(init, apply), initial_params=init(jax.random.key(0)))
+    with pytest.raises(ValueError, match=r"^initial_params: has a/b twice, where a dot in a name counts as /"):
+        prepare(fedavg, **given)
+
+
 class Normalised(nn.Module):
     """A frozen backbone with statistics, and a head."""
 
