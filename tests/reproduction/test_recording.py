@@ -39,7 +39,7 @@ def tiny(tmp_path, monkeypatch):
     return Target("tiny", "A paper", "Fig. 1", "method", (), 1, medium=("rounds=4",))
 
 
-def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged=()):
+def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged=(), commit="1a2b3c"):
     """The results folder of a sweep, as if it had run, but for the last cells; some methods diverged at once."""
     grid = load_grid(source, overrides)
     folder.mkdir()
@@ -57,7 +57,7 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged
         cells.append(Cell(point.values, status, "", own if status != "failed" else {}))
         place = folder / sweep_folder.CELLS / point.folder
         place.mkdir(parents=True)
-        about = {"git_commit": "1a2b3c", "packages": {"jax": "0.10.2", "fedjax-drag": "0.1.0"}}
+        about = {"git_commit": commit, "packages": {"jax": "0.10.2", "fedjax-drag": "0.1.0"}}
         (place / "environment.json").write_text(json.dumps(about))
         of_clients = {"alpha": [0.1, 0.1, 0.2, 0.2, 0.3, 0.8], "strikes": [0, 0, 0, 0, 0, 3]}
         of_clients |= {"client_ids": [0, 1, 2, 3, 4, 5], "valid": [1] * 6, "malicious": [0, 0, 0, 0, 0, 1]}
@@ -126,6 +126,17 @@ def test_parts_and_seeds_of_several_folders_join(tiny, tmp_path):
     assert all((one.history["test_accuracy"][0] > 0.8) == (one.values["seed"] == 1) for one in found.cells)
     assert recording.record(tiny, [two], tmp_path / "record", anew=True) == 4
     assert len(stored.read(stored.path_of(tmp_path / "record", "tiny")).cells) == 4
+
+
+def test_cells_of_other_versions_join_with_a_warning(tiny, tmp_path):
+    recording.record(tiny, [finished(tmp_path / "one", "axes.seed=[1]")], tmp_path / "record")
+    later = finished(tmp_path / "two", "axes.seed=[2]", commit="4d5e6f7a8b")
+    message = (
+        r"^tiny: cells of 0\.1\.0 \(1a2b3c, jax 0\.10\.2\), 0\.1\.0 \(4d5e6f7, jax .*\), whose defaults may differ"
+    )
+    with pytest.warns(UserWarning, match=message):
+        assert recording.record(tiny, [later], tmp_path / "record") == 4
+    assert len(stored.read(stored.path_of(tmp_path / "record", "tiny")).cells) == 8
 
 
 def test_a_table_of_something_else_is_refused(tiny, tmp_path):

@@ -1,6 +1,7 @@
 """Recording: from the results folders of a sweep to the stored results of a target."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ accuracy of TACO's ``z``.
 def record(target: Target, folders: Sequence[Path], into: Path, *, anew: bool = False) -> int:
     """Stores the results of a target, beside those of other seeds and parts that are stored already.
 
+    Cells that different versions ran are stored with a warning: settings that are not written down, the defaults, may
+    have changed between them.
+
     Args:
       target: what was run.
       folders: results folders of its sweep or of parts of it; of a cell in several, the last counts.
@@ -49,6 +53,10 @@ def record(target: Target, folders: Sequence[Path], into: Path, *, anew: bool = 
             count += len(found.cells)
             whole = found if whole is None else stored.merged(whole, found, target.name)
     if count and whole is not None:
+        ran = sorted({origin for origin in whole.origins if origin != Origin()})
+        if len(ran) > 1:
+            versions = ", ".join(f"{one.fedjax_drag} ({one.commit[:7] or 'no commit'}, jax {one.jax})" for one in ran)
+            warnings.warn(f"{target.name}: cells of {versions}, whose defaults may differ, are joined", stacklevel=2)
         stored.write(path, whole)
     return count
 
