@@ -41,8 +41,10 @@ def federate(settings: Settings) -> Federation:
     """The data of a run with its malicious clients and root data, on the host.
 
     Raises:
-      ValueError: if the clients hold too few examples for the root data, or none to be evaluated on.
+      ValueError: if the clients hold too few examples for the root data, or none to be evaluated on, or may take more
+        local steps between two evaluations than are counted.
     """
+    _check_total(settings)
     (data, held_out), number = settings.split, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
@@ -61,6 +63,17 @@ def federate(settings: Settings) -> Federation:
     on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
     on_host += [held_out, *absence]
     return Federation(*on_host)
+
+
+def _check_total(settings: Settings) -> None:
+    """Refuses more local steps between two evaluations than an int32 counts; no other total is larger."""
+    of_round = int(np.sort(steps_of_clients(settings, at_most=True))[-settings.cohort_size :].sum())
+    rounds, most = min(settings.eval_every, settings.num_rounds), np.iinfo(np.int32).max
+    if of_round * rounds > most:
+        raise ValueError(
+            f"eval_every={settings.eval_every}: is up to {of_round * rounds:,} local steps of all clients; "
+            f"must be at most {most // of_round}, so that an int32 counts those between two evaluations"
+        )
 
 
 def programs_of(
@@ -197,13 +210,18 @@ def _batch_length(settings: Settings) -> int:
     return batch_length(_training_of(settings), rows.shape[1])
 
 
-def steps_of_clients(settings: Settings) -> np.ndarray:
-    """Local steps in a pass of each client of the federation ``[M]``; as they may be drawn, where they are."""
+def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:
+    """Local steps in a pass of each client of the federation ``[M]``.
+
+    Args:
+      settings: of the run.
+      at_most: the most that may be drawn, where numbers of steps are; default as they may be drawn.
+    """
     counts = settings.split.training.counts
     assert counts is not None
     fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
     steps = np.full(len(counts), most)
-    if fewest is not None:
+    if fewest is not None and not at_most:
         steps = np.random.default_rng(0).integers(fewest, most + 1, len(counts))
     if settings.local_epochs is not None:
         whole = settings.batch_size == FULL

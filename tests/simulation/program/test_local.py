@@ -271,6 +271,8 @@ def test_zero_momentum_and_zero_decay_are_plain_sgd(settings, fedavg):
         ({"local_steps": None, "local_epochs": "two"}, ["local_epochs='two'", "a number > 0"]),
         ({"step_size": optax.linear_schedule(0.1, 0.0, 5)}, ["step_size(5)=0.0", "(0, inf)"]),
         ({"step_size": lambda _: jnp.ones(2)}, ["step_size(0)", "[2]", "a single number"]),
+        ({"local_steps": 10**7, "eval_every": 10**6, "num_rounds": 50}, ["eval_every=1000000", "at most 42, so that"]),
+        ({"local_steps": (1, 10**7), "eval_every": 50, "num_rounds": 50}, ["2,500,000,000 local steps", "at most 42,"]),
         ({"step_size": lambda _: None}, ["step_size(0)=None", "a single number"]),
         ({"augmentation": lambda _, x: x[:2]}, ["augmentation=function", "float32[2, ", "in the same shape"]),
         ({"augmentation": lambda x: x}, ["augmentation=function", "a key and x", "TypeError"]),
