@@ -109,6 +109,7 @@ MODELS = (
     Mistake("class of a model", "run(model=Softmax)", "model=class Softmax", "an instance, Softmax(...)"),
     Mistake("class that needs arguments", "run(model=Layers)", "model=class Layers", "a function (rngs) -> module"),
     Mistake("PyTorch model", "run(model=torch.Linear())", "model=", "flax.linen.Module"),
+    Mistake("model without parameters", "run(model=(lambda key: {}, lambda p, x: x))", "model=", "has no parameters"),
     Mistake("wrong classes", "run(model=fd.models.mlp(num_classes=3))", "model:", "must be (1, 10), the logits"),
     Mistake("model that fails", "run(model=fd.models.lstm(num_classes=10))", "model=", "float32[1, 8, 8, 1]"),
     Mistake("batch statistics", "run(model=Normalised())", "model=Normalised", "an argument of its call"),
@@ -187,6 +188,12 @@ PARTS = (
     Mistake("text for yes or no", 'run(time_clients="no")', "time_clients='no'", "must be True or False"),
     Mistake("direction alone", "run(with_direction(lambda g, w, c, d, b: g(w, b)))", "direction", "(direction, carry)"),
     Mistake("rule without state", "run(with_apply(lambda p, d, s, **_: p))", "apply of the rule", "(params, state)"),
+    Mistake(
+        "metric of a taken name",
+        "run(rule._replace(init=lambda p: state._replace(metrics={'round': 0})))",
+        "metrics have the name 'round'",
+        "must be a text that no column has",
+    ),
     Mistake("state without metrics", "run(rule._replace(init=lambda p: ()))", "init of the rule", "a field metrics"),
 )
 

@@ -226,8 +226,7 @@ class Measurement:
         history has ``client_seconds``, and ``time_to`` can be asked. It costs the compilation of one local pass.
         Default False.
       stop_on_divergence: whether a run whose parameters are not finite any more ends with the next evaluation, as
-        :attr:`Result.diverged_at` then says; default True. Rejected messages do not count: where all of them are not
-        finite, the parameters stay as they are, and ``num_rejected`` says so.
+        :attr:`Result.diverged_at` then says; default True. Messages that are rejected leave them finite.
     """
 
     eval_every: int = option(count, default=10)

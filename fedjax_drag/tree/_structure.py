@@ -90,6 +90,14 @@ def check_like(name: str, given: Any, like_name: str, like: Any) -> None:
             raise ValueError(f"{where} with shape {jnp.shape(leaf)}: must be {jnp.shape(expected)}, as in {like_name}")
 
 
+def check_types(name: str, given: Any, before: Any) -> None:
+    """Raises ValueError unless the leaves have the types before; types that are weak may change, as JAX has it."""
+    for (path, leaf), old in zip(jax.tree.leaves_with_path(given), jax.tree.leaves(before), strict=True):
+        if jnp.result_type(leaf) != jnp.result_type(old) and not getattr(old, "weak_type", not hasattr(old, "dtype")):
+            where = f"{name}{jax.tree_util.keystr(path)}"
+            raise ValueError(f"{where} of type {jnp.result_type(leaf)}: must stay {jnp.result_type(old)}")
+
+
 def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **extras: Any) -> State:
     """``state`` with the shapes that ``apply`` returns.
 

@@ -1,6 +1,7 @@
 """Wrong settings: one line naming the setting, its value and what is allowed, before anything is computed."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
@@ -92,6 +93,26 @@ def test_a_client_rule_that_breaks_its_contract(settings, direction, message):
     client = fd.clients.sgd()._replace(direction=direction)
     with pytest.raises(ValueError, match=f"^{message}"):
         fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.median(), client), **settings())
+
+
+def test_a_carry_keeps_its_types(settings):
+    """Plain numbers change theirs, as in a scan of JAX."""
+
+    def prepared(begin):
+        client = fd.clients.sgd()._replace(begin=begin, direction=lambda g, w, c, d, b: (g(w, b), c + 0.5))
+        return fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.median(), client), **settings())
+
+    prepared(lambda downlink: 0.0)
+    prepared(lambda downlink: 0)
+    with pytest.raises(ValueError, match=r"^carry after a step of type float32: must stay int32"):
+        prepared(lambda downlink: jnp.zeros((), int))
+
+
+@pytest.mark.parametrize("name", ["validation_accuracy", "drawn", 1])
+def test_metrics_of_a_rule_do_not_pose_as_other_columns(settings, fedavg, name):
+    rule = fedavg._replace(init=lambda params: fedavg.init(params)._replace(metrics={name: jnp.zeros(())}))
+    with pytest.raises(ValueError, match=f"^init of the rule: metrics have the name {name!r}; must be a text"):
+        fd.simulation.prepare(rule, **settings())
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,10 @@ def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Para
     except Exception as error:  # a user's model may raise anything
         what = f"fails for inputs {example.dtype}{list(example.shape)}"
         raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
-    _check_logits(logits, model.num_classes)
+    _check_logits(logits, 1, model.num_classes)
     with nn.intercept_methods(_listing_dropout(dropout)):
-        logits, statistics = _in_training(name, model, params, state, example)
-    _check_logits(logits, model.num_classes)
+        logits, statistics = _in_training(name, model, params, state, jnp.repeat(example, 2, axis=0))
+    _check_logits(logits, 2, model.num_classes)
     tree.check_like(f"{name}: collections after a training step", statistics, "those before", state.statistics)
     if dropout and not model.streams:
         raise ValueError(f"{name}: has dropout ({dropout[0]}) that is off in training: {_REMEDY}")
@@ -74,6 +74,8 @@ def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Para
 
 
 def _check_trained(name: str, params: Params) -> None:
+    if not jax.tree.leaves(params):
+        raise ValueError(f"{name}: has no parameters; must have some to be trained")
     for path, leaf in jax.tree.leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             allowed = "must be floating, or be left out by trainable"
@@ -96,12 +98,18 @@ def _in_training(
     except flax.errors.ModifyScopeVariableError as error:
         collections = ", ".join(state.statistics)
         raise ValueError(f"{name}: changes its collections ({collections}) although they are frozen") from error
+    except Exception as error:  # a user's model may raise anything
+        what = f"fails in training for inputs {example.dtype}{list(example.shape)}"
+        raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
 
 
-def _check_logits(logits: Any, num_classes: int) -> None:
-    if getattr(logits, "shape", None) != (1, num_classes):
+def _check_logits(logits: Any, examples: int, num_classes: int) -> None:
+    shape, number = (examples, num_classes), "one example" if examples == 1 else f"{examples} examples"
+    if getattr(logits, "shape", None) != shape:
         got = getattr(logits, "shape", type(logits).__name__)
-        raise ValueError(f"model: returns shape {got} for one example; must be (1, {num_classes}), the logits")
+        raise ValueError(f"model: returns shape {got} for {number}; must be {shape}, the logits")
+    if not jnp.issubdtype(logits.dtype, jnp.floating):
+        raise ValueError(f"model: returns logits of type {logits.dtype}; must be floating, or nothing is learned")
 
 
 def check_tokens(user_model: Any, data: FederatedDataset) -> None:

@@ -233,12 +233,12 @@ def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:
       ValueError: one line that says what it must return instead.
     """
     if not isinstance(returned, tuple | list) or len(returned) != 2:
-        raise ValueError(
-            f"direction: returns a {type(returned).__name__}; must return (direction, carry), () for no carry"
-        )
+        kind = type(returned).__name__
+        raise ValueError(f"direction: returns a {kind}; must return (direction, carry), () for no carry")
     direction, after = returned
     tree.check_like("direction", direction, "the parameters", w)
     tree.check_like("carry after a step", after, "the carry before", carry)
+    tree.check_types("carry after a step", after, carry)
     return direction, after
 
 

@@ -81,6 +81,10 @@ VALIDATION_NAMES = {"accuracy": "validation_accuracy", "loss": "validation_loss"
 OUTPUT_VALIDATION_NAMES = {"accuracy": "output_validation_accuracy", "loss": "output_validation_loss"}
 """And of the algorithm's output."""
 
+_TAKEN = frozenset({"round", "epsilon", "client_seconds", *OF_ABSENCE})
+_TAKEN |= {*OUTPUT_NAMES.values(), *VALIDATION_NAMES.values(), *OUTPUT_VALIDATION_NAMES.values()}
+"""Columns of the history that a metric of a rule would replace, or stand for where a run has none of its own."""
+
 ROUNDS = "rounds"
 """In a compiled program, the name of the loop over rounds."""
 
@@ -136,10 +140,7 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
         recalls = attack is not None and "last_update" in attack.needs
         last_update = tree.zeros_like(params) if recalls else ()
         of_method = algorithm.init(params)
-        if not hasattr(of_method, "metrics"):
-            kind = type(of_method).__name__
-            allowed = "a named tuple with a field metrics, a dict of arrays, {} for none"
-            raise ValueError(f"init of the rule: returns a {kind} without metrics; must return {allowed}")
+        _check_metrics(of_method)
         uplink, received = None, ()
         if work.compression is not None:
             uplink = jax.eval_shape(functools.partial(_first_uplink, algorithm, work), params, of_method)
@@ -157,6 +158,20 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
         functools.partial(_first_client, algorithm, work, timed_pass),
         no_totals(work.may_be_absent),
     )
+
+
+def _check_metrics(of_method: State) -> None:
+    """Refuses a state without metrics, and metrics that would take the place of others in the history."""
+    metrics = getattr(of_method, "metrics", None)
+    if not isinstance(metrics, dict):
+        kind = f"{type(of_method).__name__} without metrics"
+        if metrics is not None:
+            kind = f"{type(of_method).__name__} whose metrics are a {type(metrics).__name__}"
+        allowed = "a named tuple with a field metrics, a dict of arrays, {} for none"
+        raise ValueError(f"init of the rule: returns a {kind}; must return {allowed}")
+    for name in metrics:
+        if not isinstance(name, str) or name in _TAKEN:
+            raise ValueError(f"init of the rule: metrics have the name {name!r}; must be a text that no column has")
 
 
 def make_advance(one_round: Round, diagnostics: bool) -> Callable[..., tuple[RunState, Metrics, Totals]]:

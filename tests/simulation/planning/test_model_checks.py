@@ -70,6 +70,10 @@ def counted(key):
     return {"kernel": jnp.zeros((64, 10)), "calls": jnp.zeros((), int)}
 
 
+def kernel(key):
+    return {"kernel": jnp.zeros((64, 10))}
+
+
 def linear(params, x):
     return flat(x) @ params["kernel"]
 
@@ -83,8 +87,13 @@ def with_numpy(params, x):
     [
         ((counted, linear), r"^model=\(init, apply\): parameter calls of type int32: must be floating, or be left out"),
         (
-            (lambda key: {"kernel": jnp.zeros((64, 10))}, with_numpy),
+            (kernel, with_numpy),
             r"^model=\(init, apply\): fails for inputs float32\[1, 8, 8, 1\]: TracerArrayConversionError: ",
+        ),
+        ((kernel, lambda params, x: linear(params, x).astype(int)), "returns logits of type int32; must be floating"),
+        (
+            (kernel, lambda params, x: x.reshape(1, 64) @ params["kernel"]),
+            r"^model=\(init, apply\): fails in training for inputs float32\[2, 8, 8, 1\]: TypeError: cannot reshape",
         ),
         (WithDropout(on=True), "model=WithDropout: draws random numbers in evaluation: must have an argument"),
         (
@@ -96,7 +105,18 @@ def with_numpy(params, x):
         (Needs(), "model=Needs: its call needs phase; must need its inputs only, or what is known, train"),
         (AlwaysUpdates(), r"model=AlwaysUpdates: changes its collections \(batch_stats\) in evaluation"),
     ],
-    ids=["integers", "numpy", "on", "sequential", "attention", "noisy", "argument", "statistics"],
+    ids=[
+        "integers",
+        "numpy",
+        "integer logits",
+        "one example",
+        "on",
+        "sequential",
+        "attention",
+        "noisy",
+        "argument",
+        "statistics",
+    ],
 )
 def test_models_that_would_not_run_as_written_are_refused(settings, fedavg, model, message):
     with pytest.raises(ValueError, match=message) as error:
