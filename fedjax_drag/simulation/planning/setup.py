@@ -28,9 +28,9 @@ from fedjax_drag.simulation.planning.arguments import (
 from fedjax_drag.simulation.planning.calibration import Passes, choose
 from fedjax_drag.simulation.planning.model_checks import check_model, check_tokens, refusing_tokens
 from fedjax_drag.simulation.planning.privacy import check_statistics
+from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_root
-from fedjax_drag.simulation.program.local import batch_length
 from fedjax_drag.simulation.program.programs import Programs, make_programs
 from fedjax_drag.simulation.program.work import FULL, CohortExecution, LocalTraining, Work
 from fedjax_drag.simulation.settings import Settings
