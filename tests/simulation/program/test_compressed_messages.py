@@ -101,6 +101,18 @@ def test_the_server_gets_what_the_compressor_makes_of_each_message_and_of_its_me
         assert kept == ()
 
 
+@pytest.mark.parametrize("unusable", [np.nan, np.inf, 1e32])
+def test_a_message_that_cannot_be_used_is_sent_as_it_is_and_not_remembered(unusable):
+    compressor, delta = top_k(0.05), {"w": jnp.arange(40.0)}
+    memory = channel.uplink_memory(compressor, Uplink(delta))
+    _, memory = channel.send(compressor, Uplink(delta), memory, jax.random.key(0))
+    broken = Uplink({"w": delta["w"].at[3].set(unusable)})
+    received, after = channel.send(compressor, broken, memory, jax.random.key(1))
+    chex.assert_trees_all_equal(received, broken)
+    chex.assert_trees_all_equal(after, memory)
+    assert np.abs(flat(memory)).max() > 0
+
+
 @pytest.mark.thorough
 @pytest.mark.optimised
 @pytest.mark.parametrize("compressor", [top_k(1.0), low_rank(10)], ids=lambda c: c.name)
