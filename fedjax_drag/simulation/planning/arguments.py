@@ -124,7 +124,7 @@ def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
         raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")
 
 
-def check_augmentation(augmentation: Augmentation, example: jax.Array, length: int) -> None:
+def check_augmented(augmentation: Augmentation, example: jax.Array, length: int) -> None:
     """Refuses an augmentation that changes the shape of a batch.
 
     Args:

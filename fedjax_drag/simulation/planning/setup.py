@@ -18,7 +18,7 @@ from fedjax_drag.simulation.model.statistics import resolved
 from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
-    check_augmentation,
+    check_augmented,
     check_loss,
     check_secure_aggregation,
     check_sign,
@@ -95,7 +95,7 @@ def programs_of(
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     check_tokens(settings.model, settings.data)
     if settings.augmentation is not None:
-        check_augmentation(settings.augmentation, _example(settings), _batch_length(settings))
+        check_augmented(settings.augmentation, _example(settings), _batch_length(settings))
     axis = resolve_axis(settings.clients_axis, settings.clients_per_chunk, platform_of(devices))
     usual = Walk(axis, settings.clients_per_chunk)
     statistics = resolved(settings.model_state, attack)
