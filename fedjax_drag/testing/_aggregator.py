@@ -16,6 +16,7 @@ from fedjax_drag.testing._promises import (
     ATOL,
     COMMON,
     RTOL,
+    assert_needs,
     assert_pure,
     check,
     parameters,
@@ -103,6 +104,7 @@ def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8
 
 def _keeps_shapes(bench: _Bench) -> None:
     """Parameters and state keep structure, shapes and dtypes."""
+    assert_needs(bench.rule.needs)
     deltas, extras = bench.deltas(0), bench.extras(0)
     before = bench.params, bench.start(deltas, extras)
     after = jax.eval_shape(bench.rule.apply, bench.params, deltas, before[1], **extras)

@@ -17,8 +17,8 @@ from fedjax_drag.testing._local import batches, cohort_pass
 from fedjax_drag.testing._promises import (
     ATOL,
     COMMON,
-    ON_REQUEST,
     RTOL,
+    assert_needs,
     assert_pure,
     check,
     parameters,
@@ -134,8 +134,7 @@ def check_algorithm(
 
 def _keeps_shapes(bench: _Bench) -> None:
     """Downlink, uplink, parameters and state have the structures, shapes and dtypes of the contract."""
-    known = {*bench.extras(0), *ON_REQUEST}
-    assert bench.method.needs <= known, f"needs={sorted(bench.method.needs - known)}: must be among {sorted(known)}"
+    assert_needs(bench.method.needs)
     state = bench.method.init(bench.params)
     extras = {name: value for name, value in bench.extras(0).items() if name != "valid"}  # which few methods receive
     own = per_client.gather(state, extras["client_ids"])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag.types import DISSIMILARITIES, PER_CLIENT_EXTRAS, Params
+from fedjax_drag.types import DISSIMILARITIES, EXTRAS, PER_CLIENT_EXTRAS, Params
 
 RTOL, ATOL = 1e-4, 1e-5
 """Tolerances for float32 sums in another order, some of them inside iterations with a tolerance of their own."""
@@ -70,6 +70,12 @@ def random_extras(params: Params, cohort: int, round: int, needs: Collection[str
     }
     asked = {"dissimilarity" if name in DISSIMILARITIES else name for name in needs}
     return {name: value for name, value in extras.items() if name in asked or name not in ON_REQUEST}
+
+
+def assert_needs(needs: Collection[str]) -> None:
+    """Every name in ``needs`` is that of an extra."""
+    unknown = sorted(set(needs) - set(EXTRAS))
+    assert not unknown, f"needs={unknown}: must be among {sorted(EXTRAS)}"
 
 
 def tolerated(cohort: int) -> int:

@@ -11,6 +11,7 @@ A file has one contract: the protocols of its functions, then the named tuple th
 
 from fedjax_drag.types._aggregator import (
     DISSIMILARITIES,
+    EXTRAS,
     PER_CLIENT_EXTRAS,
     STATIC_EXTRAS,
     AbsorbFirstPassFn,
@@ -29,6 +30,7 @@ from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, 
 
 __all__ = [
     "DISSIMILARITIES",
+    "EXTRAS",
     "PER_CLIENT_EXTRAS",
     "POISON_NEEDS",
     "STATIC_EXTRAS",

@@ -19,6 +19,21 @@ DISSIMILARITIES = {"dissimilarity": "flattened", "class_histogram_dissimilarity"
 """Names in ``needs`` that ask for the extra ``dissimilarity``, and the distance that each stands for."""
 
 
+EXTRAS = (
+    "client_ids",
+    "round",
+    "key",
+    "root_delta",
+    "num_examples",
+    *DISSIMILARITIES,
+    "valid",
+    "malicious",
+    "num_byzantine",
+    "expected_clients",
+)
+"""What ``needs`` of a rule or a method can name."""
+
+
 @runtime_checkable
 class InitFn(Protocol):
     """``init`` of a rule or a method."""
@@ -167,8 +182,8 @@ class Aggregator(NamedTuple):
         ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded up
         (a Python integer). A rule with a ``guarantee`` also receives ``expected_clients`` (scalar) where clients may be
         absent: how many answer on the average. A rule names the extras it uses and ignores the rest.
-      needs: names of extras that a caller computes on request only. For ``dissimilarity`` it is one of
-        :data:`DISSIMILARITIES`, which says which distance to compute.
+      needs: names of extras that a caller computes on request only, from :data:`EXTRAS`. For ``dissimilarity`` it is
+        one of :data:`DISSIMILARITIES`, which says which distance to compute.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if the rule takes
         norms, cosines and weighted sums of them only, so that they stay where they were computed; ``"coordinates"``
         if it compares the clients' values, as order statistics do, and needs whole columns.

@@ -134,6 +134,11 @@ def naive():
     return Aggregator(lambda params: MetricsOnly(empty_metrics()), apply)
 
 
+def test_an_extra_that_does_not_exist_is_found_out():
+    with pytest.raises(AssertionError, match=r"needs=\['weather'\]: must be among"):
+        check_aggregator(inverse_norm()._replace(needs=frozenset({"weather"})))
+
+
 def test_all_that_a_naive_mean_lacks_is_named():
     with pytest.raises(AssertionError) as error:
         check_aggregator(naive())

@@ -61,6 +61,13 @@ def test_krum_needs_a_large_enough_cohort(settings):
         fd.simulation.prepare(algorithm, **settings())
 
 
+def test_an_extra_that_does_not_exist_is_refused(settings):
+    """A rule that names no extras would otherwise run without what it asked for."""
+    rule = fd.aggregators.fedavg()._replace(needs=frozenset({"num_example"}))
+    with pytest.raises(ValueError, match=r"^algorithm=fedavg: needs='num_example': must be one of client_ids, round.*"):
+        fd.simulation.prepare(fd.algorithms.from_aggregator(rule), **settings())
+
+
 def test_root_data_need_benign_examples(settings):
     algorithm = fd.algorithms.from_aggregator(fd.aggregators.br_drag())
     with pytest.raises(ValueError, match="root_size=100000"):

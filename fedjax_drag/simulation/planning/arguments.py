@@ -16,7 +16,13 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Programs
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Algorithm, Attack
+from fedjax_drag.types import EXTRAS, Algorithm, Attack
+
+
+def check_needs(algorithm: Algorithm) -> None:
+    """Refuses a method that needs what no run computes."""
+    for name in sorted(algorithm.needs):
+        checks.one_of(f"algorithm={algorithm.name}: needs", name, EXTRAS)
 
 
 def check_attack(attack: Attack | None, uses_root: bool) -> None:
