@@ -94,6 +94,10 @@ def test_root_data_need_benign_examples(settings):
             "carry after a step: is of type dict; must have",
         ),
         (lambda g, w, c, d, b: g(w, b), "direction: returns a dict; must return"),
+        (
+            lambda g, w, c, d, b: (jax.tree.map(lambda leaf: leaf + 1j, g(w, b)), c),
+            "direction: is complex; must be real",
+        ),
     ],
 )
 def test_a_client_rule_that_breaks_its_contract(settings, direction, message):

@@ -237,6 +237,8 @@ def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:
         raise ValueError(f"direction: returns a {kind}; must return (direction, carry), () for no carry")
     direction, after = returned
     tree.check_like("direction", direction, "the parameters", w)
+    if any(map(jnp.iscomplexobj, jax.tree.leaves(direction))) and not any(map(jnp.iscomplexobj, jax.tree.leaves(w))):
+        raise ValueError("direction: is complex; must be real, as the parameters are")
     tree.check_like("carry after a step", after, "the carry before", carry)
     tree.check_types("carry after a step", after, carry)
     return direction, after
