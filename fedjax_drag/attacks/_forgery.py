@@ -42,7 +42,8 @@ def unlike(found: Any, like: Any) -> str:
     for (path, x), y in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(like), strict=True):
         now, was = (f"{np.shape(leaf)} {jnp.result_type(leaf)}" for leaf in (x, y))
         if now != was:
-            return f"{_name(path)} with {now}: must be {was}"
+            name = _name(path)
+            return f"{name}{name and ' with '}{now}: must be {was}"
     return ""
 
 

@@ -137,6 +137,38 @@ def test_an_attack_that_changes_benign_messages_is_refused(settings, fedavg, for
     assert rounds == []
 
 
+@pytest.mark.parametrize(
+    ("attack", "message"),
+    [
+        (
+            Attack(poison=lambda key, batch, **_: batch._replace(x=batch.x[:1])),
+            r"poison returns x with \(1, 8, 8, 1\) float32: must be \(4, 8, 8, 1\) float32",
+        ),
+        (
+            Attack(poison=lambda key, batch, **_: batch._replace(y=batch.y * 1.0)),
+            r"poison returns y with \(4,\) float32: must be \(4,\) int32",
+        ),
+        (
+            fd.attacks.label_flip()._replace(goal=lambda x, y, num_classes: (x, y[:1])),
+            r"goal returns \[1\] with \(1,\) int32: must be \(\d+,\) int32",
+        ),
+        (
+            fd.attacks.sign_flip()._replace(active=lambda r: 2),
+            r"active returns \(\) int32: must be \(\) bool",
+        ),
+        (
+            fd.attacks.sign_flip()._replace(active=lambda r: 1 < r < 5),
+            "active: must take a round, int32 and traced, and return a bool; it fails with Tracer",
+        ),
+    ],
+    ids=["inputs", "labels", "goal", "active", "traced"],
+)
+def test_an_attack_that_breaks_its_contract_is_refused(settings, fedavg, attack, message):
+    """Shapes that broadcast, and numbers in place of bools, would change the results without a word."""
+    with pytest.raises(ValueError, match=f"^attack: {message}"):
+        fd.simulation.prepare(fedavg, **settings(attack=attack, num_byzantine=3))
+
+
 def test_attacks_of_the_package_are_not_verified_again(settings, fedavg, monkeypatch):
     monkeypatch.setattr(arguments, "check_forgery", lambda *_: pytest.fail("it was"))
     fd.simulation.prepare(fedavg, **settings(**UNDER_ATTACK))

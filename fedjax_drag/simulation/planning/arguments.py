@@ -9,7 +9,7 @@ import optax
 from jax.core import Tracer
 
 from fedjax_drag import checks, kinds
-from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
+from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery, unlike
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.federation import Federation
@@ -33,6 +33,11 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
         checks.one_of("attack: needs", name, KNOWLEDGE)
     if "root_delta" in attack.needs and not uses_root:
         raise ValueError("attack: needs the server's root update; the method must be one that has it, such as fltrust")
+    if attack.active is not None:
+        with checks.explained("attack: active", "take a round, int32 and traced, and return a bool"):
+            found = jax.eval_shape(attack.active, jax.ShapeDtypeStruct((), jnp.int32))
+        if difference := unlike(found, jax.ShapeDtypeStruct((), bool)):
+            raise ValueError(f"attack: active returns {difference}")
 
 
 def check_benign(settings: Settings, programs: Programs, federation: Federation, key: Any, state: RunState) -> None:

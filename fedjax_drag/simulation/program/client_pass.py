@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
+from fedjax_drag.attacks._forgery import unlike
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
 from fedjax_drag.per_client import PerClient
@@ -183,4 +184,7 @@ def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInp
     about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": work.model.num_classes}
     if own.attacker_index is not None:
         about["attacker_index"] = own.attacker_index
-    return tree.where(attack.attackers(own.malicious, shared.round), attack.poison(key, batch, **about), batch)
+    poisoned = attack.poison(key, batch, **about)
+    if difference := unlike(poisoned, batch):
+        raise ValueError(f"attack: poison returns {difference}")
+    return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from fedjax_drag.attacks._forgery import unlike
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
 from fedjax_drag.types import Batch, Params
@@ -99,7 +100,10 @@ def _count(
     of_class = jax.ops.segment_sum(hit.astype(jnp.int32), labels, model.num_classes) if by_class else None
     if goal is None:
         return Counts(correct, loss, of_class=of_class)
-    x, wanted = goal(x, labels, model.num_classes)
+    returned = goal(x, labels, model.num_classes)
+    if difference := unlike(returned, (x, labels)):
+        raise ValueError(f"attack: goal returns {difference}")
+    x, wanted = returned
     targets = real & (wanted != labels)
     reached = targets & (apply(x).argmax(-1) == wanted)
     return Counts(correct, loss, targets.sum(), reached.sum(), of_class)
