@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedjax_drag import tree
 from fedjax_drag.types import POISON_NEEDS, Attack, Uplink
@@ -35,18 +34,6 @@ def forged(attack: Attack, key: Any, uplink: Uplink, malicious: Any, round: Any 
     )
 
 
-def unlike(found: Any, like: Any) -> str:
-    """The first difference in structure, shapes or dtypes between a pytree and another; empty if there is none."""
-    if jax.tree.structure(found) != jax.tree.structure(like):
-        return f"{jax.tree.structure(found)}: must be {jax.tree.structure(like)}"
-    for (path, x), y in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(like), strict=True):
-        now, was = (f"{np.shape(leaf)} {jnp.result_type(leaf)}" for leaf in (x, y))
-        if now != was:
-            name = _name(path)
-            return f"{name}{name and ' with '}{now}: must be {was}"
-    return ""
-
-
 def changed(before: Any, after: Any, rows: Any) -> Any:
     """For each leaf whether its bits differ in one of the rows marked in ``rows`` ``[S]``; a list of scalars."""
 
@@ -58,7 +45,7 @@ def changed(before: Any, after: Any, rows: Any) -> Any:
 
 def names_of(messages: Any) -> list[str]:
     """The leaves of messages by name, such as ``.delta['kernel']``, in the order of :func:`changed`."""
-    return [_name(path) for path, _ in jax.tree.leaves_with_path(messages)]
+    return [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree.leaves_with_path(messages)]
 
 
 def check_forgery(attack: Attack, like: Uplink) -> None:
@@ -82,7 +69,7 @@ def _check_forgery(attack: Attack, structure: Any, leaves: Sequence[tuple[tuple[
     like = structure.unflatten([jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
     malicious = jnp.arange(leaves[0][0][0]) % 2 == 1
     key = jax.random.key(0)
-    difference = unlike(jax.eval_shape(functools.partial(forged, attack), key, like, malicious), like)
+    difference = tree.unlike(jax.eval_shape(functools.partial(forged, attack), key, like, malicious), like)
     if difference:
         raise ValueError(f"attack: forge returns {difference}")
 
@@ -114,7 +101,3 @@ def _bits(x: jax.Array) -> jax.Array:
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
     return jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path).lstrip(".")

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, kinds, per_client, tree
-from fedjax_drag.attacks._forgery import unlike
 from fedjax_drag.testing._chunks import round_in_chunks
 from fedjax_drag.testing._local import batches, cohort_pass
 from fedjax_drag.testing._promises import (
@@ -150,7 +149,7 @@ def _keeps_shapes(bench: _Bench) -> None:
 
 
 def _assert_like(what: str, found: Any, like: Any) -> None:
-    difference = unlike(found, like)
+    difference = tree.unlike(found, like)
     assert not difference, f"{what} {difference}"
 
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import checks, kinds
-from fedjax_drag.attacks._forgery import KNOWLEDGE, changed, forged, names_of, unlike, varied_like
+from fedjax_drag import checks, kinds, tree
+from fedjax_drag.attacks._forgery import KNOWLEDGE, changed, forged, names_of, varied_like
 from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
 from fedjax_drag.types import POISON_NEEDS, Attack, Batch, Params, Uplink
 
@@ -107,7 +107,7 @@ def _keeps_shapes(bench: _Bench) -> None:
 
 
 def _assert_like(name: str, found: Any, like: Any) -> None:
-    difference = unlike(found, like)
+    difference = tree.unlike(found, like)
     assert not difference, f"{name} returns {difference}"
 
 

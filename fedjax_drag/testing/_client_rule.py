@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import kinds
-from fedjax_drag.attacks._forgery import unlike
+from fedjax_drag import kinds, tree
 from fedjax_drag.testing._local import STEPS, batches, cohort_pass, local_pass, step
 from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters, stacked
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
@@ -108,7 +107,7 @@ def _goes_on(bench: _Bench) -> None:
         return
     start = bench.downlink.start
     first = bench.rule.begin(Downlink(start))
-    difference = unlike(first, bench.rule.begin(bench.downlink))
+    difference = tree.unlike(first, bench.rule.begin(bench.downlink))
     assert not difference, f"begin returns a carry {difference}, like that of a whole downlink"
 
     @jax.jit

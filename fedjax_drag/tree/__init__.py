@@ -35,6 +35,7 @@ from fedjax_drag.tree._structure import (
     cohort_size,
     initial_state,
     settle,
+    unlike,
 )
 from fedjax_drag.tree._sums import mean, mix, uniform_weights, weighted_sum
 
@@ -65,6 +66,7 @@ __all__ = [
     "subtract",
     "take",
     "uniform_weights",
+    "unlike",
     "usable_rows",
     "weighted_sum",
     "where",

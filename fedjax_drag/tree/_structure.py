@@ -98,6 +98,21 @@ def check_types(name: str, given: Any, before: Any) -> None:
             raise ValueError(f"{where} of type {jnp.result_type(leaf)}: must stay {jnp.result_type(old)}")
 
 
+def unlike(found: Any, like: Any) -> str:
+    """The first difference in structure, shapes or dtypes between a pytree and another; empty if there is none.
+
+    Leaves may be shapes, of the class ``jax.ShapeDtypeStruct``.
+    """
+    if jax.tree.structure(found) != jax.tree.structure(like):
+        return f"{jax.tree.structure(found)}: must be {jax.tree.structure(like)}"
+    for (path, x), y in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(like), strict=True):
+        now, was = (f"{np.shape(leaf)} {jnp.result_type(leaf)}" for leaf in (x, y))
+        if now != was:
+            name = jax.tree_util.keystr(path).lstrip(".")
+            return f"{name}{name and ' with '}{now}: must be {was}"
+    return ""
+
+
 def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **extras: Any) -> State:
     """``state`` with the shapes that ``apply`` returns.
 

@@ -6,6 +6,7 @@ import pytest
 from flax import linen as nn
 
 import fedjax_drag as fd
+from fedjax_drag.types import Downlink
 
 
 class Flat(nn.Module):
@@ -66,6 +67,40 @@ def test_an_extra_that_does_not_exist_is_refused(settings):
     rule = fd.aggregators.fedavg()._replace(needs=frozenset({"num_example"}))
     with pytest.raises(ValueError, match=r"^algorithm=fedavg: needs='num_example': must be one of client_ids, round.*"):
         fd.simulation.prepare(fd.algorithms.from_aggregator(rule), **settings())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"split": "rows"}, "algorithm=fedavg: split='rows': must be one of clients, coordinates"),
+        ({"eligible": lambda state: jnp.ones(3, bool)}, r"eligible of the method: returns bool\[3\]; must return bool"),
+        ({"eligible": lambda state: jnp.ones(12)}, r"eligible of the method: returns float32\[12\]; must return bool"),
+        ({"output": lambda params, state: None}, "output of the method: is of type NoneType; must have the structure"),
+        ({"broadcast": lambda params, state, ids: params}, "broadcast of the method: returns a dict; must return a"),
+        (
+            {"broadcast": lambda params, state, ids: Downlink(jax.tree.map(lambda p: p[:1], params))},
+            r"start of the downlink\['Dense_0'\]\['bias'\] with shape \(1,\): must be \(10,\), as in the parameters",
+        ),
+        (
+            {"broadcast": lambda params, state, ids: Downlink(jax.tree.map(lambda p: p.astype(int), params))},
+            r"start of the downlink\['Dense_0'\]\['bias'\] of type int32: must stay float32",
+        ),
+        (
+            {"broadcast": lambda params, state, ids: Downlink(params, own=jnp.ones(3))},
+            r"own of the downlink with shape \(3,\): must have one entry for each of 5 clients",
+        ),
+    ],
+)
+def test_a_method_that_breaks_its_contract(settings, fedavg, changes, message):
+    """Masks and rows of other lengths would be read beyond their ends, which JAX clamps."""
+    with pytest.raises(ValueError, match=f"^{message}"):
+        fd.simulation.prepare(fedavg._replace(**changes), **settings())
+
+
+def test_a_message_keeps_its_shapes_and_types(settings):
+    client = fd.clients.sgd()._replace(send=lambda key, uplink: jax.tree.map(lambda x: x.astype(jnp.bfloat16), uplink))
+    with pytest.raises(ValueError, match=r"^send of the client rule: returns delta.* bfloat16: must be .* float32"):
+        fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.median(), client), **settings())
 
 
 def test_root_data_need_benign_examples(settings):

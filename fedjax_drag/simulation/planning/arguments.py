@@ -8,21 +8,15 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from fedjax_drag import checks, kinds
-from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery, unlike
+from fedjax_drag import checks, kinds, tree
+from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Programs
 from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import EXTRAS, Algorithm, Attack
-
-
-def check_needs(algorithm: Algorithm) -> None:
-    """Refuses a method that needs what no run computes."""
-    for name in sorted(algorithm.needs):
-        checks.one_of(f"algorithm={algorithm.name}: needs", name, EXTRAS)
+from fedjax_drag.types import Algorithm, Attack
 
 
 def check_attack(attack: Attack | None, uses_root: bool) -> None:
@@ -36,7 +30,7 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
     if attack.active is not None:
         with checks.explained("attack: active", "take a round, int32 and traced, and return a bool"):
             found = jax.eval_shape(attack.active, jax.ShapeDtypeStruct((), jnp.int32))
-        if difference := unlike(found, jax.ShapeDtypeStruct((), bool)):
+        if difference := tree.unlike(found, jax.ShapeDtypeStruct((), bool)):
             raise ValueError(f"attack: active returns {difference}")
 
 

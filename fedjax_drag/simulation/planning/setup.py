@@ -20,7 +20,6 @@ from fedjax_drag.simulation.planning.arguments import (
     check_attack,
     check_augmented,
     check_loss,
-    check_needs,
     check_secure_aggregation,
     check_sign,
     resolve_aggregation,
@@ -92,7 +91,6 @@ def programs_of(
       ValueError: if the parts do not fit together.
     """
     attack = settings.active_attack
-    check_needs(settings.algorithm)
     check_attack(attack, settings.uses_root)
     check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     check_tokens(settings.model, settings.data)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
-from fedjax_drag.attacks._forgery import unlike
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
 from fedjax_drag.per_client import PerClient
@@ -90,6 +89,8 @@ def with_send(client_pass: ClientPass, attack: Attack | None) -> ClientPass:
             return local
         key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
         sent = client.send(key, local.uplink)
+        if difference := tree.unlike(sent, local.uplink):
+            raise ValueError(f"send of the client rule: returns {difference}")
         if attack is not None:
             sent = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, sent)
         return local._replace(uplink=sent)
@@ -185,6 +186,6 @@ def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInp
     if own.attacker_index is not None:
         about["attacker_index"] = own.attacker_index
     poisoned = attack.poison(key, batch, **about)
-    if difference := unlike(poisoned, batch):
+    if difference := tree.unlike(poisoned, batch):
         raise ValueError(f"attack: poison returns {difference}")
     return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from fedjax_drag.attacks._forgery import unlike
+from fedjax_drag import tree
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
 from fedjax_drag.types import Batch, Params
@@ -101,7 +101,7 @@ def _count(
     if goal is None:
         return Counts(correct, loss, of_class=of_class)
     returned = goal(x, labels, model.num_classes)
-    if difference := unlike(returned, (x, labels)):
+    if difference := tree.unlike(returned, (x, labels)):
         raise ValueError(f"attack: goal returns {difference}")
     x, wanted = returned
     targets = real & (wanted != labels)

@@ -18,6 +18,7 @@ from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.start import Start, started
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_pass import ClientPass, first_rows, make_client_pass
+from fedjax_drag.simulation.program.contract import check_method
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.round import Round, make_round
@@ -141,6 +142,7 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
         last_update = tree.zeros_like(params) if recalls else ()
         of_method = algorithm.init(params)
         _check_metrics(of_method)
+        check_method(algorithm, work.num_clients, work.cohort_size, params, of_method)
         uplink, received = None, ()
         if work.compression is not None:
             uplink = jax.eval_shape(functools.partial(_first_uplink, algorithm, work), params, of_method)
