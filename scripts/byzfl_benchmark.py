@@ -33,7 +33,10 @@ PUBLISHED = {
 }
 """Worst-case test accuracies that the documentation of ByzFL prints, by rule and gamma, then by malicious clients."""
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=__doc__)
+_LINES_KEPT = "\n\n\b\n    python"  # Click keeps the lines of a paragraph after a backspace
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help=(__doc__ or "").replace("\n\n    python", _LINES_KEPT)
+)
 
 
 class Cell(NamedTuple):

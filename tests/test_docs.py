@@ -11,6 +11,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import aggregators, algorithms, interop
+from fedjax_drag.experiment.build.own_parts import ENTRY_POINTS
 from fedjax_drag.simulation.settings import Arguments
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -49,6 +50,12 @@ def test_the_page_of_configuration_keys_is_made_from_the_code():
     """Written anew by ``python docs/mkdocs/configuration_page.py``."""
     written = runpy.run_path(str(DOCS / "mkdocs" / "configuration_page.py"))["page"]()
     assert (DOCS / "configuration.md").read_text() == written
+    assert "| or null |" not in written, "a key says what else than null is allowed"
+
+
+def test_all_groups_of_entry_points_are_named():
+    page = (DOCS / "own_parts.md").read_text().partition("The groups are")[2]
+    assert sorted(set(re.findall(r"`(\w+)`", page))) == sorted(set(ENTRY_POINTS.values()))
 
 
 def test_every_page_is_in_the_navigation():

@@ -100,6 +100,10 @@ def _allowed(key: str) -> str:
         target = ELSEWHERE.get(kind, f"#{kind.replace('_', '-')}")
         return f"one of the [{kind.replace('_', ' ')}]({target}){', or null' if key in OPTIONAL else ''}"
     phrases = list(dict.fromkeys(filter(None, (_refusal(key, value) for value in WRONG))))
+    if not phrases:  # a text of any kind
+        phrases = ["a string"]
+    if key == "local_epochs":  # both say the pair
+        del phrases[1:]
     if len(phrases) == 2 and phrases[1].startswith(phrases[0].removesuffix(" or null")):
         phrases = [phrases[1] + (", or null" if phrases[0].endswith(" or null") else "")]
     elif type(None) in _types(key) and not any("null" in phrase for phrase in phrases):

@@ -73,9 +73,9 @@ def sweep(
       fedjax-drag sweep CONFIG 'axes.aggregator=[median, my_rules.py:my_rule]' 'axes.seed=[0,1]'
       fedjax-drag plot runs/robustness_matrix/cells/fedavg-* -o fedavg.png
 
-    With --launcher N jobs share the cells; this command waits for them and puts the table together. They are
-    submitted with submitit (pip install 'fedjax-drag[cluster]'), whose words --job takes: timeout_min (default a day),
-    gpus_per_node, cpus_per_task, mem_gb, slurm_partition and others.
+    With --launcher as many jobs as --jobs says share the cells; this command waits for them and puts the table
+    together. They are submitted with submitit (pip install 'fedjax-drag[cluster]'), whose words --job takes:
+    timeout_min (default a day), gpus_per_node, cpus_per_task, mem_gb, slurm_partition and others.
 
     \b
       fedjax-drag sweep CONFIG --launcher slurm --jobs 16 --job gpus_per_node=1 --job slurm_partition=gpu
