@@ -1,5 +1,8 @@
 """Distributed and edge-case backdoors, those kept out of the coordinates of others, and attacks that end."""
 
+import dataclasses
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,6 +137,19 @@ def test_edge_cases_are_the_rarest_of_a_class(digits):
     counts = rare & (np.asarray(digits.test.y) == 7)
     assert 0 < counts.sum() < (np.asarray(digits.test.y) == 7).sum()
     np.testing.assert_array_equal(wanted, np.where(counts, 1, digits.test.y))
+
+
+def test_test_examples_that_are_the_tail_count(digits):
+    """The tail's distance is computed in float64, that of an input in float32."""
+    itself = dataclasses.replace(digits, test=digits.train)
+    x, labels = np.asarray(digits.preprocess(digits.train.x)), np.asarray(digits.train.y)
+    for source, share in itertools.product(range(10), (1e-9, 0.05, 0.3, 1.0)):
+        attack = attacks.edge_case(itself, source=source, target=(source + 1) % 10, share=share)
+        furthest, _ = twin.tail(x[labels == source].astype(np.float64), share)
+        wanted = np.asarray(attack.goal(x, labels, 10)[1])
+        np.testing.assert_array_equal(
+            np.flatnonzero(wanted != labels), np.flatnonzero(labels == source)[sorted(furthest)]
+        )
 
 
 def test_an_attack_inside_a_trace_is_that_outside(digits):
