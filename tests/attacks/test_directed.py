@@ -32,6 +32,33 @@ def test_krum_attack_agrees_with_its_twin(knowledge):
         np.testing.assert_allclose(forged[malicious], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("knowledge", ["full", "partial"])
+def test_krum_attack_agrees_with_its_twin_for_every_number_of_malicious_clients(knowledge):
+    """Also where they are the majority, for which the bound is no bound."""
+    G, _ = cohorts(seed=9)
+    numbers = np.arange(COHORTS) % (COHORT - 1) + 1
+    malicious = np.random.default_rng(9).permuted(np.arange(COHORT) < numbers[:, None], axis=1)
+    sent_by_all = sent(krum_attack(knowledge=knowledge))(G, malicious)
+    for g, attackers, forged, number in zip(G, malicious, sent_by_all, numbers, strict=True):
+        known = observed(g, attackers, knowledge)
+        size, _ = twin.krum_lambda(known, range(number if knowledge == "full" else 1, number + 1))
+        expected = np.tile(-size * np.sign(known.mean(0)), (number, 1))
+        np.testing.assert_allclose(forged[attackers], expected, rtol=1e-5)
+
+
+def test_krum_attack_does_not_count_absent_malicious_clients():
+    """With them Krum would choose a forged delta of another length."""
+    G, malicious = cohorts(seed=9, number=4)
+    present = np.arange(COHORT) > 0
+    malicious |= ~present
+    forged = sent(krum_attack(), valid=jnp.asarray(present))(G, malicious)
+    for g, attackers, rows in zip(G, malicious, forged, strict=True):
+        known, number = observed(g, attackers, "full"), (attackers & present).sum()
+        expected, with_absent = (twin.krum_lambda(known, [copies])[0] for copies in (number, attackers.sum()))
+        assert abs(with_absent / expected - 1) > 1e-3
+        np.testing.assert_allclose(abs(rows[attackers & present]), expected, rtol=1e-5)
+
+
 def test_krum_chooses_the_forged_delta():
     _, malicious, forged = krum_attacked("full")
     rule = aggregators.krum(num_byzantine=MALICIOUS)
