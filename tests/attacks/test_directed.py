@@ -278,6 +278,17 @@ def test_optimised_agrees_with_its_twin_on_a_rule_with_a_known_gradient(steps):
         np.testing.assert_allclose(rows[attackers], np.tile(mean + offset, (MALICIOUS, 1)), rtol=0, atol=1e-4 * radius)
 
 
+def test_optimised_goes_to_the_end_of_its_budget_and_no_further():
+    """Through a mean, which gives way to any length, its line searches alone."""
+    G, malicious = cohorts(seed=7, number=6)
+    attack = optimised(objective="distance", steps=0, budget=1.5)
+    forged = sent(attack, aggregate=lambda uplink: jax.tree.map(lambda x: x.mean(0), uplink.delta))(G, malicious)
+    for g, attackers, rows in zip(G, malicious, forged, strict=True):
+        known = observed(g, attackers, "full")
+        apart = np.linalg.norm(rows[attackers] - known.mean(0), axis=1)
+        np.testing.assert_allclose(apart, 1.5 * twin.reach(known), rtol=1e-5)
+
+
 @pytest.mark.thorough
 def test_optimised_counts_non_finite_harm_as_none():
     """A rule that breaks down where the malicious delta points against the others', and has no gradient there."""
