@@ -63,7 +63,7 @@ def test_krum_needs_a_large_enough_cohort(settings):
 
 
 def test_an_extra_that_does_not_exist_is_refused(settings):
-    """A rule that names no extras would otherwise run without what it asked for."""
+    """A misspelt name that is ignored leaves the rule without what it asked for."""
     rule = fd.aggregators.fedavg()._replace(needs=frozenset({"num_example"}))
     with pytest.raises(ValueError, match=r"^algorithm=fedavg: needs='num_example': must be one of client_ids, round.*"):
         fd.simulation.prepare(fd.algorithms.from_aggregator(rule), **settings())
@@ -73,8 +73,14 @@ def test_an_extra_that_does_not_exist_is_refused(settings):
     ("changes", "message"),
     [
         ({"split": "rows"}, "algorithm=fedavg: split='rows': must be one of clients, coordinates"),
-        ({"eligible": lambda state: jnp.ones(3, bool)}, r"eligible of the method: returns bool\[3\]; must return bool"),
-        ({"eligible": lambda state: jnp.ones(12)}, r"eligible of the method: returns float32\[12\]; must return bool"),
+        (
+            {"eligible": lambda state: jnp.ones(3, bool)},
+            r"eligible of the method: returns \(3,\) bool: must be \(12,\) bool",
+        ),
+        (
+            {"eligible": lambda state: jnp.ones(12)},
+            r"eligible of the method: returns \(12,\) float32: must be \(12,\) bool",
+        ),
         ({"output": lambda params, state: None}, "output of the method: is of type NoneType; must have the structure"),
         ({"broadcast": lambda params, state, ids: params}, "broadcast of the method: returns a dict; must return a"),
         (

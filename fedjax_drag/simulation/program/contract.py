@@ -1,5 +1,6 @@
 """What a method promises, checked once while the first state is traced."""
 
+import functools
 from typing import Any
 
 import jax
@@ -25,19 +26,20 @@ def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, param
     for name in sorted(algorithm.needs):
         checks.one_of(f"algorithm={algorithm.name}: needs", name, EXTRAS)
     checks.one_of(f"algorithm={algorithm.name}: split", algorithm.split, ("clients", "coordinates"))
-    ids = jax.ShapeDtypeStruct((cohort_size,), jnp.int32)
-    _check_downlink(jax.eval_shape(_broadcast(algorithm), params, state, ids), cohort_size, params)
+    downlink = jax.eval_shape(functools.partial(first_downlink, algorithm, cohort_size), params, state)
+    _check_downlink(downlink, cohort_size, params)
     if algorithm.eligible is not None:
         found = jax.eval_shape(algorithm.eligible, state)
-        if getattr(found, "shape", None) != (num_clients,) or found.dtype != bool:
-            raise ValueError(f"eligible of the method: returns {_shown(found)}; must return bool[{num_clients}]")
+        if difference := tree.unlike(found, jax.ShapeDtypeStruct((num_clients,), bool)):
+            raise ValueError(f"eligible of the method: returns {difference}")
     if algorithm.output is not None:
         _check_params("output of the method", jax.eval_shape(algorithm.output, params, state), params)
 
 
-def _broadcast(algorithm: Algorithm) -> Any:
-    """``broadcast`` of all clients' state, which hands it the rows of its clients."""
-    return lambda params, state, ids: algorithm.broadcast(params, per_client.gather(state, ids), ids)
+def first_downlink(algorithm: Algorithm, cohort_size: int, params: Params, state: State) -> Downlink:
+    """The downlink of a cohort of the first clients."""
+    ids = jnp.arange(cohort_size)
+    return algorithm.broadcast(params, per_client.gather(state, ids), ids)
 
 
 def _check_downlink(downlink: Any, cohort_size: int, params: Params) -> None:
@@ -53,7 +55,3 @@ def _check_downlink(downlink: Any, cohort_size: int, params: Params) -> None:
 def _check_params(name: str, found: Any, params: Params) -> None:
     tree.check_like(name, found, "the parameters", params)
     tree.check_types(name, found, params)
-
-
-def _shown(found: Any) -> str:
-    return f"{found.dtype}{list(found.shape)}" if hasattr(found, "dtype") else f"a {type(found).__name__}"

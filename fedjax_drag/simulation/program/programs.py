@@ -18,7 +18,7 @@ from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.start import Start, started
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_pass import ClientPass, first_rows, make_client_pass
-from fedjax_drag.simulation.program.contract import check_method
+from fedjax_drag.simulation.program.contract import check_method, first_downlink
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.round import Round, make_round
@@ -284,8 +284,7 @@ def _first_client(
 
 def first_message(algorithm: Algorithm, work: Work, params: Params, state: State) -> tuple[Downlink, Any]:
     """What the first clients receive, ``own`` being ``()``, and the own part of the very first."""
-    ids = jnp.arange(work.cohort_size)
-    downlink = algorithm.broadcast(params, per_client.gather(state, ids), ids)
+    downlink = first_downlink(algorithm, work.cohort_size, params, state)
     return downlink._replace(own=()), jax.tree.map(lambda x: x[0], downlink.own)
 
 
