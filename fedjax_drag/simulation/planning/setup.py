@@ -26,6 +26,7 @@ from fedjax_drag.simulation.planning.arguments import (
     resolve_axis,
 )
 from fedjax_drag.simulation.planning.calibration import Passes, choose
+from fedjax_drag.simulation.planning.method_checks import check_method
 from fedjax_drag.simulation.planning.model_checks import check_model, check_tokens, refusing_tokens
 from fedjax_drag.simulation.planning.privacy import check_statistics
 from fedjax_drag.simulation.program.client_pass import batch_length
@@ -101,6 +102,7 @@ def programs_of(
     statistics = resolved(settings.model_state, attack)
     model = _model_of(settings, statistics == "frozen")
     params, model_state = check_model(settings.model, model, _example(settings))
+    check_method(settings.algorithm, settings.data.num_clients, settings.cohort_size, params)
     if settings.secure_aggregation:
         has_statistics = bool(jax.tree.leaves(model_state.statistics))
         check_secure_aggregation(settings.algorithm, statistics if has_statistics else None)

@@ -18,7 +18,6 @@ from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.start import Start, started
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_pass import ClientPass, first_rows, make_client_pass
-from fedjax_drag.simulation.program.contract import check_method, first_downlink
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.round import Round, make_round
@@ -142,7 +141,6 @@ def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagn
         last_update = tree.zeros_like(params) if recalls else ()
         of_method = algorithm.init(params)
         _check_metrics(of_method)
-        check_method(algorithm, work.num_clients, work.cohort_size, params, of_method)
         uplink, received = None, ()
         if work.compression is not None:
             uplink = jax.eval_shape(functools.partial(_first_uplink, algorithm, work), params, of_method)
@@ -280,6 +278,12 @@ def _first_client(
     row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
     client = ClientInput(jnp.arange(work.cohort_size)[0], row, count, jnp.zeros((), bool), own)
     return timed_pass(algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), client)
+
+
+def first_downlink(algorithm: Algorithm, cohort_size: int, params: Params, state: State) -> Downlink:
+    """The downlink of a cohort of the first clients."""
+    ids = jnp.arange(cohort_size)
+    return algorithm.broadcast(params, per_client.gather(state, ids), ids)
 
 
 def first_message(algorithm: Algorithm, work: Work, params: Params, state: State) -> tuple[Downlink, Any]:

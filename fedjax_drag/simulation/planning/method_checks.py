@@ -1,24 +1,23 @@
-"""What a method promises, checked once while the first state is traced."""
+"""Checks that a method asks for what runs have and returns the shapes that they need."""
 
 import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from fedjax_drag import checks, per_client, tree
-from fedjax_drag.types import EXTRAS, Algorithm, Downlink, Params, State
+from fedjax_drag import checks, tree
+from fedjax_drag.simulation.program.programs import first_downlink
+from fedjax_drag.types import EXTRAS, Algorithm, Downlink, Params
 
 
-def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, params: Params, state: State) -> None:
+def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, params: Params) -> None:
     """Refuses a method that asks for what no run has, or returns other shapes, which might broadcast without a word.
 
     Args:
       algorithm: the method.
       num_clients: M.
       cohort_size: S.
-      params: the initial parameters.
-      state: of the method, before the first round.
+      params: the initial parameters, arrays or shapes.
 
     Raises:
       ValueError: one line that says what is allowed.
@@ -26,6 +25,7 @@ def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, param
     for name in sorted(algorithm.needs):
         checks.one_of(f"algorithm={algorithm.name}: needs", name, EXTRAS)
     checks.one_of(f"algorithm={algorithm.name}: split", algorithm.split, ("clients", "coordinates"))
+    state = jax.eval_shape(algorithm.init, params)
     downlink = jax.eval_shape(functools.partial(first_downlink, algorithm, cohort_size), params, state)
     _check_downlink(downlink, cohort_size, params)
     if algorithm.eligible is not None:
@@ -34,12 +34,6 @@ def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, param
             raise ValueError(f"eligible of the method: returns {difference}")
     if algorithm.output is not None:
         _check_params("output of the method", jax.eval_shape(algorithm.output, params, state), params)
-
-
-def first_downlink(algorithm: Algorithm, cohort_size: int, params: Params, state: State) -> Downlink:
-    """The downlink of a cohort of the first clients."""
-    ids = jnp.arange(cohort_size)
-    return algorithm.broadcast(params, per_client.gather(state, ids), ids)
 
 
 def _check_downlink(downlink: Any, cohort_size: int, params: Params) -> None:
