@@ -83,18 +83,30 @@ def test_a_little_better_is_not_far_better_and_level_is_no_better(text, better, 
 )
 def test_the_lead_in_a_panel_is_that_of_its_own_drag(paper, place, text, axis, panels):
     """A paper sets DRAG's alpha or c by the panel; DRAG as the other panel has it does not count."""
+    others = ("FedAvg", "FedProx", "SCAFFOLD", "AdaBest")
     (claim,) = (
         one for one in verdicts.CLAIMS if (one.paper[: len(paper)], one.place) == (paper, place) and text in one.text
     )
     for leads, verdict in (((0.2, 0.1), HOLDS), ((0.1, 0.2), FAILS)):
         cells = []
         for (panel, own), lead in zip(panels.items(), leads, strict=True):
-            levels = {"FedAvg": 0.6, "SCAFFOLD": 0.6, own: 0.6 + lead}
+            levels = dict.fromkeys(others, 0.6) | {own: 0.6 + lead}
             levels |= {drag: 0.9 - lead for drag in panels.values() if drag != own}
             cells += [
                 one for label, level in levels.items() for one in seeds(label, *steady(*[level] * 3), **{axis: panel})
             ]
         assert claim.question(Outcome(tuple(cells))).verdict == verdict
+
+
+@pytest.mark.parametrize("other", ["FedAvg", "FedProx", "SCAFFOLD", "AdaBest"])
+def test_a_lead_is_one_over_every_other(other):
+    (claim,) = (one for one in verdicts.CLAIMS if one.text.startswith("DRAG's lead is"))
+    cells = []
+    for panel, own, lead in ((40, "DRAG (alpha=1)", 0.2), (10, "DRAG (alpha=0.6)", 0.1)):
+        levels = dict.fromkeys(("FedAvg", "FedProx", "SCAFFOLD", "AdaBest"), 0.6) | {own: 0.6 + lead}
+        levels |= {other: 0.75} if panel == 40 else {}
+        cells += [one for label, x in levels.items() for one in seeds(label, *steady(x, x, x), cohort_size=panel)]
+    assert claim.question(Outcome(tuple(cells))).verdict == FAILS
 
 
 def test_an_alpha_above_a_quarter_is_not_just_1():

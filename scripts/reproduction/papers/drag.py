@@ -72,7 +72,7 @@ def _emnist() -> list[Claim]:
     lead = every(
         *(
             wider(*((method(EMNIST.drag(n), cohort_size=n), method(label, cohort_size=n)) for n in EMNIST.cohorts))
-            for label in ("FedAvg", "SCAFFOLD")
+            for label in ("FedAvg", "FedProx", "SCAFFOLD", "AdaBest")
         )
     )
     corrected = every(
