@@ -121,6 +121,19 @@ def test_an_alpha_above_a_quarter_is_not_just_1():
         assert claim.question(Outcome(tuple(cells))).verdict == verdict
 
 
+def test_a_lead_has_the_size_that_the_paper_prints():
+    (claim,) = (one for one in verdicts.CLAIMS if one.theirs == "+13.45 points")
+    assert (claim.place, claim.text) == (
+        "Table III",
+        "ClusterGuardFL is that far above FedAvg, CIFAR-10, Gaussian noise",
+    )
+    for lead, verdict in ((0.135, HOLDS), (0.134, FAILS)):
+        where = {"data": "cifar10", "attack": "gaussian"}
+        levels = {"ClusterGuardFL": 0.5 + lead, "FedAvg": 0.5, "GeoMed": 0.7}
+        cells = [one for label, x in levels.items() for one in seeds(label, *steady(x, x, x), **where)]
+        assert claim.question(Outcome(tuple(cells))).verdict == verdict
+
+
 def test_the_readings_of_taco_are_not_compared_with_each_other():
     for target in TARGETS.values():
         own = [label for label in _known(target).get("method", ()) if label.startswith(("TACO", "correction alone"))]
