@@ -134,6 +134,15 @@ def test_a_lead_has_the_size_that_the_paper_prints():
         assert claim.question(Outcome(tuple(cells))).verdict == verdict
 
 
+@pytest.mark.parametrize("other", taco.OTHERS)
+def test_the_least_client_time_is_less_than_that_of_each_other(other):
+    (claim,) = (one for one in verdicts.CLAIMS if one.text.endswith("the least client time of all, FMNIST"))
+    cells = [one for label in (taco.KEPT, *taco.OTHERS) for one in seeds(label, *steady(0.8, 0.8, 0.8))]
+    times = dict.fromkeys(taco.OTHERS, [2.0] * 10) | {taco.KEPT: [1.0] * 10}
+    assert claim.question(Outcome(tuple(cells), times)).verdict == HOLDS
+    assert claim.question(Outcome(tuple(cells), times | {other: [0.5] * 10})).verdict == FAILS
+
+
 def test_the_readings_of_taco_are_not_compared_with_each_other():
     for target in TARGETS.values():
         own = [label for label in _known(target).get("method", ()) if label.startswith(("TACO", "correction alone"))]
