@@ -34,6 +34,15 @@ def test_what_is_stored_is_read_back(tmp_path):
     assert pa.types.is_float32(parquet.read_schema(path).field("test_accuracy").type.value_type)
 
 
+def test_cells_are_stored_in_the_order_of_their_values(tmp_path):
+    """By size, so that 15 is not before 3: it is the order of what is drawn."""
+    cells = [cell(name, FAST, size=size) for name in ("FedAvg", "DRAG") for size in (15, 3, 6)]
+    path = stored.path_of(tmp_path, "x")
+    stored.write(path, results(*cells))
+    found = [(one.values["method"], one.values["size"]) for one in stored.read(path).cells]
+    assert found == [(name, size) for name in ("DRAG", "FedAvg") for size in (3, 6, 15)]
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     path = stored.path_of(tmp_path, "x")
     path.parent.mkdir()

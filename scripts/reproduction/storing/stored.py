@@ -96,9 +96,15 @@ def key(values: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(sorted(values.items()))
 
 
+def _place(values: Mapping[str, Any]) -> list[tuple[str, bool, float, str]]:
+    """By which the cells of a file are sorted: the values of their axes, numbers by size and before all others."""
+    numbers = {axis: isinstance(value, int | float) for axis, value in key(values)}
+    return [(axis, not numbers[axis], x if numbers[axis] else 0.0, str(x)) for axis, x in key(values)]
+
+
 def write(path: Path, stored: Stored) -> None:
     """Writes stored results; a reader sees the old file or the new one."""
-    ordered = sorted(zip(stored.cells, stored.origins, strict=True), key=lambda row: str(key(row[0].values)))
+    ordered = sorted(zip(stored.cells, stored.origins, strict=True), key=lambda row: _place(row[0].values))
     cells, origins = [cell for cell, _ in ordered], [origin for _, origin in ordered]
     columns: dict[str, pa.Array] = {axis: pa.array([cell.values[axis] for cell in cells]) for axis in cells[0].values}
     columns["status"] = pa.array([cell.status for cell in cells])
