@@ -193,15 +193,25 @@ def abandon(status: Any) -> None:
 def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
     """Where results go without --out.
 
-    With ``resume`` the folder may lack the overrides of keys that may change in between, such as more rounds.
+    With ``resume`` it is the folder of the same overrides; if there is none, that of the same overrides before the
+    last of those that may change in between, such as more rounds; if there is none of these, the only one whose name
+    differs in nothing else.
+
+    Raises:
+      ValueError: several folders differ in nothing else.
     """
-    from fedjax_drag.experiment.config.names import folder_name
+    from fedjax_drag.experiment.config.names import earlier_names, without_keys
     from fedjax_drag.experiment.run import results
 
-    folder = Path("runs") / folder_name(name, overrides)
-    if resume and not folder.exists():
-        return Path("runs") / folder_name(name, overrides, without=("rounds", *results.FREE))
-    return folder
+    runs, free = Path("runs"), ("rounds", *results.FREE)
+    names = earlier_names(name, overrides, free)
+    if not resume:
+        return runs / names[0]
+    others = sorted(path for path in runs.glob("*/") if without_keys(path.name, free) == names[-1])
+    found = [runs / earlier for earlier in names if (runs / earlier).exists()]
+    if not found and len(others) > 1:
+        raise ValueError(f"--resume: {', '.join(map(str, others))} could go on; name one by --out")
+    return (found or others or [runs / names[-1]])[0]
 
 
 def stopped(resume: Sequence[str] = ("--resume",)) -> NoReturn:

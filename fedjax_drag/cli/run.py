@@ -59,8 +59,8 @@ def run(
 
     Without --out the results go to runs/NAME, where NAME is the configuration's name and the changes, such as
     runs/quickstart,aggregator=krum,attack=sign_flip. With --resume, if there is no such folder, the one is taken whose
-    name lacks the keys that may change in between: rounds, keep_checkpoints, keep_best, checkpoint_every_seconds,
-    stop_on_divergence and time_clients.
+    name differs only in keys that may change in between: rounds, keep_checkpoints, keep_best,
+    checkpoint_every_seconds, stop_on_divergence and time_clients.
 
     On a CPU every core is a device, and the clients of a round are shared among them where that is faster; mesh=null
     keeps to one device.

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import fedjax_drag
+from fedjax_drag.cli.common import default_folder
 from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 
@@ -148,8 +149,51 @@ def test_resume_prefers_the_run_of_the_same_command(command, tiny_file, tmp_path
     assert [rounds_in(tmp_path / "runs" / name) for name in folders(tmp_path)] == [6, 8]
 
 
+@pytest.mark.parametrize(
+    ("there", "overrides", "taken"),
+    [
+        (["rounds=4"], ["rounds=8"], 0),
+        (["rounds=4"], ["rounds=4", "rounds=8"], 0),
+        (["rounds=4,rounds=8"], ["rounds=4", "rounds=8"], 0),
+        (["rounds=4,rounds=8"], ["rounds=8"], 0),
+        (["seed=1,rounds=4"], ["rounds=8", "seed=1"], 0),
+        (["rounds=4,seed=1"], ["rounds=4", "seed=1", "rounds=6", "rounds=8"], 0),
+        (["rounds=4,keep_best=false"], ["keep_best=true", "rounds=8"], 0),
+        (["", "rounds=4"], ["rounds=8"], 0),
+        (["", "rounds=4"], ["rounds=4", "rounds=8"], 1),
+        (["rounds=4", "rounds=4,rounds=6"], ["rounds=4", "rounds=6", "rounds=8"], 1),
+        (["rounds=8", "rounds=4"], ["rounds=8"], 0),
+    ],
+)
+def test_resume_finds_the_folder_whatever_the_number_of_rounds(tmp_path, monkeypatch, there, overrides, taken):
+    monkeypatch.chdir(tmp_path)
+    made = [Path("runs", ",".join(["tiny", *filter(None, [name])])) for name in there]
+    for folder in [*made, Path("runs/tiny,seed=7,rounds=4"), Path("runs/tiny2,rounds=4")]:
+        folder.mkdir(parents=True)
+    assert default_folder("tiny", overrides, resume=True) == made[taken]
+
+
+def test_resume_does_not_choose_between_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for rounds in (4, 6):
+        Path(f"runs/tiny,rounds={rounds}").mkdir(parents=True)
+    with pytest.raises(ValueError, match="rounds=4, runs/tiny,rounds=6 could go on; name one by --out"):
+        default_folder("tiny", ["rounds=8"], resume=True)
+
+
 @pytest.mark.thorough
-def test_so_does_a_sweep(command, tiny_file, tmp_path):
+@pytest.mark.parametrize("name", ["run", "sweep"])
+def test_more_rounds_continue_a_run_of_given_rounds(command, tiny_file, tmp_path, name):
+    more = ["axes.seed=[0,1]"] if name == "sweep" else []
+    for rounds in (["rounds=2"], ["rounds=2", "rounds=4", "--resume"], ["rounds=6", "--resume"]):
+        done = command(name, tiny_file, *rounds, *more)
+        assert done.exit_code == 0, done.output
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert [rounds_in(path.parent) for path in folder.rglob("summary.json")] == [6] * (1 + len(more))
+
+
+@pytest.mark.thorough
+def test_a_sweep_resumes_the_folder_of_its_overrides(command, tiny_file, tmp_path):
     axes = ["axes.seed=[0,1]", "rounds=2", "data={name: synthetic, num_examples: 60, dim: 8}"]
     first = command("sweep", tiny_file, *axes)
     assert first.exit_code == 0, first.output

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _MOST_BYTES = 200
 """Of a folder's name; file systems allow 255."""
@@ -24,19 +24,17 @@ def check_name(key: str, value: str) -> None:
         raise ValueError(f"{key}={value!r}: must have at least one letter or digit")
 
 
-def folder_name(name: str, overrides: Iterable[str], without: Iterable[str] = ()) -> str:
+def folder_name(name: str, overrides: Iterable[str]) -> str:
     """The name of a results folder, such as ``quickstart,aggregator=krum,attack=sign_flip``.
 
     Args:
       name: of the configuration.
-      overrides: ``key=value`` strings, in the order in which they appear in the folder's name.
-      without: keys that are left out; ``name`` always is.
+      overrides: ``key=value`` strings, in the order in which they appear in the folder's name; ``name`` is left out.
 
     Returns:
       Letters, digits and ``._=+-,`` only. A name with overrides has at most 100 bytes; a longer one ends with a hash.
     """
-    omitted = {"name", *without}
-    kept = [override for override in overrides if override.partition("=")[0] not in omitted]
+    kept = [override for override in overrides if _key(override) != "name"]
     plain = [re.sub(r"[^\w.=+-]+", "-", re.sub(r"[]['\"{}\s]+", "", override)).strip("-.") for override in kept]
     whole = ",".join([slug(name), *plain])
     if not kept or len(whole.encode()) <= _MOST_BYTES_WITH_OVERRIDES:
@@ -44,3 +42,23 @@ def folder_name(name: str, overrides: Iterable[str], without: Iterable[str] = ()
     checksum = hashlib.sha256(json.dumps([name, *kept]).encode()).hexdigest()[:8]
     begin = whole.encode()[: _MOST_BYTES_WITH_OVERRIDES - len(checksum) - 1].decode(errors="ignore")
     return f"{begin.rstrip('-._,=')}-{checksum}"
+
+
+def earlier_names(name: str, overrides: Iterable[str], free: Collection[str]) -> list[str]:
+    """Names of the folder before the overrides of ``free`` keys were added, the last first; the first has them all."""
+    kept = list(overrides)
+    names = [folder_name(name, kept)]
+    for place in reversed(range(len(kept))):
+        if _key(kept[place]) in free:
+            del kept[place]
+            names.append(folder_name(name, kept))
+    return names
+
+
+def without_keys(folder: str, keys: Iterable[str]) -> str:
+    """The name of a results folder without its overrides of ``keys``; one that ends with a hash cannot be changed."""
+    return re.sub(rf",(?:{'|'.join(map(re.escape, keys))})=[^,]*", "", folder)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0]

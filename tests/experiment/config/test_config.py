@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.config.loading import load, variants
-from fedjax_drag.experiment.config.names import folder_name, slug
+from fedjax_drag.experiment.config.names import earlier_names, folder_name, slug, without_keys
 
 
 def test_defaults_survive_a_round_trip():
@@ -298,9 +298,12 @@ def test_folder_is_named_after_the_overrides(overrides, expected):
     assert folder_name("My run", overrides) == expected
 
 
-def test_folder_name_without_some_keys():
-    overrides = ["rounds=4", "aggregator.rounds=3", "seed=1"]
-    assert folder_name("x", overrides, without=("rounds",)) == "x,aggregator.rounds=3,seed=1"
+def test_earlier_names_lack_the_last_overrides_of_free_keys():
+    overrides = ["rounds=4", "aggregator.rounds=3", "rounds=8", "seed=1"]
+    names = earlier_names("x", overrides, free=("rounds",))
+    first = "x,rounds=4,aggregator.rounds=3"
+    assert names == [f"{first},rounds=8,seed=1", f"{first},seed=1", "x,aggregator.rounds=3,seed=1"]
+    assert {without_keys(name, ("rounds",)) for name in names} == {names[-1]}
 
 
 def test_long_folder_names_are_cut_and_stay_distinct():
