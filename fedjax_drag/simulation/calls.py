@@ -27,6 +27,13 @@ ELSEWHERE = {
 }
 """Names that are no option of a run, and where the thing is said instead."""
 
+WATCHING = {
+    "callbacks": "fd.simulate takes it, and so does run of what fd.simulation.prepare returns",
+    "initial": "fd.simulate takes it, and so does run of what fd.simulation.prepare returns",
+    "progress": "only fd.simulate shows it",
+}
+"""Options of ``fd.simulate`` that the functions which run nothing do not take."""
+
 ALIASES = {
     "rounds": "num_rounds",
     "lr": "step_size",
@@ -129,6 +136,8 @@ def _advice(name: str, known: Iterable[str]) -> str:
     if spelled in ELSEWHERE:
         return ELSEWHERE[spelled]
     alias = ALIASES.get(spelled)
+    if (option := alias or spelled) in WATCHING and option not in known:
+        return WATCHING[option]
     near = [alias] if alias in known else get_close_matches(spelled, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"must be one of {', '.join(known)}"
 

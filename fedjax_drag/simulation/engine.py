@@ -47,7 +47,8 @@ def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
 
     Args:
       algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
-      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`.
+      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`. Of those of :func:`simulate`,
+        ``callbacks`` and ``initial`` are given to ``run`` of what is returned, and ``progress`` is not there.
 
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.

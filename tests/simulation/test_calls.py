@@ -12,7 +12,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.simulation import calls
 from fedjax_drag.simulation.parts import as_algorithm
-from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
 
 SIGNATURES = [(fd.simulation.prepare, Arguments), (fd.simulate, SimulateArguments)]
 
@@ -47,8 +47,15 @@ def test_other_names_of_options_lead_to_options():
         fd.simulate(fd.aggregators.median(), **{"Learning-Rate": 1})
     with pytest.raises(ValueError, match=r"^zzz=1: unknown setting; must be one of algorithm, model, data"):
         fd.simulate(fd.aggregators.median(), zzz=1)
-    with pytest.raises(ValueError, match=r"^progress=True: unknown setting"):
-        fd.simulation.prepare(fd.aggregators.median(), progress=True)
+
+
+@pytest.mark.parametrize("function", [fd.simulation.prepare, fd.simulation.lower])
+def test_options_of_a_run_lead_to_where_it_runs(function):
+    options = [field.name for field in dataclasses.fields(Watching)]
+    assert sorted(calls.WATCHING) == sorted(options)
+    for name in [*options, "verbose", "callback"]:
+        with pytest.raises(ValueError, match=rf"^{name}=None: unknown setting; (only )?fd\.simulate (takes|shows) it"):
+            function(fd.aggregators.median(), **{name: None})
 
 
 def test_a_rule_stands_for_its_algorithm():
