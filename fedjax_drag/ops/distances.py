@@ -150,40 +150,27 @@ def pairs(deltas: Deltas, scale: Float[Array, " clients"] | None = None) -> Pair
 @jax.custom_vjp
 def _distances(deltas: Deltas, scale: jax.Array, length: jax.Array, cosine: jax.Array) -> jax.Array:
     """The distances of :func:`pairs`, given the rows' lengths and cosines."""
-    size = tree.cohort_size(deltas)
-    finite = tree.finite_rows(deltas)
-    everybody, itself = jnp.ones((size, size), bool), jnp.eye(size, dtype=bool)
-
-    def in_doubt(distance: jax.Array, extent: jax.Array) -> jax.Array:
-        return (distance < jnp.sqrt(_CANCELLED) * extent) & ~itself
+    size, finite = tree.cohort_size(deltas), tree.finite_rows(deltas)
 
     def refine(now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         distance, extent, level = now
-        group = _components(in_doubt(distance, extent) | itself)
-
-        def from_pivot(leaf: jax.Array) -> jax.Array:
-            values = tree.expand(scale, leaf) * tree.accurate(leaf)
-            values = jnp.where(tree.expand(finite, leaf), values, 0.0)
-            return values - values[group]
-
-        again = jax.tree.map(from_pivot, deltas)
-        apart = _lengths(again)
-        again, nearer = _by_cosine_rule(apart, gram(again, tree.inverse(apart)))
+        group = _groups_in_doubt(distance, extent)
+        again, nearer = _from_pivots(deltas, scale, finite, group)
         better = (group[:, None] == group) & (nearer < extent)
         return jnp.where(better, again, distance), jnp.where(better, nearer, extent), level + 1
 
     def without_equals(distance: jax.Array, extent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        group = _components(in_doubt(distance, extent) | itself)
+        group = _groups_in_doubt(distance, extent)
         same = _equal_rows(deltas, group) & (scale == scale[group])
         equal = (group[:, None] == group) & same[:, None] & same
         return jnp.where(equal, 0.0, distance), jnp.where(equal, 0.0, extent)
 
     def unfinished(now: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         distance, extent, level = now
-        return in_doubt(distance, extent).any() & (level < size)
+        return _in_doubt(distance, extent).any() & (level < size)
 
     distance, extent = _by_cosine_rule(scale * length, cosine)
-    usable = everybody & finite[:, None] & finite
+    usable = finite[:, None] & finite
     start = (jnp.where(usable, distance, 0.0), jnp.where(usable, extent, 0.0), jnp.zeros((), int))
 
     def measured() -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -218,6 +205,29 @@ def _distances_backward(saved: Any, slope: jax.Array) -> tuple[Deltas, jax.Array
 
 
 _distances.defvjp(_distances_forward, _distances_backward)
+
+
+def _in_doubt(distance: jax.Array, extent: jax.Array) -> jax.Array:
+    """Pairs of two rows so close to each other that their distance has lost digits, ``[S, S]``."""
+    return (distance < jnp.sqrt(_CANCELLED) * extent) & ~jnp.eye(len(distance), dtype=bool)
+
+
+def _groups_in_doubt(distance: jax.Array, extent: jax.Array) -> jax.Array:
+    """The pivot of each row, ``[S]``: the smallest index among those that pairs in doubt link to it."""
+    return _components(_in_doubt(distance, extent) | jnp.eye(len(distance), dtype=bool))
+
+
+def _from_pivots(deltas: Deltas, scale: jax.Array, finite: jax.Array, pivot: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Distances, and to what their error is relative, from each row's offset ``s_m g_m - s_pivot g_pivot``."""
+
+    def offset(leaf: jax.Array) -> jax.Array:
+        values = tree.expand(scale, leaf) * tree.accurate(leaf)
+        values = jnp.where(tree.expand(finite, leaf), values, 0.0)
+        return values - values[pivot]
+
+    offsets = jax.tree.map(offset, deltas)
+    length = _lengths(offsets)
+    return _by_cosine_rule(length, gram(offsets, tree.inverse(length)))
 
 
 def _equal_rows(deltas: Deltas, others: jax.Array) -> Bool[Array, " clients"]:

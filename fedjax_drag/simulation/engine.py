@@ -71,16 +71,13 @@ def trace(asked: Settings) -> Simulation:
     shared = None if name is None else program_cache.runs.get(name)
     build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
     built = build() if shared is None else None
-    everyone, held_out = everywhere(mesh), (asked.data.test, asked.data.validation)
     on_host = sharable(asked, mesh, on_host)
     if mesh is not None and mesh.is_multi_process:
-        processes.check_same("data", (on_host, *held_out, asked.seed))
+        processes.check_same("data", (on_host, asked.data.test, asked.data.validation, asked.seed))
     if asked.client_state == DISK and jax.process_count() > 1:
         raise ValueError(f"client_state={DISK!r}: needs a run of one process; 'host' goes with several")
-    divider = mesh if asked.shard_data else None
-    train = place_data(on_host.train, everyone) if divider is None else divided(on_host.train, divider)
-    federation, held_out = place_data((on_host._replace(train=()), held_out), everyone)
-    federation, key = federation._replace(train=train), place(jax.random.key(asked.seed), everyone)
+    federation, held_out = _placed(asked, mesh, on_host)
+    key = place(jax.random.key(asked.seed), everywhere(mesh))
 
     @functools.cache
     def traced() -> Traced:
@@ -120,6 +117,16 @@ def sharable(asked: Settings, mesh: Mesh | None, federation: Federation) -> Fede
         return federation
     # No device has all training examples.
     return federation._replace(held_out=federation.held_out.taken_from(federation.train))
+
+
+def _placed(asked: Settings, mesh: Mesh | None, on_host: Federation) -> tuple[Federation, tuple[Any, Any]]:
+    """The federation on its devices, and the test and the validation examples."""
+    everyone = everywhere(mesh)
+    divider = mesh if asked.shard_data else None
+    train = place_data(on_host.train, everyone) if divider is None else divided(on_host.train, divider)
+    others = on_host._replace(train=()), (asked.data.test, asked.data.validation)
+    federation, held_out = place_data(others, everyone)
+    return federation._replace(train=train), held_out
 
 
 def mesh_of(asked: Settings, federation: Federation) -> Mesh | None:

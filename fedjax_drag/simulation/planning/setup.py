@@ -92,11 +92,7 @@ def programs_of(
       ValueError: if the parts do not fit together.
     """
     attack = settings.active_attack
-    check_attack(attack, settings.uses_root)
-    check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
-    check_tokens(settings.model, settings.data)
-    if settings.augmentation is not None:
-        check_augmented(settings.augmentation, _example(settings), _batch_length(settings))
+    _check_parts(settings)
     axis = resolve_axis(settings.clients_axis, settings.clients_per_chunk, platform_of(devices))
     usual = Walk(axis, settings.clients_per_chunk)
     statistics = resolved(settings.model_state, attack)
@@ -112,18 +108,10 @@ def programs_of(
     streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
     undecided = settings.clients_axis == "auto" and settings.clients_per_chunk is None and devices is None
     walk = _fastest_walk(usual, _passes(settings, mesh, model, params, model_state), mesh) if undecided else usual
-    training = _training_of(settings)
-    execution = CohortExecution(
-        walk,
-        over_clients=make_mapper(walk, mesh),
-        accumulate_clients=make_accumulator(walk, mesh) if streams else None,
-        mesh=mesh,
-        shard_data=settings.shard_data and mesh is not None,
-    )
     work = Work(
         model,
-        training,
-        execution,
+        _training_of(settings),
+        _execution_of(settings, walk, mesh, streams),
         num_clients=settings.data.num_clients,
         cohort_size=settings.cohort_size,
         root_client=settings.root_client or sgd(),
@@ -136,6 +124,26 @@ def programs_of(
         compresses_forged=settings.forged_messages == "compressed",
     )
     return make_programs(settings.algorithm, attack, work, settings.reports_clients), work
+
+
+def _check_parts(settings: Settings) -> None:
+    """Checks attack, loss, tokens and augmentation against the data."""
+    check_attack(settings.active_attack, settings.uses_root)
+    check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
+    check_tokens(settings.model, settings.data)
+    if settings.augmentation is not None:
+        check_augmented(settings.augmentation, _example(settings), _batch_length(settings))
+
+
+def _execution_of(settings: Settings, walk: Walk, mesh: Mesh | None, streams: bool) -> CohortExecution:
+    """How a run goes through the clients of a cohort; ``streams``: whether it adds their messages up as they come."""
+    return CohortExecution(
+        walk,
+        over_clients=make_mapper(walk, mesh),
+        accumulate_clients=make_accumulator(walk, mesh) if streams else None,
+        mesh=mesh,
+        shard_data=settings.shard_data and mesh is not None,
+    )
 
 
 def _training_of(settings: Settings) -> LocalTraining:
