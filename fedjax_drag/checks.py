@@ -106,6 +106,7 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raises ValueError, with the nearest spelling, unless ``value`` is one of ``allowed``."""
     allowed = list(allowed)
     if value not in allowed:
-        near = get_close_matches(str(value), [str(a) for a in allowed], n=1)
+        names = [str(a) for a in allowed]
+        near = get_close_matches(str(value), names, n=1) or get_close_matches(str(value).lower(), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{name}={shown(value)}: must be one of {', '.join(map(str, allowed))}{hint}")

@@ -32,6 +32,16 @@ OPTIONAL = ("privacy", "local_optimizer", "augmentation", "attack", "compression
 SCHEDULED = ("step_size",)
 """Keys whose value is a number, or a component: a schedule of the round."""
 
+INSIDE = {
+    "num_clients": "partition.num_clients",
+    "beta": "partition.beta",
+    "hidden": "model.hidden",
+    "momentum": "local_optimizer.momentum",
+    "server_optimizer": "aggregator.server_optimizer",
+    "c": "aggregator.c",
+}
+"""Arguments that are often written without the component that they belong to."""
+
 MAPPING = "a mapping with a name and arguments"
 """How a component is written that is not a bare name."""
 
@@ -92,7 +102,8 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> ValueError:
       where: what the key belongs to, such as ``"aggregator drag"``.
     """
     known = list(known)
-    elsewhere = [name for name in [ALIASES.get(str(key))] if name in known]
+    meant = ALIASES.get(str(key)) or INSIDE.get(str(key), "")
+    elsewhere = [meant] if meant.partition(".")[0] in known else []
     near = elsewhere or get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
     return ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
