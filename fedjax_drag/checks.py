@@ -59,9 +59,12 @@ def explained(argument: str, allowed: str) -> Iterator[None]:
         raise ValueError(f"{argument}: must {allowed}; it fails with {first_line(error)}") from error
 
 
+_NOT_REAL = bool | np.bool_ | np.complexfloating | np.flexible | np.datetime64 | np.timedelta64 | np.object_
+
+
 def is_concrete(value: Any) -> bool:
     """Whether ``value`` is a plain number and can be compared while a program is built."""
-    return isinstance(value, numbers.Real | np.generic) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real | np.generic) and not isinstance(value, _NOT_REAL)
 
 
 def in_range(
@@ -75,11 +78,13 @@ def in_range(
 ) -> None:
     """Raises ValueError unless a concrete number lies between ``low`` and ``high``.
 
-    Infinite bounds and bounds declared open are excluded; NaN is never allowed. An array without axes passes.
+    Infinite bounds and bounds declared open are excluded; NaN is never allowed. A JAX array without axes passes.
     """
-    if not is_concrete(value) and getattr(value, "shape", None) != ():
-        raise ValueError(f"{name}={shown(value)}: must be a number")
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
     if not is_concrete(value):
+        if isinstance(value, np.generic) or getattr(value, "shape", None) != ():
+            raise ValueError(f"{name}={shown(value)}: must be a number")
         return
     open_low, open_high = open_low or np.isinf(low), open_high or np.isinf(high)
     above = value > low if open_low else value >= low
@@ -105,8 +110,17 @@ def count(name: str, value: Any, low: int = 0, high: int | None = None) -> None:
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raises ValueError, with the nearest spelling, unless ``value`` is one of ``allowed``."""
     allowed = list(allowed)
-    if value not in allowed:
+    # Arrays compare entry by entry; they and whatever else has no hash are none of the names, numbers and flags.
+    if not _has_hash(value) or value not in allowed:
         names = [str(a) for a in allowed]
         near = get_close_matches(str(value), names, n=1) or get_close_matches(str(value).lower(), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{name}={shown(value)}: must be one of {', '.join(map(str, allowed))}{hint}")
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
