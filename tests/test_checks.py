@@ -66,7 +66,7 @@ def test_an_attack_names_an_array_that_it_cannot_take():
     ids=repr,
 )
 def test_in_range_refuses_what_is_no_number(value):
-    with pytest.raises(ValueError, match="z=.*: must be a number") as error:
+    with pytest.raises(ValueError, match=r"z=.*: must be a number") as error:
         checks.in_range("z", value, 0.0, 1.0)
     assert "\n" not in str(error.value)
 

@@ -13,6 +13,7 @@ from reference.twins import as_tree
 
 from fedjax_drag import aggregators
 from fedjax_drag.attacks import alie, krum_attack, min_max, optimal_alie, optimal_ipm, optimised, trim_attack
+from fedjax_drag.attacks._optimised import _axes, _best_on_lines
 from fedjax_drag.types import Uplink
 
 
@@ -276,6 +277,26 @@ def test_optimised_agrees_with_its_twin_on_a_rule_with_a_known_gradient(steps):
         start = twin.line_searched(harm, known, radius)
         offset = twin.ascend(harm, gradient, start, radius)(steps)
         np.testing.assert_allclose(rows[attackers], np.tile(mean + offset, (MALICIOUS, 1)), rtol=0, atol=1e-4 * radius)
+
+
+def test_the_line_searches_of_optimised_agree_with_their_twin_on_rough_harms():
+    """Waves of a few percent of the budget, so that every length tried counts; half are higher far out, half near 0."""
+    G = observed(*(x[0] for x in cohorts(seed=7, number=1)), "full")
+    mean, std = np.float32(G.mean(0)), np.float32(G.std(0))
+    waves = np.random.default_rng(2).normal(size=(200, SIZE)).astype(np.float32)
+    radius = np.float32(20 / np.linalg.norm(waves, axis=1).mean())
+    pulls = np.float32([-4, 1] * 100)
+    rough = lambda xp, x, wave, pull: xp.sin((x * wave).sum() * 20) + pull * (x * x).sum() / radius**2
+
+    @jax.jit
+    @jax.vmap
+    def best(wave, pull):
+        harm = lambda offset: rough(jnp, as_matrix(offset), wave, pull)
+        return as_matrix(_best_on_lines(harm, _axes(as_tree(mean), as_tree(std)), radius))
+
+    pairs = zip(np.float64(waves), np.float64(pulls), strict=True)
+    expected = [twin.line_searched(lambda x, pair=pair: rough(np, x, *pair), G, radius) for pair in pairs]
+    np.testing.assert_allclose(best(waves, pulls), expected, rtol=0, atol=1e-4 * radius)
 
 
 def test_optimised_goes_to_the_end_of_its_budget_and_no_further():
