@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks
-from fedjax_drag.attacks._attack import in_fraction
+from fedjax_drag.attacks._attack import floor_of, in_fraction
 from fedjax_drag.attacks._backdoor import boosting, relabelled
 from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.naming import named
@@ -115,7 +115,7 @@ def tail_of(fed: FederatedDataset, source: int, share: float) -> Tail:
         raise ValueError(f"source={source}: {fed.name} has no training example of that class")
     mean = x.mean(axis=0, dtype=np.float64)
     distances = np.linalg.norm((x - mean).reshape(len(x), -1), axis=1)
-    rarest = np.argsort(-distances, kind="stable")[: max(1, int(share * len(x) + 1e-3))]
+    rarest = np.argsort(-distances, kind="stable")[: max(1, floor_of(share, len(x)))]
     return Tail(x[rarest], mean.astype(np.float32), float(distances[rarest[-1]]))
 
 

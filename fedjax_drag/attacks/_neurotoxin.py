@@ -4,10 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt
 
 from fedjax_drag import checks, kinds
-from fedjax_drag.attacks._attack import replace_malicious
+from fedjax_drag.attacks._attack import floor_of, replace_malicious
 from fedjax_drag.attacks._backdoor import backdoor
 from fedjax_drag.types import Attack, Params, Uplink
 
@@ -47,31 +47,34 @@ def neurotoxin(attack: Attack | None = None, share: Any = 0.05) -> Attack:
             knowledge["last_update"] = last_update
         sent = uplink if inner.forge is None else inner.forge(key, uplink, malicious, **knowledge)
         least = smallest_of_top(last_update, share)
-        outside = lambda x, last: jnp.where(_magnitude(last) < least, x, jnp.zeros((), x.dtype))
+        outside = lambda x, last: jnp.where(_magnitude(last, least.dtype) < least, x, jnp.zeros((), x.dtype))
         kept = jax.tree.map(outside, sent.delta, last_update)
         return sent._replace(delta=replace_malicious(sent.delta, malicious, kept))
 
     return inner._replace(forge=forge, needs=frozenset(inner.needs) | {"last_update"})
 
 
-def smallest_of_top(update: Params, share: Any) -> UInt32[Array, ""]:
+def smallest_of_top(update: Params, share: Any) -> UInt[Array, ""]:
     """The bits of the smallest absolute value among the ``floor(share D)`` largest of D; above all if there are none.
 
     Found bit by bit, without a sort, by counts of the coordinates that are at least as large: non-negative floats are
-    ordered as their bits are. It is at least 1, so that zeros are below.
+    ordered as their bits are. It is at least 1, so that zeros are below. The bits are those of the widest dtype of the
+    leaves, of float32 at least.
     """
-    size = sum(leaf.size for leaf in jax.tree.leaves(update))
-    wanted = jnp.floor(share * size + 1e-3).astype(jnp.int32)
+    leaves = jax.tree.leaves(update)
+    wanted = floor_of(share, sum(leaf.size for leaf in leaves))
+    width = 8 * jnp.result_type(jnp.float32, *leaves).itemsize
+    of_bits = jnp.dtype(f"uint{width}")
 
-    def with_bit(place: Int[Array, ""], found: UInt32[Array, ""]) -> UInt32[Array, ""]:
-        trial = found | (jnp.uint32(1) << (jnp.uint32(30) - place.astype(jnp.uint32)))
-        reached = sum((_magnitude(leaf) >= trial).sum() for leaf in jax.tree.leaves(update))
+    def with_bit(place: Int[Array, ""], found: UInt[Array, ""]) -> UInt[Array, ""]:
+        trial = found | (jnp.ones((), of_bits) << (width - 2 - place).astype(of_bits))
+        reached = sum((_magnitude(leaf, of_bits) >= trial).sum() for leaf in leaves)
         return jnp.where(reached >= wanted, trial, found)
 
-    found = jax.lax.fori_loop(0, 31, with_bit, jnp.uint32(0))
-    return jnp.where(wanted > 0, jnp.maximum(found, 1), jnp.uint32(2**32 - 1))
+    found = jax.lax.fori_loop(0, width - 1, with_bit, jnp.zeros((), of_bits))
+    return jnp.where(wanted > 0, jnp.maximum(found, 1), jnp.full((), jnp.iinfo(of_bits).max, of_bits))
 
 
-def _magnitude(leaf: Float[Array, "..."]) -> UInt32[Array, "..."]:
+def _magnitude(leaf: Float[Array, "..."], of_bits: jnp.dtype) -> UInt[Array, "..."]:
     """Absolute values as integers in their order."""
-    return jax.lax.bitcast_convert_type(jnp.abs(leaf.astype(jnp.float32)), jnp.uint32)
+    return jax.lax.bitcast_convert_type(jnp.abs(leaf.astype(f"float{8 * of_bits.itemsize}")), of_bits)

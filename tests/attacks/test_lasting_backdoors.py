@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from reference import numpy_directed_attacks as twin
 
 import fedjax_drag as fd
 from fedjax_drag import attacks
+from fedjax_drag.attacks._attack import floor_of
 from fedjax_drag.attacks._neurotoxin import smallest_of_top
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.round import attacker_indices
@@ -107,6 +109,37 @@ def test_the_smallest_of_the_top_is_exact():
     found = jax.jit(jax.vmap(lambda share: smallest_of_top(update, share)))(np.arange(206) / 205)
     assert found[0] > np.float32(np.inf).view(np.uint32)
     np.testing.assert_array_equal(found[1:], np.maximum(ordered.view(np.uint32), 1))
+
+
+def test_the_smallest_of_the_top_is_exact_in_double_precision():
+    """Values that float32 cannot tell apart, in a leaf beside one of float32; ties would all be left out."""
+    close = 1 + np.arange(60) * 1e-12
+    with jax.enable_x64(True):
+        update = {"x": jnp.asarray(close[::-1]), "y": jnp.linspace(2, 3, 40, dtype=jnp.float32)}
+        for share, expected in ((0.05, np.float32(update["y"][-5])), (0.5, close[50]), (1.0, 1.0)):
+            found = jax.jit(smallest_of_top)(update, share)
+            assert found.dtype == np.uint64
+            np.testing.assert_array_equal(np.asarray(found).view(np.float64), np.float64(expected))
+        uplink = Uplink(jax.tree.map(lambda x: jnp.stack([x, x]), update))
+        malicious = jnp.array([True, False])
+        attack = attacks.neurotoxin(attacks.backdoor(boost=1.0), share=0.5)
+        forged = attack.forge(jax.random.key(0), uplink, malicious, client_ids=jnp.arange(2), last_update=update)
+        np.testing.assert_array_equal(forged.delta["x"][0], np.where(np.arange(60) < 10, 0, update["x"]))
+        assert not forged.delta["y"][0].any()
+
+
+@pytest.mark.parametrize("size", [3, 10, 100, 997, 1003, 20_971_539, 25_557_032, 10**7, 10**9])
+def test_a_share_of_coordinates_or_examples_is_the_floor_of_the_decimal(size):
+    """As it is written; where it is swept, as far as float32 tells products apart."""
+    shares = ["0", "0.05", "0.1", "0.29", "0.3", "0.333", "0.57", "0.7", "0.9", "0.999", "1"]
+    for share in shares:
+        exact = Fraction(share) * size
+        assert floor_of(float(share), size) == int(exact), share
+        swept = int(jax.jit(floor_of, static_argnums=1)(jnp.float32(share), size))
+        assert abs(swept - int(exact)) <= exact / 10**6, share
+        if size < 10**4:
+            assert int(floor_of(float(share), jnp.int32(size))) == int(exact), share
+    assert [floor_of(k / size, size) for k in (0, 1, 2, size - 1, size)] == [0, 1, 2, size - 1, size]
 
 
 @pytest.fixture(scope="module")
