@@ -13,6 +13,7 @@ from reference.twins import as_tree
 
 from fedjax_drag import aggregators
 from fedjax_drag.attacks import alie, krum_attack, min_max, optimal_alie, optimal_ipm, optimised, trim_attack
+from fedjax_drag.attacks._harm import OBJECTIVES, harm_of
 from fedjax_drag.attacks._optimised import _axes, _best_on_lines
 from fedjax_drag.types import Uplink
 
@@ -297,6 +298,17 @@ def test_the_line_searches_of_optimised_agree_with_their_twin_on_rough_harms():
     pairs = zip(np.float64(waves), np.float64(pulls), strict=True)
     expected = [twin.line_searched(lambda x, pair=pair: rough(np, x, *pair), G, radius) for pair in pairs]
     np.testing.assert_allclose(best(waves, pulls), expected, rtol=0, atol=1e-4 * radius)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_harm_of_an_update_that_is_not_finite_is_the_least(objective, bad):
+    mean = as_tree(np.ones(SIZE, np.float32))
+    harm = jax.jit(lambda update: harm_of(objective, update, mean))
+    update = np.linspace(-3, 0, SIZE, dtype=np.float32)
+    assert harm(as_tree(update)) > 0
+    for place in range(SIZE):
+        assert harm(as_tree(np.where(np.arange(SIZE) == place, bad, update))) == -np.inf
 
 
 def test_optimised_goes_to_the_end_of_its_budget_and_no_further():
