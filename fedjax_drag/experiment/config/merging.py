@@ -40,7 +40,7 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], defaults: Mappi
     result = dict(base)
     for key, value in changes.items():
         if key not in DEFAULTS:
-            raise unknown_key(key, DEFAULTS)
+            raise unknown_key(key, [*DEFAULTS, "axes"])
         if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
             result[key] = _merged_component(base.get(key, defaults.get(key)), value)
         elif key == "compare" and isinstance(base.get(key), Mapping) and isinstance(value, Mapping):

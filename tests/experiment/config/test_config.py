@@ -140,6 +140,7 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
     [
         ({"num_rounds": 3}, "unknown key 'num_rounds'; did you mean 'rounds'?"),
         ({"agregator": "krum"}, "unknown key 'agregator'; did you mean 'aggregator'?"),
+        ({"axis": {"seed": [0]}}, "unknown key 'axis'; did you mean 'axes'?"),
         ({"rounds": 7.5}, "rounds=7.5: must be an integer"),
         (
             {"seed": [0, 1]},
