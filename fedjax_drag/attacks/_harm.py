@@ -22,8 +22,7 @@ def harm_of(objective: Objective, update: Params, mean: Params) -> Float[Array, 
         value = tree.norm(tree.subtract(update, mean))
     else:
         value = -sum(jax.tree.leaves(jax.tree.map(jnp.vdot, update, unit(mean))))
-    entries = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(update)])
-    return jnp.where(entries.all() & jnp.isfinite(value), value, -jnp.inf)
+    return jnp.where(tree.is_finite(update) & jnp.isfinite(value), value, -jnp.inf)
 
 
 def unit(vector: Params) -> Params:

@@ -25,7 +25,7 @@ from fedjax_drag.tree._arithmetic import (
     where,
     zeros_like,
 )
-from fedjax_drag.tree._norms import SAFE_SQUARES, angles, cosines, finite_rows, norm, norms, usable_rows
+from fedjax_drag.tree._norms import SAFE_SQUARES, angles, cosines, finite_rows, is_finite, norm, norms, usable_rows
 from fedjax_drag.tree._structure import (
     check_arrays,
     check_cohort,
@@ -55,6 +55,7 @@ __all__ = [
     "finite_rows",
     "initial_state",
     "inverse",
+    "is_finite",
     "mean",
     "mix",
     "move",

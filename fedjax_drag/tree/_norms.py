@@ -43,6 +43,11 @@ def norm(tree: Any) -> Float[Array, ""]:
     return _length(usable, unit, total)
 
 
+def is_finite(tree: Any) -> Bool[Array, ""]:
+    """Whether every entry of every leaf is finite (bool scalar); there must be a leaf."""
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
+
+
 def finite_rows(deltas: Deltas) -> Bool[Array, " clients"]:
     """Which clients' deltas are finite in every entry, ``[S]`` bool."""
     return jnp.isfinite(_measure(deltas)[1])

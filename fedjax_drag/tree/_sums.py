@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag.tree._arithmetic import EXACT, accurate, expand, flat_rows, inverse, single
+from fedjax_drag.tree._norms import is_finite
 from fedjax_drag.tree._structure import cohort_size
 from fedjax_drag.types import Deltas, Params
 
@@ -51,8 +52,7 @@ def _if_finite(weights: jax.Array, deltas: Deltas) -> Deltas:
     """The product, and once more without absent clients if it is not finite: 0 times what is not finite is NaN."""
     # For a single row masking costs ten times the product.
     sums = _product(weights, deltas)
-    finite = jnp.stack([jnp.isfinite(total).all() for total in jax.tree.leaves(sums)]).all()
-    return jax.lax.cond(finite, lambda: sums, lambda: _masked(weights, deltas))
+    return jax.lax.cond(is_finite(sums), lambda: sums, lambda: _masked(weights, deltas))
 
 
 def _masked(weights: jax.Array, deltas: Deltas) -> Deltas:

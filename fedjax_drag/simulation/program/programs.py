@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
@@ -225,7 +225,7 @@ def no_totals(may_be_absent: bool = False) -> Totals:
 def _accumulated(totals: Totals, metrics: Metrics, after: RunState) -> Totals:
     """The totals with a round's metrics added, given the state after it."""
     grown = {name: old + metrics[name].astype(old.dtype) for name, old in totals.sums.items() if name in metrics}
-    finite = (totals.diverged_at > 0) | _is_finite(after.params)
+    finite = (totals.diverged_at > 0) | tree.is_finite(after.params)
     return Totals(totals.sums | grown, jnp.where(finite, totals.diverged_at, after.round))
 
 
@@ -303,10 +303,6 @@ def _first_uplink(algorithm: Algorithm, work: Work, params: Params, state: State
 def _is_per_client(metric: jax.Array) -> bool:
     """Whether a metric has an entry for each client."""
     return bool(jnp.ndim(metric))
-
-
-def _is_finite(params: Params) -> Bool[Array, ""]:
-    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()
 
 
 def _blank(like: Any) -> jax.Array:
