@@ -185,7 +185,10 @@ def test_leads_orders_and_swings():
 
 def test_convergence_is_to_end_near_the_best_and_well_above_guessing():
     question = questions.converges(m("DRAG"), guessing=0.1)
-    for curve, verdict in ((FAST, HOLDS), ([0.1, 0.8, *[0.3] * 8], FAILS), ([0.12] * 10, FAILS)):
+    rising, short = np.linspace(0.1, 0.6, 6), [0.3, 0.31, 0.32]
+    fallen, shortly = [0.1, 0.8, *[0.3] * 8], [0.8, 0.3, 0.3]
+    curves = {HOLDS: (FAST, rising, short), FAILS: (fallen, shortly, [0.12] * 10)}
+    for curve, verdict in [(one, verdict) for verdict, found in curves.items() for one in found]:
         assert answer(question, *seeds("DRAG", curve, curve, curve)).verdict == verdict
     mixed = answer(question, *seeds("DRAG", FAST, FAST, [0.12] * 10))
     assert (mixed.verdict, mixed.parts[0].yes) == (UNDECIDED, 2)

@@ -131,6 +131,12 @@ def best(cell: Cell) -> float:
     return float(cell.history[ACCURACY].max())
 
 
+def best_before(cell: Cell) -> float:
+    """Maximum of the accuracy before the last :data:`TAIL` evaluations, or of all if there are no others."""
+    accuracy = cell.history[ACCURACY]
+    return float((accuracy[:-TAIL] if len(accuracy) > TAIL else accuracy).max())
+
+
 def over_the_run(cell: Cell) -> float:
     """Mean accuracy over all evaluations."""
     return float(cell.history[ACCURACY].mean())

@@ -29,7 +29,7 @@ from reproduction.judging.comparison import (
     strongest,
 )
 from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Interval, Votes, across, of_turns
-from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, level, over_the_run, swing
+from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, best_before, level, over_the_run, swing
 from reproduction.names import percent, written
 
 MAX_SHOWN = 4
@@ -146,17 +146,18 @@ def sooner(axis: str, labels: Sequence[Any], where: Where) -> Question:
 def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
     """Whether ``subject`` converges on every seed, or on none if ``wanted`` is False.
 
-    It converges if it ends at 90 % of its best accuracy or more, and at twice the accuracy of guessing or more.
+    It converges if it ends at 90 % of the best accuracy that it had before or more, and at twice the accuracy of
+    guessing or more. A run that still rises, whose end is a mean over what it has risen by, converges too.
     """
 
     def steady(cell: Cell) -> bool:
-        return cell.status != DIVERGED and level(cell) >= max(0.9 * best(cell), 2 * guessing)
+        return cell.status != DIVERGED and level(cell) >= max(0.9 * best_before(cell), 2 * guessing)
 
     def question(outcome: Outcome) -> Answer:
         own = outcome.at(subject)
         seeds = list(own.by_seed(steady).values())
-        ends, tops = (float(np.mean(list(own.by_seed(quantity).values()))) for quantity in (level, best))
-        ours = f"ends at {percent(ends)}, best {percent(tops)}{divergences(outcome, subject)}"
+        ends, tops = (float(np.mean(list(own.by_seed(quantity).values()))) for quantity in (level, best_before))
+        ours = f"ends at {percent(ends)}, best before {percent(tops)}{divergences(outcome, subject)}"
         return Answer((Votes(seeds.count(wanted), len(seeds)),), ours)
 
     return question
