@@ -146,8 +146,8 @@ def sooner(axis: str, labels: Sequence[Any], where: Where) -> Question:
 def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
     """Whether ``subject`` converges on every seed, or on none if ``wanted`` is False.
 
-    It converges if it ends at 90 % of the best accuracy that it had before or more, and at twice the accuracy of
-    guessing or more. A run that still rises, whose end is a mean over what it has risen by, converges too.
+    It converges if the mean of the last evaluations is at least 90 % of the best accuracy before them, and at least
+    twice the accuracy of guessing. So a run whose accuracy still rises converges.
     """
 
     def steady(cell: Cell) -> bool:

@@ -96,10 +96,9 @@ def key(values: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(sorted(values.items()))
 
 
-def _place(values: Mapping[str, Any]) -> list[tuple[str, bool, float, str]]:
+def _place(values: Mapping[str, Any]) -> list[tuple[str, tuple[int, float, str]]]:
     """By which the cells of a file are sorted: the values of their axes, numbers by size and before all others."""
-    numbers = {axis: isinstance(value, int | float) for axis, value in key(values)}
-    return [(axis, not numbers[axis], x if numbers[axis] else 0.0, str(x)) for axis, x in key(values)]
+    return [(axis, (0, x, "") if isinstance(x, int | float) else (1, 0.0, str(x))) for axis, x in key(values)]
 
 
 def write(path: Path, stored: Stored) -> None:
