@@ -39,12 +39,24 @@ jax.config.update("jax_num_cpu_devices", 2)
 compile_options = compiler.get_compile_options
 
 
+def is_known(option, value):
+    """Whether this XLA has an option; those of its older emitters went with them."""
+    try:
+        jax.jit(lambda x: x, compiler_options={option: value}).lower(0).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+OPTIONS = ("xla_cpu_use_fusion_emitters", False), ("xla_cpu_parallel_codegen_split_count", 1)
+QUICK = [(option, value) for option, value in OPTIONS if is_known(option, value)]
+
+
 def quick_compile_options(*args, **kwargs):
     """Where XLA is to leave optimisations out, it also fuses by its older emitters and compiles in one piece."""
     options = compile_options(*args, **kwargs)
     if jax.config.read("jax_disable_most_optimizations"):
-        quick = ("xla_cpu_use_fusion_emitters", False), ("xla_cpu_parallel_codegen_split_count", 1)
-        options.env_option_overrides = [*options.env_option_overrides, *quick]
+        options.env_option_overrides = [*options.env_option_overrides, *QUICK]
     return options
 
 
