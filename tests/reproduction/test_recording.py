@@ -57,7 +57,8 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged
         cells.append(Cell(point.values, status, "", own if status != "failed" else {}))
         place = folder / sweep_folder.CELLS / point.folder
         place.mkdir(parents=True)
-        about = {"git_commit": commit, "packages": {"jax": "0.10.2", "fedjax-drag": "0.1.0"}}
+        packages = {"jax": "0.10.2", "fedjax-drag": "0.1.0"}
+        about = {"git_commit": commit, "packages": packages, "device_kind": "cpu"}
         (place / "environment.json").write_text(json.dumps(about))
         of_clients = {"alpha": [0.1, 0.1, 0.2, 0.2, 0.3, 0.8], "strikes": [0, 0, 0, 0, 0, 3]}
         of_clients |= {"client_ids": [0, 1, 2, 3, 4, 5], "valid": [1] * 6, "malicious": [0, 0, 0, 0, 0, 1]}
@@ -74,7 +75,7 @@ def test_a_results_folder_is_recorded(tiny, tmp_path):
     found = stored.read(stored.path_of(tmp_path / "record", "tiny"))
     assert settings.scale_of(tiny, found.settings) == ("full", [])
     assert found.times == {"FedAvg": [1.0]}
-    assert set(found.origins) == {stored.Origin("1a2b3c", "0.10.2", "0.1.0")}
+    assert set(found.origins) == {stored.Origin("1a2b3c", "0.10.2", "0.1.0", "cpu")}
     by_method = {one.values["method"]: one for one in found.cells}
     assert by_method["FedAvg"].values.keys() == {"method", "attack", "seed"}, "the seed, too"
     assert list(by_method["FedAvg"].history) == ["round", "test_accuracy"]
@@ -131,9 +132,7 @@ def test_parts_and_seeds_of_several_folders_join(tiny, tmp_path):
 def test_cells_of_other_versions_join_with_a_warning(tiny, tmp_path):
     recording.record(tiny, [finished(tmp_path / "one", "axes.seed=[1]")], tmp_path / "record")
     later = finished(tmp_path / "two", "axes.seed=[2]", commit="4d5e6f7a8b")
-    message = (
-        r"^tiny: cells of 0\.1\.0 \(1a2b3c, jax 0\.10\.2\), 0\.1\.0 \(4d5e6f7, jax .*\), whose defaults may differ"
-    )
+    message = r"^tiny: cells of 0\.1\.0 \(1a2b3c, jax 0\.10\.2 on cpu\), 0\.1\.0 \(4d5e6f7, jax .*\), whose defaults"
     with pytest.warns(UserWarning, match=message):
         assert recording.record(tiny, [later], tmp_path / "record") == 4
     assert len(stored.read(stored.path_of(tmp_path / "record", "tiny")).cells) == 8

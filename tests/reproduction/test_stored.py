@@ -10,7 +10,7 @@ from reproduction.judging.outcome import for_judging, level
 from reproduction.storing import stored
 from reproduction.storing.stored import Origin, Stored
 
-HERE = Origin("1a2b3c", "0.10.2", "0.1.0")
+HERE = Origin("1a2b3c", "0.10.2", "0.1.0", "cpu")
 
 
 def results(*cells, origin=HERE, settings=None, **about):
@@ -32,6 +32,15 @@ def test_what_is_stored_is_read_back(tmp_path):
             np.testing.assert_array_equal(own.history[name], values.astype(np.float32))
     assert path.stat().st_size < 10_000
     assert pa.types.is_float32(parquet.read_schema(path).field("test_accuracy").type.value_type)
+
+
+def test_results_that_were_stored_without_their_device_are_read(tmp_path):
+    path = stored.path_of(tmp_path, "x")
+    stored.write(path, results(cell("DRAG", FAST)))
+    parquet.write_table(parquet.read_table(path).drop_columns(["device"]), path)
+    found = stored.read(path)
+    assert found.origins == (HERE._replace(device=""),)
+    assert list(found.cells[0].history) == list(cell("DRAG", FAST).history)
 
 
 def test_cells_are_stored_in_the_order_of_their_values(tmp_path):

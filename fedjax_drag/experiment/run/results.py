@@ -260,6 +260,7 @@ def environment(seed: int) -> dict[str, Any]:
         "platform": platform.platform(),
         "backend": jax.default_backend(),
         "devices": [str(device) for device in jax.devices()],
+        "device_kind": jax.devices()[0].device_kind,
         "git_commit": _git_commit(),
         "seed": seed,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -55,7 +55,7 @@ def record(target: Target, folders: Sequence[Path], into: Path, *, anew: bool = 
     if count and whole is not None:
         ran = sorted({origin for origin in whole.origins if origin != Origin()})
         if len(ran) > 1:
-            versions = ", ".join(f"{one.fedjax_drag} ({one.commit[:7] or 'no commit'}, jax {one.jax})" for one in ran)
+            versions = ", ".join(map(_said, ran))
             warnings.warn(f"{target.name}: cells of {versions}, whose defaults may differ, are joined", stacklevel=2)
         stored.write(path, whole)
     return count
@@ -109,11 +109,17 @@ def _reduced(target: Target, cell: Cell, place: Path) -> History:
     return history
 
 
+def _said(origin: Origin) -> str:
+    device = f" on {origin.device}" if origin.device else ""
+    return f"{origin.fedjax_drag} ({origin.commit[:7] or 'no commit'}, jax {origin.jax}{device})"
+
+
 def _origin(place: Path) -> Origin:
     """What ran a cell, from its results folder."""
     try:
         about: Mapping[str, Any] = json.loads((place / results.ENVIRONMENT).read_text(encoding="utf-8"))
         packages = about["packages"]
-        return Origin(about["git_commit"] or "", packages["jax"], packages["fedjax-drag"])
+        versions = about["git_commit"] or "", packages["jax"], packages["fedjax-drag"]
+        return Origin(*versions, about.get("device_kind", ""))
     except (OSError, ValueError, KeyError, TypeError):  # written by another version, or removed
         return Origin()

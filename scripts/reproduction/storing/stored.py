@@ -1,7 +1,7 @@
 """Stored results: the cells of a target in one small file, from which its claims are judged anywhere.
 
-``measured/NAME.parquet`` has a row a cell: its axes, status and message, the commit and versions that ran it, and lists
-of its metrics over the evaluations. The settings that all cells share are in the metadata of its schema.
+``measured/NAME.parquet`` has a row a cell: its axes, status and message, the commit, versions and device that ran it,
+and lists of its metrics over the evaluations. The settings that all cells share are in the metadata of its schema.
 """
 
 import dataclasses
@@ -32,11 +32,13 @@ class Origin(NamedTuple):
       commit: of this project.
       jax: version.
       fedjax_drag: version.
+      device: JAX's name of its kind.
     """
 
     commit: str = ""
     jax: str = ""
     fedjax_drag: str = ""
+    device: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,9 +137,10 @@ def read(path: Path) -> Stored | None:
         about = json.loads(table.schema.metadata[_METADATA])
         rows = table.to_pylist()
         axes = table.column_names[: table.column_names.index("status")]
-        metrics = table.column_names[table.column_names.index(Origin._fields[-1]) + 1 :]
+        known = [field for field in Origin._fields if field in table.column_names]  # devices were not stored at first
+        metrics = table.column_names[len(axes) + len(("status", "message", *known)) :]
         cells = tuple(_cell(row, axes, metrics) for row in rows)
-        origins = tuple(Origin(*(row[field] for field in Origin._fields)) for row in rows)
+        origins = tuple(Origin(**{field: row[field] for field in known}) for row in rows)
         return Stored(cells, origins, about["settings"], about["times"])
     except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r}: must be results that this script stored") from error

@@ -43,6 +43,7 @@ def test_folder_holds_what_a_run_writes(finished):
     assert environment["packages"]["jax"] == jax.__version__
     assert environment["seed"] == 0
     assert environment["devices"]
+    assert environment["device_kind"] == "cpu"
 
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rounds"] == 6
