@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import filelock
@@ -215,6 +216,21 @@ def test_calls_are_timed_in_one_stretch():
     calls = []
     assert 0 < seconds_each(lambda: calls.append(0) or 0.0, least=0.001, most=50) < 0.001
     assert 1 < len(calls) <= 200
+
+
+def test_of_timed_calls_the_last_result_alone_is_kept():
+    """All of them, two gigabytes each, may not fit the device."""
+    results = weakref.WeakSet()
+
+    class Result:
+        pass
+
+    def call():
+        assert len(results) <= 1
+        results.add(result := Result())
+        return result
+
+    seconds_each(call, least=0.001, most=20)
 
 
 @pytest.mark.parametrize(

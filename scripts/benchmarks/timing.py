@@ -49,17 +49,19 @@ def seconds_each(call: Callable[[], Any], least: float = 0.02, most: int = 1000)
     """Seconds of one call, among calls that are started without waiting for the one before.
 
     A device then computes without a pause, and what the host needs to start a call does not count where it is the
-    shorter of the two. Call it once before.
+    shorter of the two. Results are dropped but for the last: together they may not fit the device. Call it once before.
 
     Args:
       call: returns arrays, which need not be computed yet.
       least: seconds that the calls take together, unless they are ``most``.
       most: calls.
     """
-    number = 1
+    number, last = 1, None
     while True:
         started = time.perf_counter()
-        jax.block_until_ready([call() for _ in range(number)][-1])
+        for _ in range(number):
+            last = call()
+        jax.block_until_ready(last)
         seconds = time.perf_counter() - started
         if seconds >= least or number >= most:
             return seconds / number

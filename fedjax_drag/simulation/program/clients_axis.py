@@ -87,8 +87,7 @@ def make_mapper(walk: Walk, mesh: Mesh | None) -> Mapper:
 
     def on_all_devices(one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
         share = functools.partial(on_one_device, one)
-        specs = (PartitionSpec(), split, split)
-        return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(shared, inputs, into)
+        return _shared_among(mesh, share, (PartitionSpec(), split, split), split)(shared, inputs, into)
 
     return on_all_devices
 
@@ -109,9 +108,40 @@ def make_accumulator(walk: Walk, mesh: Mesh | None) -> Accumulator:
     def on_all_devices(one: One, accumulate: Accumulate, shared: Any, inputs: Any) -> tuple[Any, Any]:
         share = functools.partial(_accumulate_on_one_device, walk, one, accumulate, axis_names=mesh.axis_names)
         specs = (PartitionSpec(), split)
-        return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)(shared, inputs)
+        return _shared_among(mesh, share, specs, specs)(shared, inputs)
 
     return on_all_devices
+
+
+def _shared_among(
+    mesh: Mesh, function: Callable[..., Any], in_specs: tuple[PartitionSpec, ...], out_specs: Any
+) -> Callable[..., Any]:
+    """``jax.shard_map`` of a function, which is given arrays without entries without their passing through it.
+
+    With JAX 0.11 XLA ends the process over an operand of no entries, such as the empty leaves of a rule's state.
+    """
+
+    def on_all_devices(*operands: Any) -> Any:
+        leaves, structure = jax.tree.flatten(operands)
+        specs = [spec for spec, one in zip(in_specs, operands, strict=True) for _ in jax.tree.leaves(one)]
+        passed = [leaf.size > 0 for leaf in leaves]
+
+        def on_one(*own: Any) -> Any:
+            share, whole = iter(own), zip(leaves, specs, passed, strict=True)
+            given = [next(share) if passes else _empty_share(leaf, spec, mesh) for leaf, spec, passes in whole]
+            return function(*jax.tree.unflatten(structure, given))
+
+        own_specs = tuple(spec for spec, passes in zip(specs, passed, strict=True) if passes)
+        own = [leaf for leaf, passes in zip(leaves, passed, strict=True) if passes]
+        return jax.shard_map(on_one, mesh=mesh, in_specs=own_specs, out_specs=out_specs, check_vma=False)(*own)
+
+    return on_all_devices
+
+
+def _empty_share(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.Array:
+    """A device's share of an array without entries."""
+    shape = leaf.shape if spec == PartitionSpec() else (leaf.shape[0] // mesh.size, *leaf.shape[1:])
+    return jnp.zeros(shape, leaf.dtype)
 
 
 def _map_on_one_device(walk: Walk, one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
