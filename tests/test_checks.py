@@ -54,7 +54,7 @@ def test_an_attack_names_an_array_that_it_cannot_take():
         np.array(True),
         np.complex64(1j),
         np.datetime64("2020"),
-        np.timedelta64(1),
+        np.timedelta64(1, "s"),
         np.ones(1),
         jnp.ones(1),
         "0.5",

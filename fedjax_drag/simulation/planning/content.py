@@ -220,8 +220,10 @@ def _is_content(cls: type, name: str, value: Any) -> bool:
     """Whether an entry of a class is a part of what its objects do."""
     function = getattr(value, "__func__", value)
     if isinstance(function, types.FunctionType):
-        is_generated = dataclasses.is_dataclass(cls) and function.__code__.co_filename == "<string>"
-        is_tuple = str(function.__globals__.get("__name__")).startswith(("collections", "namedtuple_"))
+        module = str(function.__globals__.get("__name__"))
+        by_dataclasses = function.__code__.co_filename == "<string>" or module in ("dataclasses", "reprlib")
+        is_generated = dataclasses.is_dataclass(cls) and by_dataclasses
+        is_tuple = module.startswith(("collections", "namedtuple_"))
         return not is_generated and not is_tuple and name not in ("__annotate__", "__annotate_func__")
     if isinstance(value, property | functools.cached_property):
         return True
