@@ -116,7 +116,7 @@ def make_accumulator(walk: Walk, mesh: Mesh | None) -> Accumulator:
 def _shared_among(
     mesh: Mesh, function: Callable[..., Any], in_specs: tuple[PartitionSpec, ...], out_specs: Any
 ) -> Callable[..., Any]:
-    """``jax.shard_map`` of a function, which is given arrays without entries without their passing through it.
+    """``jax.shard_map``, through which arrays without entries do not pass: each device makes its share of them anew.
 
     With JAX 0.11 XLA ends the process over an operand of no entries, such as the empty leaves of a rule's state.
     """
