@@ -114,11 +114,24 @@ def test_who_is_first_among_the_methods_of_a_panel():
     assert answer(question, *level).verdict == answer(soonest, *level).verdict == FAILS, "as high is not above"
 
 
+def test_who_learns_fastest_is_not_who_ends_highest():
+    late = [0.1] * 5 + [0.9] * 5
+    cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", late, late, late), *seeds("FedProx", SLOW, SLOW, SLOW)]
+    found = answer(questions.fastest("method", "DRAG", {}), *cells)
+    ours = f"{100 * np.mean(FAST):.1f} %, best of 2 others FedProx {100 * np.mean(SLOW):.1f} %"
+    assert (found.verdict, found.ours) == (HOLDS, f"mean over the run: {ours}")
+    assert answer(questions.highest("method", "DRAG", {}), *cells).verdict == FAILS
+    ahead = seeds("FedACG", *[[0.8] * 10] * 3)
+    assert answer(questions.fastest("method", "DRAG", {}), *cells, *ahead).verdict == FAILS
+    assert answer(questions.fastest("method", "DRAG", {}, beside=["FedACG"]), *cells, *ahead).verdict == HOLDS
+
+
 def test_first_of_all_is_not_said_before_all_others_have_run():
     cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", SLOW, SLOW, LATER)]
     wanted = {"method": ["DRAG", "FedAvg", "FedACG", "FedExP"]}
     missing = "not measured: FedACG, FedExP$"
-    for question in (questions.highest("method", "DRAG", {}), questions.first_to("method", "DRAG", 0.7, {})):
+    first = questions.first_to("method", "DRAG", 0.7, {})
+    for question in (questions.highest("method", "DRAG", {}), questions.fastest("method", "DRAG", {}), first):
         assert answer(question, *cells).verdict == HOLDS
         with pytest.raises(MissingError, match=missing):
             answer(question, *cells, wanted=wanted)

@@ -82,19 +82,15 @@ def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), wit
 
     It is compared with each of them.
     """
+    return _above_all(axis, label, where, beside, level, within)
 
-    def higher(name: Any, own: np.ndarray, theirs: np.ndarray) -> Interval:
-        return across(own - theirs, "points", at_least=-100 * within, strict=True)
 
-    @spoken_well_of({**where, axis: label})
-    def question(outcome: Outcome) -> Answer:
-        part = outcome.at(where)
-        other = runner_up(part.at({axis: label}), others_of(part, axis, label, beside), level, higher)
-        name = f"{other.rank}{written(axis, other.name)}"
-        ours = f"{percent(other.own.mean())}, {name} {percent(other.theirs.mean())}"
-        return other.decides(Answer((other.part,), ours))
+def fastest(axis: str, label: Any, where: Where, beside: Sequence[Any] = ()) -> Question:
+    """Whether one value of an axis learns faster than all others, by the mean accuracy over the run.
 
-    return question
+    Those in ``beside`` are not compared.
+    """
+    return _over_the_whole_run(_above_all(axis, label, where, beside, over_the_run, 0.0))
 
 
 def ahead(subject: Where, other: Where, by: float = 0.0, at_most: float = math.inf) -> Question:
@@ -134,13 +130,7 @@ def rising(axis: str, labels: Sequence[Any], where: Where, within: float = 0.0) 
 
 def sooner(axis: str, labels: Sequence[Any], where: Where) -> Question:
     """Whether learning becomes faster along these values of an axis, by the mean accuracy over the run."""
-    question = _along(axis, labels, where, over_the_run, 0.0)
-
-    def over_the_whole_run(outcome: Outcome) -> Answer:
-        answer = question(outcome)
-        return answer._replace(ours=f"mean over the run: {answer.ours}")
-
-    return over_the_whole_run
+    return _over_the_whole_run(_along(axis, labels, where, over_the_run, 0.0))
 
 
 def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
@@ -226,6 +216,23 @@ def every(*questions: Question) -> Question:
     return question
 
 
+def _above_all(
+    axis: str, label: Any, where: Where, beside: Sequence[Any], quantity: Callable[[Cell], float], within: float
+) -> Question:
+    def higher(name: Any, own: np.ndarray, theirs: np.ndarray) -> Interval:
+        return across(own - theirs, "points", at_least=-100 * within, strict=True)
+
+    @spoken_well_of({**where, axis: label})
+    def question(outcome: Outcome) -> Answer:
+        part = outcome.at(where)
+        other = runner_up(part.at({axis: label}), others_of(part, axis, label, beside), quantity, higher)
+        name = f"{other.rank}{written(axis, other.name)}"
+        ours = f"{percent(other.own.mean())}, {name} {percent(other.theirs.mean())}"
+        return other.decides(Answer((other.part,), ours))
+
+    return question
+
+
 def _along(
     axis: str, labels: Sequence[Any], where: Where, quantity: Callable[[Cell], float], within: float
 ) -> Question:
@@ -239,3 +246,13 @@ def _along(
         return Answer(tuple(steps), ours + divergences(outcome, {**where, axis: labels[0]}))
 
     return question
+
+
+def _over_the_whole_run(question: Question) -> Question:
+    """The same question, whose answer says that its figures are means over the run."""
+
+    def over_the_whole_run(outcome: Outcome) -> Answer:
+        answer = question(outcome)
+        return answer._replace(ours=f"mean over the run: {answer.ours}")
+
+    return over_the_whole_run

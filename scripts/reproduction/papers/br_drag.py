@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reproduction.judging.claims import Claim, Question, Where, method, restricted
-from reproduction.judging.questions import ahead, converges, every, faster, highest, rising, sooner, wider
+from reproduction.judging.questions import ahead, converges, every, faster, fastest, highest, rising, sooner, wider
 from reproduction.names import NAMES, percent
 from reproduction.targets.target import BR_DRAG
 
@@ -32,6 +32,8 @@ def _benign(target: str, place: str) -> list[Claim]:
         other_drag = [label for _, label in BETAS.values() if label != drag]
         question = highest("method", drag, {"partition.beta": beta}, other_drag)
         claims.append(_claim(f"{place}{panel}", "DRAG ends above the five others", "", target, question))
+        question = fastest("method", drag, {"partition.beta": beta}, other_drag)
+        claims.append(_claim(f"{place}{panel}", "DRAG converges faster than the five others", "", target, question))
     strong, moderate = (
         (method(drag, partition__beta=beta), method("FedAvg", partition__beta=beta))
         for beta, (_, drag) in BETAS.items()
