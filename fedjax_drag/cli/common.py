@@ -22,9 +22,6 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 _CONNECTIONS = ("gloo", "nccl", "coordination")
 """Words in JAX's errors about other processes: the links between CPUs and between GPUs, and the service for all."""
 
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False)
-]
 OutFolder = Annotated[
     Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
 ]
@@ -55,6 +52,24 @@ def misuse() -> Iterator[None]:
         yield
     except (ValueError, FileNotFoundError) as error:
         raise MisuseError(str(error)) from error
+
+
+def _without_options(context: typer.Context, changes: list[str] | None) -> list[str] | None:
+    """The changes, among which options of the command, such as ``out=x``, are the user's error."""
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params if parameter.opts[0][0] == "-"}
+    with reported(debug=False):
+        for change in changes or ():
+            key, _, value = change.partition("=")
+            if key in options:
+                meant = options[key] if value.lower() == "true" else f"{options[key]} {shlex.quote(value)}"
+                raise MisuseError(f"{change}: an option, not a key of the configuration; did you mean {meant}?")
+    return changes
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False, callback=_without_options),
+]
 
 
 @contextmanager

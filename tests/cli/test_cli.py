@@ -52,6 +52,8 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
     ("arguments", "message"),
     [
         (["round=5"], "unknown key 'round'; did you mean 'rounds'?"),
+        (["out=x y"], "out=x y: an option, not a key of the configuration; did you mean --out 'x y'?"),
+        (["debug_nans=true"], "did you mean --debug-nans?"),
         (["rounds"], "override 'rounds': must be key=value"),
         (["[=0"], "override '[=0': must be key=value"),
         (["rounds=many"], "rounds='many': must be an integer"),
