@@ -91,7 +91,8 @@ def line_search(
 
     The search goes on from the most harmful of ``starts``, the first of those that are equal: each trial is a step
     beyond the best strength so far. As long as trials are more harmful, the step doubles; after the first that is not,
-    every step is ``ratio`` times the one before. What is returned is at least as harmful as all that was tried.
+    every step is ``ratio`` times the one before. No step goes beyond a billion. What is returned is at least as harmful
+    as all that was tried.
 
     Args:
       harm: of a strength; -inf where it is none.
@@ -104,7 +105,8 @@ def line_search(
     # One loop for starts and steps, so that the rule is compiled once.
     def attempt(trial: jax.Array, best: _Search) -> _Search:
         is_start = trial < len(starts)
-        strength = jnp.where(is_start, starts[jnp.minimum(trial, len(starts) - 1)], best.strength + best.step)
+        beyond = jnp.minimum(best.strength + best.step, _LARGEST)
+        strength = jnp.where(is_start, starts[jnp.minimum(trial, len(starts) - 1)], beyond)
         reached = harm(strength).astype(starts.dtype)
         better = reached > best.harm
         expands = best.expands & (better | is_start)

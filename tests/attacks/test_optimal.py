@@ -53,6 +53,11 @@ def test_the_line_search_agrees_with_its_twin_and_returns_the_best_of_what_it_tr
     assert found[-1] == starts[0]
 
 
+def test_the_line_search_ends_at_a_billion_however_long_more_is_more_harmful():
+    found = jax.jit(lambda: line_search(lambda strength: strength, jnp.zeros(1), 60, 10.0, 0.8))()
+    assert float(found) == 1e9
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
