@@ -143,7 +143,7 @@ def _planned(
 
 def _execute(planned: "Plan", quiet: bool) -> None:
     """Runs what is planned, draws the curve and prints the table; exits with a failure where a run diverged."""
-    from fedjax_drag.experiment.run.run import divergences, execute
+    from fedjax_drag.experiment.run.run import divergences, execute, rejections
     from fedjax_drag.experiment.run.saver import import_ahead
     from fedjax_drag.simulation.devices.processes import is_first
 
@@ -157,6 +157,8 @@ def _execute(planned: "Plan", quiet: bool) -> None:
     if is_first():
         assert planned.folder is not None
         _conclude(planned.folder, list(finished), quiet)
+        for line in rejections(finished):
+            typer.echo(f"fedjax-drag: warning: {line}", err=True)
         for line in diverged:
             typer.echo(f"fedjax-drag: error: {line}", err=True)
     if diverged:

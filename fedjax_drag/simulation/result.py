@@ -102,6 +102,8 @@ class Result(NamedTuple):
         figures["seconds"] = f"{self.seconds:.1f} and {self.compile_seconds:.1f} of compilation"
         if self.diverged_at is not None:
             figures["diverged at round"] = self.diverged_at
+        if (since := rejected_since(history)) is not None:
+            figures["every message rejected"] = f"since round {since}"
         return figures
 
     @property
@@ -144,6 +146,30 @@ class Result(NamedTuple):
             raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
         place = first_reached(self.history[metric], accuracy)
         return None if place is None else kind(self.history[name][place])
+
+
+def rejected_since(history: Mapping[str, np.ndarray]) -> int | None:
+    """The last evaluated round up to which a message counted, if every later one was rejected, 0 if none counted.
+
+    None if messages counted since the last evaluation but one, or where rejected messages are not counted.
+
+    Args:
+      history: of a run, with ``round``, ``num_rejected`` and ``participants`` ``[E]``.
+    """
+    if "num_rejected" not in history or "participants" not in history:
+        return None
+    sent = np.asarray(history["participants"])
+    gone = (sent > 0) & (np.asarray(history["num_rejected"]) >= sent)
+    counted = np.flatnonzero(~gone)
+    if not gone.size or not gone[-1]:
+        return None
+    return int(history["round"][counted[-1]]) if counted.size else 0
+
+
+def rejection(history: Mapping[str, np.ndarray]) -> str:
+    """What is to be said of a run whose last messages were all rejected; empty of any other."""
+    since = rejected_since(history)
+    return "" if since is None else f"every message since round {since} was rejected, as not finite or too long"
 
 
 def first_reached(accuracy: np.ndarray, target: float) -> int | None:

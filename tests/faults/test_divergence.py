@@ -15,11 +15,13 @@ from typer.testing import CliRunner
 import fedjax_drag as fd
 from fedjax_drag.cli.main import app
 from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.report.reading import read
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.checkpoints import load_params
 from fedjax_drag.experiment.run.run import run
 from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.simulation import prepare
+from fedjax_drag.simulation.result import rejected_since
 
 AVERAGE = fd.aggregators.fedavg()
 
@@ -82,7 +84,32 @@ def test_model_that_is_not_a_number(settings):
     assert found.diverged_at is None
     assert np.isnan(found.history["test_loss"]).all()
     assert found.history["num_rejected"].tolist() == [4], "every message"
+    assert "every message rejected: since round 0" in repr(found)
     assert fd.simulate(fedavg, nonfinite="propagate", **model).diverged_at == 1
+
+
+def test_since_when_every_message_was_rejected():
+    def since(rejected, sent=(4, 4, 4)):
+        history = {"round": [2, 4, 6], "num_rejected": rejected, "participants": sent}
+        return rejected_since({name: np.array(column) for name, column in history.items()})
+
+    assert since((0, 4, 4)) == 2
+    assert since((4, 4, 4)) == 0, "none ever counted"
+    assert since((4, 4, 3)) is None
+    assert since((4, 0, 0), (4, 4, 0)) is None, "nobody answered"
+    assert rejected_since({"round": np.array([1])}) is None, "of a rule that counts none"
+
+
+def test_a_run_in_which_nothing_counts_says_so(tmp_path):
+    lost = SMALL | {"attack": {"name": "sign_flip", "scale": 1e37}, "rounds": 2, "eval_every": 1}
+    config, text = tmp_path / "config.yaml", "every message since round 0 was rejected, as not finite or too long"
+    config.write_text(yaml.safe_dump(lost))
+    alone = ["run", config, "byzantine_fraction=1.0", "--out", tmp_path / "run"]
+    done = CliRunner().invoke(app, [str(part) for part in alone])
+    assert (done.exit_code, done.stderr) == (0, f"fedjax-drag: warning: tiny: {text}\n")
+    cells = sweep(lost | {"axes": {"byzantine_fraction": [0.0, 1.0]}}, out=tmp_path / "sweep").cells
+    assert [(cell.status, cell.message) for cell in cells] == [("done", ""), ("done", text)]
+    assert [run.message for run in read(tmp_path / "sweep").runs] == ["", text]
 
 
 @pytest.mark.thorough

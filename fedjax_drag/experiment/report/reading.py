@@ -18,6 +18,7 @@ from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
+from fedjax_drag.simulation.result import rejection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[
         return "interrupted", f"stopped after {last} of {rounds} rounds"
     if last < rounds:
         return "unfinished", f"{last} of {rounds} rounds so far"
-    return "done", ""
+    return "done", rejection(history)
 
 
 def _failures(path: Path, grid: Grid) -> dict[tuple[str, ...], str]:

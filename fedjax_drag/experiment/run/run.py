@@ -15,6 +15,7 @@ from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.simulation import Result
 from fedjax_drag.simulation.devices.processes import from_first, is_first
 from fedjax_drag.simulation.progress import unless_quiet
+from fedjax_drag.simulation.result import rejection
 
 
 def run(
@@ -99,6 +100,12 @@ def divergences(planned: Plan, finished: Mapping[str, Result]) -> list[str]:
             fault = f"parameters are not finite after round {stopped_by}"
             lines.append(f"{job.label} diverged: {fault}; last good checkpoint: {good}")
     return lines
+
+
+def rejections(finished: Mapping[str, Result]) -> list[str]:
+    """A line for each run whose last messages were all rejected, so that nothing was learnt from them."""
+    found = {label: rejection(result.history) for label, result in finished.items()}
+    return [f"{label}: {text}" for label, text in found.items() if text]
 
 
 def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> Result:

@@ -9,7 +9,7 @@ from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep.grid import Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from fedjax_drag.simulation.result import Result, with_client_seconds
+from fedjax_drag.simulation.result import Result, rejection, with_client_seconds
 
 
 def outcome(point: Point, ended: Result | Exception) -> Cell:
@@ -23,7 +23,7 @@ def judged(point: Point, history: History, diverged_at: int | None) -> Cell:
         return Cell(point.values, "diverged", f"parameters are not finite after round {diverged_at}", history)
     bad = ~np.isfinite(np.asarray(history["test_loss"], np.float64))
     if not bad[-1]:
-        return Cell(point.values, "done", "", history)
+        return Cell(point.values, "done", rejection(history), history)
     first = int(history["round"][len(bad) - int(np.argmin(bad[::-1])) if not bad.all() else 0])
     return Cell(point.values, "diverged", f"test_loss is not finite from round {first} on", history)
 
