@@ -173,7 +173,13 @@ def test_bulyan_does_not_depend_on_the_order_of_clients():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["krum", "multi_krum", "bulyan", "nnm-median", "nnm-krum", "nnm-nnm-drag"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("krum", "bulyan", "nnm-krum"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("multi_krum", "nnm-median", "nnm-nnm-drag")),
+    ],
+)
 @pytest.mark.parametrize("junk", [np.nan, 1e30])
 def test_absent_clients_are_as_if_not_sent(name, junk):
     """Wherever they stand, and whatever they hold."""

@@ -89,7 +89,13 @@ def test_agrees_with_its_twin(name, settings):
 
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [pytest.param(name, rule, marks=pytest.mark.thorough) for name in PUSHES for rule in RULES],
+    [
+        pytest.param(
+            name, rule, marks=pytest.mark.slow if rule in ("geometric_median", "nnm") else pytest.mark.thorough
+        )
+        for name in PUSHES
+        for rule in RULES
+    ],
 )
 def test_at_least_as_harmful_as_every_fixed_strength_that_it_begins_with(name, rule):
     """Through rules with and without a gradient."""

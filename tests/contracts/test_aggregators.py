@@ -192,7 +192,7 @@ def test_scan_over_rounds_equals_a_loop(case):
 
 @parametrize(
     [case for case in AGGREGATORS if case.sweeps],
-    slow=lambda case: case.label in ("geometric_median", "autogm"),
+    slow=lambda case: case.label in ("geometric_median", "autogm", "flame", "signguard"),
     fast=in_fast_tier,
 )
 def test_vmap_over_hyperparameters_and_scan_over_rounds_equal_loops(case):
@@ -266,7 +266,7 @@ ABSENT = np.array([False, True, False, False, True, False, False])
 DROPPABLE = [case for case in AGGREGATORS if not case.keyed and case.smallest <= COHORT - ABSENT.sum()]
 
 
-@parametrize(DROPPABLE, fast=in_fast_tier)
+@parametrize(DROPPABLE, slow=lambda case: case.label in ("raga", "autogm", "meamed"), fast=in_fast_tier)
 @pytest.mark.parametrize(
     "junk",
     ["nan", *(pytest.param(junk, marks=pytest.mark.slow) for junk in ("masked", "inf", "one-entry"))],

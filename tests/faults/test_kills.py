@@ -119,8 +119,8 @@ def test_stops_after_the_last_evaluation(tmp_path, whole, monkeypatch, place):
     assert (out / "accuracy.png").is_file()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("most", [None, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [None, 1])
 def test_cells_stop_after_their_last_evaluation(tmp_path, monkeypatch, most):
     grid = SMALL | {"time_clients": True, "axes": {"seed": [0, 1]}}
 

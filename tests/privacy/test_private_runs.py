@@ -243,12 +243,10 @@ WAYS = {
 }
 
 
-def ways(*often):
-    return [pytest.param(way, marks=pytest.mark.thorough if way in often else pytest.mark.slow) for way in WAYS]
-
-
 @pytest.mark.optimised
-@pytest.mark.parametrize("way", ways("adaptive"))
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.thorough if way == "adaptive" else pytest.mark.slow) for way in WAYS]
+)
 def test_a_run_resumes_to_the_same_bits(way, tmp_path):
     privacy, changes = WAYS[way]
     whole = run(privacy, **changes)
@@ -258,7 +256,8 @@ def test_a_run_resumes_to_the_same_bits(way, tmp_path):
     chex.assert_trees_all_equal(resumed.history, whole.history)
 
 
-@pytest.mark.parametrize("way", ways("local"))
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
 def test_chunks_devices_and_streams_draw_the_same_noise(way):
     """Every way over the clients gives the same run to rounding, which is far below the noise."""
     privacy, changes = WAYS[way]

@@ -185,14 +185,12 @@ def test_an_attack_of_ones_own_may_know_what_others_know(settings):
     fd.simulation.prepare(algorithm, **settings(**UNDER_ATTACK | {"attack": attack}))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [
         fd.algorithms.from_aggregator(aggregators.centered_clipping(radius=0.5)),
-        pytest.param(
-            fd.algorithms.scaffold(12, aggregator=aggregators.nnm(aggregators.median())), marks=pytest.mark.slow
-        ),
+        fd.algorithms.scaffold(12, aggregator=aggregators.nnm(aggregators.median())),
     ],
     ids=["centered_clipping", "scaffold"],
 )

@@ -263,7 +263,7 @@ print(json.dumps([events.count("cache_hits"), events.count("cache_misses")]))
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_other_processes_use_the_persistent_cache_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")

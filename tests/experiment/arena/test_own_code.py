@@ -89,7 +89,7 @@ print(*codes(with_own_names({"aggregator": {"name": mine}, "again": mine(2.0)}))
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_another_process_finds_the_same():
     seen = []
     for seed in ("1", "2"):

@@ -58,7 +58,7 @@ def test_an_entry_is_tuned_then_tested_and_found_again(arena, tmp_path, monkeypa
     np.testing.assert_array_equal(again.accuracy, first.accuracy)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_choices_do_not_depend_on_the_test_examples(arena, monkeypatch):
     entry = arena.entries[-1]
     played = Trials(quiet=True)

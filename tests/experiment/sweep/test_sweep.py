@@ -428,7 +428,7 @@ def test_cells_that_do_not_fit_the_memory_together_run_in_parts(monkeypatch):
     assert [cell.status for cell in found.cells] == ["done"] * 5
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_best_state_of_a_cell_is_kept_as_if_it_ran_alone(tmp_path):
     given = SMALL | {"rounds": 12, "step_size": 1.0, "data": {"name": "digits", "validation_fraction": 0.25}}
     sweep(given | {"axes": {"aggregator": ["fedavg"], "seed": [0, 1, 2]}}, out=tmp_path / "cells")

@@ -84,7 +84,7 @@ def recompressed_with_a_flipped_bit_and_cut_short(cache):
     other.write_bytes(other.read_bytes()[:-7])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_changed_files_are_compiled_again(cache):
     assert call(cache) == (0, "")
     for damage in (swapped, recompressed_with_a_flipped_bit_and_cut_short):

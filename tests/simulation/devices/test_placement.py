@@ -50,9 +50,8 @@ SHARDED = {
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.thorough if n in OFTEN else pytest.mark.slow) for n in SHARDED]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARDED)
 def test_examples_divided_among_devices_are_the_same_examples(settings, name):
     changes, algorithm = SHARDED[name]
     asked = settings(cohort_size=6, mesh="cores", num_rounds=3) | changes

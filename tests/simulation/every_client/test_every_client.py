@@ -152,7 +152,7 @@ def test_a_continued_run_has_the_same_bits_and_histories_without_diagnostics_are
         np.testing.assert_array_equal(np.append(half.history[name], rest[name], axis=0), plain.history[name])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_clients_that_keep_their_statistics_are_evaluated_by_their_own(evaluated, uneven):
     """Once more with plain Flax, client by client; wherever the rows lie."""
     options = {"model": Net(), "model_state": "local", "evaluate_clients": 0.3, "batch_size": 8}

@@ -66,7 +66,7 @@ def moments(settings, **changes):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.state.model.statistics)]), result
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_forged_statistics_are_clipped_to_the_median(settings):
     """A quarter of the clients sends statistics that a mean would follow."""
     honest, _ = moments(settings)

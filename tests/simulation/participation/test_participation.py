@@ -245,7 +245,7 @@ def test_every_way_to_compute_a_round_gives_the_same(settings, name):
         assert_close(first, other, first.history.keys())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_cells_of_a_sweep_may_differ_in_who_is_absent(settings, fedavg):
     values = [(0.5, 0.1), (0.9, 0.6)]

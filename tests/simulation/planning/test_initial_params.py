@@ -217,7 +217,7 @@ def test_frozen_parameters_and_statistics_start_where_they_are_given(settings, d
     assert not np.allclose(end.params["head"]["kernel"], variables["params"]["head"]["kernel"])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_a_configuration_names_a_results_folder_and_its_own_folder_has_the_checksum(tmp_path):
     config = TINY | SYNTHETIC

@@ -73,7 +73,7 @@ def test_on_the_host_and_resumed_they_are_the_same_bits(kept, whole):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"mesh": "cores"},
+        pytest.param({"mesh": "cores"}, marks=pytest.mark.slow),
         {"mesh": "cores", "client_state": "host", "shard_data": True},
     ],
     ids=lambda changes: ",".join(changes),
@@ -93,7 +93,7 @@ def test_from_a_checkpoint_they_go_on(kept, whole, tmp_path):
     chex.assert_trees_all_equal(on_host(simulation.run(initial=restored)), on_host(whole), strict=True)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_stream_of_two_passes_keeps_what_a_stack_keeps(kept):
     """In its first round DRAG goes over the cohort twice, from the same rows."""
     drag = fd.aggregators.drag(c=0.25, alpha=0.25)
@@ -102,7 +102,7 @@ def test_a_stream_of_two_passes_keeps_what_a_stack_keeps(kept):
     np.testing.assert_array_equal(stream.state.clients.optimizer.rows.count, stack.state.clients.optimizer.rows.count)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_cells_of_a_sweep_keep_rows_of_their_own_from_the_same_initial_parameters(kept):
     start = jax.tree.map(lambda x: np.full(x.shape, 0.1, x.dtype), prepare(method(), **kept()).shapes.params)
     same = {"num_rounds": 2, "initial_params": start}

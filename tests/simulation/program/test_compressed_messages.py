@@ -75,8 +75,9 @@ def flat(tree):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(COMPRESSORS)]
+)
 def test_the_server_gets_what_the_compressor_makes_of_each_message_and_of_its_memory(run, raw, name):
     """Also of clients that miss rounds, or that work and do not answer: they remember what has arrived."""
     compressor, key = COMPRESSORS[name], jax.random.key(0)
@@ -115,7 +116,9 @@ def test_a_message_that_cannot_be_used_is_sent_as_it_is_and_not_remembered(unusa
 
 @pytest.mark.thorough
 @pytest.mark.optimised
-@pytest.mark.parametrize("compressor", [top_k(1.0), low_rank(10)], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "compressor", [pytest.param(top_k(1.0), marks=pytest.mark.slow), low_rank(10)], ids=lambda c: c.name
+)
 def test_everything_sent_is_the_run_without_compression_bit_for_bit(run, compressor):
     rule = fd.aggregators.drag(c=0.25, alpha=0.25)
     plain, compressed = run(rule), run(rule, compression=compressor)
@@ -254,13 +257,14 @@ class TestTheSameBits:
         again = run(fd.algorithms.scaffold(NUM_CLIENTS), initial=half.state, **EVERYTHING)
         chex.assert_trees_all_equal(on_host(again), on_host(whole), strict=True)
 
+    @pytest.mark.slow
     @pytest.mark.optimised
     @pytest.mark.parametrize(
         "changes",
         [
-            pytest.param({"client_state": "host"}, marks=pytest.mark.slow),
-            pytest.param({"mesh": "cores"}, marks=pytest.mark.slow),
-            pytest.param({"mesh": "cores", "client_state": "host", "shard_data": True}, marks=pytest.mark.thorough),
+            {"client_state": "host"},
+            {"mesh": "cores"},
+            {"mesh": "cores", "client_state": "host", "shard_data": True},
         ],
         ids=lambda changes: ",".join(changes),
     )
@@ -268,7 +272,7 @@ class TestTheSameBits:
         whole, other = (run(fd.aggregators.median(), **EVERYTHING, **more) for more in ({}, changes))
         chex.assert_trees_all_equal(on_host(other), on_host(whole), strict=True)
 
-    @pytest.mark.thorough
+    @pytest.mark.slow
     def test_from_a_checkpoint(self, settings, tmp_path):
         method = fd.algorithms.scaffold(NUM_CLIENTS)
         half = fd.simulate(method, **settings(num_rounds=2, eval_every=2, **EVERYTHING))
@@ -278,7 +282,7 @@ class TestTheSameBits:
             restored = checkpoints.restore(2, simulation.shapes).state
         chex.assert_trees_all_equal(on_host(simulation.run(initial=restored)), on_host(simulation.run()), strict=True)
 
-    @pytest.mark.thorough
+    @pytest.mark.slow
     def test_streamed_as_stacked(self, run):
         drag = fd.aggregators.drag(c=0.25, alpha=0.25)
         stack, stream = (run(drag, aggregation=a, **EVERYTHING) for a in ("stack", "stream"))

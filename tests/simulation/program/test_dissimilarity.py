@@ -143,7 +143,7 @@ def test_clusterguard_agrees_on_every_clients_axis(settings):
     assert set(np.unique(history["cluster"])) <= {0, 1}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_attack_follows_the_gradient_through_clusterguard(settings):
     through = {"attack": fd.attacks.optimised(steps=1, objective="against"), "byzantine_fraction": 0.25}
     result = fd.simulate(clusterguard(), **settings(num_rounds=2, eval_every=1, cohort_size=6, **through))
