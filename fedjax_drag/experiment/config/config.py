@@ -202,7 +202,7 @@ def _explain(error: OmegaConfBaseException, plain: Mapping[str, Any]) -> str:
     field = next((f for f in dataclasses.fields(Config) if f.name == key), None)
     if field is None or key == "compare":
         return f"{key}: {one_line(error)}"
-    parts = str(getattr(field.type, "__name__", field.type)).split(" | ")
+    parts = (field.type.__name__ if isinstance(field.type, type) else str(field.type)).split(" | ")
     allowed = " or ".join(_PHRASES.get(part, "null" if part == "None" else part) for part in parts)
     sweep = f"; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.{key}={plain[key]}'"
     return f"{key}={plain[key]!r}: must be {allowed}{sweep if isinstance(plain[key], list) else ''}"
