@@ -55,13 +55,14 @@ def misuse() -> Iterator[None]:
 
 
 def _without_options(context: typer.Context, changes: list[str] | None) -> list[str] | None:
-    """The changes, among which options of the command, such as ``out=x``, are the user's error."""
-    options = {parameter.name: parameter.opts[0] for parameter in context.command.params if parameter.opts[0][0] == "-"}
+    """Refuses a change that names an option of the command, such as ``out=x``, as the user's error; returns all."""
+    options = {option.name: option for option in context.command.params if option.opts[0].startswith("-")}
     with reported(debug=False):
         for change in changes or ():
             key, _, value = change.partition("=")
-            if key in options:
-                meant = options[key] if value.lower() == "true" else f"{options[key]} {shlex.quote(value)}"
+            if option := options.get(key):
+                is_flag = getattr(option, "is_flag", False)
+                meant = option.opts[0] if is_flag else f"{option.opts[0]} {shlex.quote(value)}"
                 raise MisuseError(f"{change}: an option, not a key of the configuration; did you mean {meant}?")
     return changes
 

@@ -149,9 +149,9 @@ class Result(NamedTuple):
 
 
 def rejected_since(history: Mapping[str, np.ndarray]) -> int | None:
-    """The last evaluated round up to which a message counted, if every later one was rejected, 0 if none counted.
+    """The evaluated round after which every message was rejected; 0 if all were, None if the last ones were not.
 
-    None if messages counted since the last evaluation but one, or where rejected messages are not counted.
+    Also None where rejected messages are not counted.
 
     Args:
       history: of a run, with ``round``, ``num_rejected`` and ``participants`` ``[E]``.

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -6,11 +7,14 @@ import warnings
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
 import fedjax_drag
 from fedjax_drag.cli.common import default_folder
+from fedjax_drag.cli.main import app
 from fedjax_drag.experiment.build import catalog
+from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 
 
@@ -53,7 +57,7 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
     [
         (["round=5"], "unknown key 'round'; did you mean 'rounds'?"),
         (["out=x y"], "out=x y: an option, not a key of the configuration; did you mean --out 'x y'?"),
-        (["debug_nans=true"], "did you mean --debug-nans?"),
+        (["debug_nans=1"], "did you mean --debug-nans?"),
         (["rounds"], "override 'rounds': must be key=value"),
         (["[=0"], "override '[=0': must be key=value"),
         (["rounds=many"], "rounds='many': must be an integer"),
@@ -85,6 +89,13 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
 def test_misuse_is_one_line_with_status_2_before_anything_is_written(command, tiny_file, tmp_path, arguments, message):
     assert message in one_line(command("run", tiny_file, *arguments), 2)
     assert list(tmp_path.iterdir()) == [tiny_file]
+
+
+@pytest.mark.parametrize("name", ["run", "sweep", "plan"])
+def test_no_option_has_the_name_of_a_configuration_key(name):
+    """Changes that name an option are refused."""
+    options = typer.main.get_command(app).commands[name].params
+    assert {option.name for option in options} & {field.name for field in dataclasses.fields(Config)} == set()
 
 
 @pytest.mark.thorough
