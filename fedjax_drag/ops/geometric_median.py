@@ -366,7 +366,7 @@ def _newton(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> t
     length = jnp.sqrt(jnp.where(kept, power, 0.0))
     far = jnp.minimum(distance / scale, 1 / eps)  # from there on only the direction matters
     places = far[:, None] * axes * length
-    shift = median_of_places(places, mass, smoothing / scale)
+    shift, _ = median_of_places(places, mass, smoothing / scale)
     step = tree.weighted_sum((axes @ (shift * tree.inverse(length))) * (scale * unit), away)
     reach = spread(jnp.linalg.norm(places - shift, axis=1), mass, smoothing / scale)
     return tree.add(point, step), scale * jnp.linalg.norm(shift), scale * reach

@@ -2,15 +2,17 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 _NEWTON_STEPS = 60
+_FLAT = 0.5  # gradients that are of rounding alone, in units of the precision
+_SHORT = 4.0  # the same of steps
 
 
 def median_of_places(
     places: Float[Array, "clients span"], mass: Float[Array, " clients"], smoothing: jax.Array
-) -> Float[Array, " span"]:
-    """The geometric median of ``places`` ``[S, n]``, around the origin and with distances of order 1.
+) -> tuple[Float[Array, " span"], Int[Array, ""]]:
+    """The geometric median of ``places`` ``[S, n]``, around the origin and with distances of order 1; and its steps.
 
     A primal-dual Newton method. Distances are rounded off to ``D_m = sqrt(max(nu, d_m)^2 + mu^2)`` while mu falls
     from 1. With ``r_m = z - x_m``, the unit vectors ``y_m = r_m / D_m`` are unknowns of their own, which takes
@@ -18,7 +20,9 @@ def median_of_places(
 
         (sum_m p_m / D_m (I - sym(y_m r_m^T) / D_m)) step = -sum_m p_m r_m / D_m,
 
-    where the term with y is absent within nu. With y = 0 this is Weiszfeld's step.
+    where the term with y is absent within nu. With y = 0 this is Weiszfeld's step. Steps that would go too far are
+    halved, but not where slopes are of rounding alone; where the objective is flat, as between two places in the middle
+    of a line, no step is taken.
     """
     eps = jnp.finfo(places.dtype).eps
 
@@ -34,9 +38,13 @@ def median_of_places(
         bend = ((mass * near * outside)[:, None] * y).T @ r
         curvature = (mass @ near + 100 * eps) * jnp.eye(len(z), dtype=z.dtype) - (bend + bend.T) / 2
         step = -jnp.linalg.solve(curvature, gradient)
+        steep = jnp.linalg.norm(gradient) > _FLAT * eps
+        step = jnp.where(steep & jnp.isfinite(step).all(), step, 0.0)
+        is_long = jnp.linalg.norm(step) > _SHORT * eps
 
         def beyond(part: jax.Array) -> jax.Array:
-            return (slope(z + part * step, rounding)[-1] @ step > 0.3 * jnp.abs(gradient @ step)) & (part > 1e-3)
+            ahead = slope(z + part * step, rounding)[-1]
+            return is_long & (ahead @ step > 0.3 * jnp.abs(gradient @ step)) & (part > 1e-3)
 
         part = jax.lax.while_loop(beyond, lambda part: part / 2, jnp.ones((), z.dtype))
         y = near[:, None] * (r + step) - y * (outside * near * (r @ step))[:, None]
@@ -49,4 +57,5 @@ def median_of_places(
         return ~now[3] & (now[4] < _NEWTON_STEPS)
 
     start = (jnp.zeros_like(places[0]), jnp.zeros_like(places), jnp.ones((), places.dtype))
-    return jax.lax.while_loop(unfinished, advance, (*start, jnp.zeros((), bool), jnp.zeros((), int)))[0]
+    end = jax.lax.while_loop(unfinished, advance, (*start, jnp.zeros((), bool), jnp.zeros((), int)))
+    return end[0], end[-1]
