@@ -271,7 +271,7 @@ def test_every_part_runs_at_a_tiny_size_and_in_a_process_of_its_own(tmp_path, mo
     assert all(title in Path(tmp_path / "page.md").read_text() for title in (part.title for part in PARTS))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_process_that_dies_or_takes_too_long_is_replaced():
     worker = Worker("tiny")
     try:

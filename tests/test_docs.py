@@ -25,6 +25,7 @@ PAGES = {
     "privacy.md": 1,
 }
 """Pages whose examples run, and how many blocks of Python each has."""
+TIERS = {"own_parts.md": "slow", "models.md": "slow"}
 
 PAPERS = {"Zhu et al.": "Zhu et al., DRAG", "Xiao et al.": "Xiao et al., BR-DRAG", "Liu et al.": "Liu et al., TACO"}
 
@@ -128,8 +129,13 @@ def test_the_index_of_results_agrees_with_the_recorded_claims():
     assert f"{decided}, {left}" in " ".join(page.split())
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("page", "blocks"), PAGES.items())
+@pytest.mark.parametrize(
+    ("page", "blocks"),
+    [
+        pytest.param(page, number, marks=getattr(pytest.mark, TIERS.get(page, "thorough")))
+        for page, number in PAGES.items()
+    ],
+)
 def test_the_blocks_of_a_page_run(page, blocks, capsys):
     found = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     assert len(found) >= blocks

@@ -103,7 +103,7 @@ class TestClustering:
         np.testing.assert_array_equal(metrics["selected"], [1, 1, 0, 0, 0, 0, 0, 0])
         np.testing.assert_allclose(update, G[:2].mean(0), rtol=1e-5)
 
-    @pytest.mark.thorough
+    @pytest.mark.slow
     def test_cosine_distances_of_all_pairs(self):
         x = np.random.default_rng(0).normal(size=(5, SIZE)).astype(np.float32)
         unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)

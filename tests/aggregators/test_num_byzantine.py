@@ -80,7 +80,7 @@ def test_a_number_no_less_than_the_simulations_is_not_warned_of():
         jax.eval_shape(functools.partial(rule.apply, num_byzantine=told), params, deltas, rule.init(params))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_wrapped_rules_are_told_through_their_wrappers():
     params, deltas = as_tree(jnp.zeros(SIZE)), as_tree(draw())
     for build in (lambda *f: bucketing(nnm(krum(*f), *f), 1), lambda *f: rescaled_mean(bulyan(*f))):

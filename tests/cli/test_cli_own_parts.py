@@ -78,7 +78,7 @@ def test_a_sweep_over_a_rule_of_ones_own(command, here, interrupt_after):
     assert "shrunk" in (here / "report.html").read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_cells_that_differ_in_its_numbers_share_a_program(here, monkeypatch):
     sizes = []
 

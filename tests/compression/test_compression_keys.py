@@ -98,7 +98,7 @@ class TestSweeps:
         feds = [federations.split(point.config) for point in points]
         assert len(grouping.group([point.config for point in points], feds, [0] * len(points))) == programs
 
-    @pytest.mark.thorough
+    @pytest.mark.slow
     def test_a_sweep_over_fractions_has_the_bytes_of_each_cell(self, tmp_path):
         keys = TINY | {"compression": COMPONENTS["top_k"], "axes": {"compression.fraction": [0.1, 0.5]}}
         cells = fd.sweep(keys, out=tmp_path / "sweep").cells

@@ -33,10 +33,10 @@ BUILDERS = {
     "resnet18": functools.partial(models.resnet18, 10, width=4, groups=2),
     "resnet18 batch": functools.partial(models.resnet18, 10, width=4, norm="batch"),
 }
-LONGER = {name: (name not in ("mlp", "cnn", "lstm")) * [pytest.mark.thorough] for name in BUILDERS}
-NAMES = [pytest.param(name, marks=LONGER[name]) for name in BUILDERS]
+LONGER = {"lenet": [pytest.mark.thorough], "resnet18": [pytest.mark.slow], "resnet18 batch": [pytest.mark.thorough]}
+NAMES = [pytest.param(name, marks=LONGER.get(name, [])) for name in BUILDERS]
 CASES = [
-    pytest.param(name, init, marks=LONGER[name])
+    pytest.param(name, init, marks=LONGER.get(name, []))
     for name in BUILDERS
     for init in ("torch", "normal")
     if (name, init) != ("lstm", "normal")

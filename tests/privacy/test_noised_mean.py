@@ -66,7 +66,7 @@ def test_without_noise_it_is_the_mean_of_clipped_deltas(builder):
     np.testing.assert_allclose(moved(builder(fedavg(), CLIP, 0.0), matrix()), clipped_mean(matrix()), atol=2e-7)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_a_server_optimizer_makes_of_the_mean_is_post_processing():
     """The noised mean as the only delta of a round gives FedAdam's parameters and state."""
     params, inner = nested_params(), fedavg(server_optimizer=fedadam(0.1))

@@ -153,7 +153,7 @@ def test_the_expected_number_of_clients_is_public():
         assert float(expected_clients(federation._replace(availability=None), 5, jnp.int32(0))) == 5 * share
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_round_divides_by_the_expected_number():
     """Without noise and clip, FedAvg's step times the number that answered, by the number expected."""
     quiet = {"name": "central_dp", "clip": 1e3, "noise_multiplier": 0.0}
@@ -266,10 +266,9 @@ def test_chunks_devices_and_streams_draw_the_same_noise(way):
         chex.assert_trees_all_close(run(privacy, **changes, **form).params, whole.params, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.thorough if n == "central_dp" else pytest.mark.slow) for n in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sweep_of_clip_and_noise_is_one_program_with_the_results_of_single_runs(name, tmp_path):
     config = CONFIG | {"privacy": CENTRAL | {"name": name} | ({"count_noise": 0.9} if name == "adaptive_dp" else {})}
     config["mesh"] = None  # as the cells of a sweep

@@ -35,7 +35,7 @@ def test_a_split_adds_its_metrics_and_changes_no_others(settings, split, fedavg)
     assert both.history["validation_loss"][-1] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_model_handed_out_is_evaluated_on_both_and_an_attack_on_the_test_examples(settings, split):
     def run(**held_out):
         data = dataclasses.replace(split, **held_out)

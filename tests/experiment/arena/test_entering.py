@@ -130,7 +130,7 @@ def test_a_notebook_shows_the_own_row_marked():
     assert "sign_flip" in text
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_defence_is_played_and_timed(tmp_path):
     nobody = fd.arena.Standing(
         "tiny", 1, ["tiny"], ["none", "sign_flip"], [0, 1], {}, fd.arena.load(PROTOCOL).protocol()

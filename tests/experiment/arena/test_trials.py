@@ -42,7 +42,7 @@ def test_what_is_left_out_is_filled_in(arena):
     assert arena.only(["norm_clipping"]).entries == arena.entries[2:]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_entry_is_tuned_then_tested_and_found_again(arena, tmp_path, monkeypatch):
     entry = arena.entries[-1]
     played = Trials(tmp_path, quiet=True)

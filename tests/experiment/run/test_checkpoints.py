@@ -210,7 +210,7 @@ def test_damaged_accuracy_costs_its_place_among_the_best_only(tmp_path, state, c
     assert newest(tmp_path, state) == (3, 3)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_statistics_and_frozen_parameters_are_kept(tmp_path):
     """Of a run in two parts, with a model that has BatchNorm and dropout, and a head that is trained alone."""
     from nets import Net

@@ -36,7 +36,7 @@ def test_the_best_checkpoint_is_chosen_by_validation(tmp_path):
     load_params(tmp_path, "best")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_bits(tmp_path):
     whole = run(SPLIT, out=tmp_path / "whole", quiet=True)
     run(SPLIT, ["rounds=2"], out=tmp_path / "parts", quiet=True)

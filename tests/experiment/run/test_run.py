@@ -148,7 +148,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tiny, finished, tmp_path, 
     assert "earlier_sessions" not in sessions[0]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_accuracies_of_clients_are_resumed(tiny, tmp_path):
     config = load(tiny, ["evaluate_clients=0.3", "partition={name: dirichlet, num_clients: 8, beta: 0.05}"])
     whole = run(config, out=tmp_path / "whole")
@@ -361,7 +361,7 @@ def test_a_resumed_run_keeps_its_devices(tiny, tmp_path, monkeypatch, record, st
         assert resumed.jobs[0].simulation.mesh == expected
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypatch):
     """What is fastest may be another way by then, and would give other bits."""
     monkeypatch.setattr(setup, "choose", lambda usual, passes: Walk("map", 2))

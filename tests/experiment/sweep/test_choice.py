@@ -95,7 +95,7 @@ def test_heat_map_names_what_it_shows():
         assert f"final {name} accuracy in %" in [text.get_text() for text in figure.axes[0].texts]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_cells_with_a_split_run_as_one_program_as_they_do_alone(tmp_path):
     base = TINY | SYNTHETIC | {"data": SYNTHETIC["data"] | {"validation_fraction": 15}, "rounds": 2}
     found = sweep(base | {"axes": {"step_size": [0.1, 1.0], "seed": [0, 1]}}, out=tmp_path / "out", quiet=True)

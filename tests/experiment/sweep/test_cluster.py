@@ -69,7 +69,7 @@ def statuses(folder):
         ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_jobs_write_what_one_process_does(tmp_path):
     executor = Executor()
     found = cluster.execute(sweep.plan(SMALL, out=tmp_path / "jobs"), executor, 2, quiet=True)

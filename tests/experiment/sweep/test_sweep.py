@@ -244,7 +244,7 @@ def test_a_cell_is_the_run_of_its_configuration(finished):
     assert list(table)[3:8] == ["status", "message", "round", "test_accuracy", "test_loss"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_concentrations_over_labels_share_a_program():
     partition = {"name": "dirichlet", "num_clients": 4, "beta": 5.0, "over": "labels"}
     base = SMALL | {"data": {"name": "digits", "normalize": "unit"}, "partition": partition}
@@ -446,7 +446,7 @@ def test_the_best_state_of_a_cell_is_kept_as_if_it_ran_alone(tmp_path):
     assert before_the_end
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_program_has_no_more_cells_than_folders_that_can_be_open(tmp_path, monkeypatch):
     widths, usual = [], one_program.prepare_batch
     monkeypatch.setattr(

@@ -177,7 +177,7 @@ def test_clients_that_keep_their_statistics_are_evaluated_by_their_own(evaluated
     np.testing.assert_allclose(mesh.history["client_accuracy"], result.history["client_accuracy"], atol=0.01)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_cells_of_a_sweep_are_the_separate_runs(settings, uneven):
     base = fd.data.load("digits")
 

@@ -43,7 +43,7 @@ def test_three_forms_give_the_same_bits(settings):
         np.testing.assert_array_equal(other.history["test_loss"], linen.history["test_loss"])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_batch_norm_of_linen_and_nnx_give_the_same_bits(settings):
     module = NNX(nnx.Rngs(1), 0.0)
     before = nnx.to_pure_dict(nnx.state(module))

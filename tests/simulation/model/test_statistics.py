@@ -97,7 +97,7 @@ def test_statistics_that_are_frozen_are_evaluation_mode(settings):
     assert dropped.history["train_loss"][-1] != frozen.history["train_loss"][-1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_local_statistics_stay_with_their_clients(settings):
     """Parameters do not depend on running statistics; those of who has taken part average to the server's."""
     rule = fd.aggregators.fedavg()

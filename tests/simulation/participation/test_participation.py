@@ -204,7 +204,7 @@ def test_a_loss_is_averaged_over_the_rounds_with_an_answer(silent, expected):
     assert (row["bytes_down"], row["bytes_up"]) == (50, 60)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_what_a_late_client_has_is_what_it_would_send_by_the_deadline(settings, fedavg):
     """A cut pass takes the first mini-batches of the whole one; equal ends of a range are a number."""

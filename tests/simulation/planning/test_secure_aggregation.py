@@ -132,7 +132,7 @@ class TestRuns:
             prepare(fedavg, **given, model_state="median")
         prepare(fedavg, **given)
 
-    @pytest.mark.thorough
+    @pytest.mark.slow
     def test_the_history_has_nothing_of_single_clients(self, settings):
         attacked = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.25, "dropout_rate": 0.2}
         given = settings(**attacked, evaluate_clients=True, compression=fd.compression.sign())

@@ -58,7 +58,7 @@ def test_the_rows_of_those_who_took_part_change_and_no_others(kept):
     assert simulation.client_state_bytes == 4 * NUM_CLIENTS * (3 * PARAMETERS + 1)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_on_the_host_and_resumed_they_are_the_same_bits(kept, whole):
     host = fd.simulate(method(), **kept(client_state="host"))

@@ -89,7 +89,7 @@ def test_the_root_data_are_one_batch(settings, digits):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_full_batches_combine_with_other_settings(settings):
     algorithm = algorithms.from_aggregator(aggregators.fltrust())
     changes = {

@@ -76,7 +76,7 @@ def compiled(settings, method, cohort_size, **changes):
     return fd.simulation.prepare(method, **wide).lowered.advance.compile()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_cohort(settings, fedavg):
     few, many = (compiled(settings, fedavg, size) for size in (2, 12))
     stack = compiled(settings, fedavg, 12, aggregation="stack")
