@@ -116,7 +116,7 @@ def _scores(
     same = (cluster[:, None] == cluster[None, :]) & present[:, None] & present[None, :]
     size = same.sum(1)
     share = same * tree.inverse(size.astype(jnp.float32))[:, None]
-    centroids = [jnp.dot(share, x, precision=jax.lax.Precision.HIGHEST) for x in features]
+    centroids = [tree.product(share, x) for x in features]
     return size / (1 + tree.norms(tree.subtract(features, centroids)))
 
 
@@ -129,7 +129,7 @@ def _centred(
     """
     share = tree.uniform_weights(present)
     x = jnp.where(present, tree.accurate(x), 0.0)
-    mean = share @ x
+    mean = tree.product(share, x)
     deviation = jnp.where(present, x - mean, 0.0)
     spread = tree.norm(deviation) * jnp.sqrt(share.max())
     rounding = x.shape[0] * jnp.finfo(x.dtype).eps * jnp.abs(mean)

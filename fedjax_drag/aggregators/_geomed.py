@@ -79,7 +79,7 @@ def geomed(
         median = geometric_median_of(
             tree.mix(share, deltas), tree.uniform_weights(share.any(1)), smoothing, tolerance, max_iterations
         )
-        metrics = median_metrics(median._replace(weight=median.weight @ share), deltas)
+        metrics = median_metrics(median._replace(weight=tree.product(median.weight, share)), deltas)
         return tree.move(params, median.point), MetricsOnly(metrics)
 
     return Aggregator(stateless(iterations=0, residual=0.0), apply)

@@ -87,7 +87,7 @@ def fednova(
     ) -> tuple[Params, State]:
         who = screen(uplink, valid, reject_nonfinite)
         work = jnp.maximum(jnp.where(who.counted, uplink.aux, 0), 0)  # ||a_m||_1
-        tau = weigh(who.counted, **extras) @ work
+        tau = tree.product(weigh(who.counted, **extras), work)
         extras |= {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
         moved, after = rule.apply(params, scaled(tau * tree.inverse(work), uplink.delta), state, **extras)
         return moved, with_metrics(after, num_rejected=who.num_rejected, work=work, effective_work=tau)

@@ -21,8 +21,12 @@ def harm_of(objective: Objective, update: Params, mean: Params) -> Float[Array, 
     if objective == "distance":
         value = tree.norm(tree.subtract(update, mean))
     else:
-        value = -sum(jax.tree.leaves(jax.tree.map(jnp.vdot, update, unit(mean))))
+        value = -sum(jax.tree.leaves(jax.tree.map(_along, update, unit(mean))))
     return jnp.where(tree.is_finite(update) & jnp.isfinite(value), value, -jnp.inf)
+
+
+def _along(a: jax.Array, b: jax.Array) -> jax.Array:
+    return tree.product(a.reshape(-1), b.reshape(-1))
 
 
 def unit(vector: Params) -> Params:

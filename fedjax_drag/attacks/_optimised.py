@@ -151,7 +151,7 @@ def _for_each(row: Params, size: int) -> Deltas:
     """``size`` copies of a row, as a product: the derivative of a broadcast is many times slower on CPU."""
 
     def leaf(x: jax.Array) -> jax.Array:
-        copies = jnp.dot(jnp.ones((size, 1), x.dtype), x.reshape(1, -1), precision=jax.lax.Precision.HIGHEST)
+        copies = tree.product(jnp.ones((size, 1), x.dtype), x.reshape(1, -1))
         return copies.reshape(size, *x.shape)
 
     return jax.tree.map(leaf, row)

@@ -11,8 +11,6 @@ from fedjax_drag import checks, tree
 from fedjax_drag.compression._compressor import Compressor, Memory, Message, dense_bytes
 from fedjax_drag.compression._error_feedback import fed_back
 
-_EXACT = jax.lax.Precision.HIGHEST
-
 
 def low_rank(rank: int, error_feedback: bool = True) -> Compressor:
     """Sends every matrix of a message as the product of two thin ones.
@@ -90,9 +88,9 @@ def _first(index: int, leaf: Any, rank: int) -> Float[Array, "columns rank"]:
 def _projected(leaf: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
     """What the receiver makes of a matrix, in the shape of ``leaf``, and ``Q`` for the next one."""
     matrix = tree.accurate(leaf).reshape(_matrix_shape(leaf))
-    p, _ = jnp.linalg.qr(jnp.dot(matrix, q, precision=_EXACT))
-    factor = jnp.dot(matrix.T, p, precision=_EXACT)
-    received = jnp.dot(p, factor.T, precision=_EXACT)
+    p, _ = jnp.linalg.qr(tree.product(matrix, q))
+    factor = tree.product(matrix.T, p)
+    received = tree.product(p, factor.T)
     # Only the span of Q counts: of length 1, it neither over- nor underflows in the next product. From a column of
     # zeros P would be the first unit vectors, which a matrix with rows of zeros there projects to zeros again.
     found = (factor != 0).any(axis=0)

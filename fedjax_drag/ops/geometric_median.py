@@ -299,7 +299,7 @@ def converge_in(
     walked = _walk(step, mass, smoothing, tolerance, max_iterations, before(start, mass))
     point = walked.median.point
     distance = span.distances(point)
-    doubt = mass @ span.doubt(point, jnp.maximum(distance, smoothing))
+    doubt = tree.product(mass, span.doubt(point, jnp.maximum(distance, smoothing)))
     arrived = (walked.moved <= 0.1 * _nearest(distance, mass, smoothing)) & (doubt <= tolerance)
     median = walked.median._replace(weight=closeness(distance, mass, smoothing))
     return walked._replace(median=median, settled=walked.settled & arrived), doubt <= _USABLE
@@ -367,6 +367,7 @@ def _newton(deltas: Deltas, mass: jax.Array, smoothing: Any, point: Params) -> t
     far = jnp.minimum(distance / scale, 1 / eps)  # from there on only the direction matters
     places = far[:, None] * axes * length
     shift, _ = median_of_places(places, mass, smoothing / scale)
-    step = tree.weighted_sum((axes @ (shift * tree.inverse(length))) * (scale * unit), away)
+    along = tree.product(axes, shift * tree.inverse(length))
+    step = tree.weighted_sum(along * (scale * unit), away)
     reach = spread(jnp.linalg.norm(places - shift, axis=1), mass, smoothing / scale)
     return tree.add(point, step), scale * jnp.linalg.norm(shift), scale * reach

@@ -114,7 +114,7 @@ def _lloyd(points: jax.Array, present: jax.Array, seeds: jax.Array, max_iteratio
         centroids, assignment, _, iteration = carry
         members = (assignment == jnp.arange(seeds.shape[0])[:, None]) & present
         size = members.sum(1, keepdims=True)
-        means = jnp.dot(members.astype(points.dtype), points, precision=jax.lax.Precision.HIGHEST)
+        means = tree.product(members.astype(points.dtype), points)
         centroids = jnp.where(size > 0, means / jnp.maximum(size, 1), centroids)
         following = nearest(centroids)
         return centroids, following, (following != assignment).any(), iteration + 1

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fedjax_drag.tree import product
+
 _NEWTON_STEPS = 60
 _FLAT = 0.5  # gradients that are of rounding alone, in units of the precision
 _SHORT = 4.0  # the same of steps
@@ -30,13 +32,13 @@ def median_of_places(
         r = z - places
         d = jnp.linalg.norm(r, axis=1)
         rounded = jnp.hypot(jnp.maximum(d, smoothing), rounding)
-        return r, jnp.where(d > smoothing, 1 / rounded, 0.0), 1 / rounded, (mass / rounded) @ r
+        return r, jnp.where(d > smoothing, 1 / rounded, 0.0), 1 / rounded, product(mass / rounded, r)
 
     def advance(now: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         z, y, rounding, _, count = now
         r, outside, near, gradient = slope(z, rounding)
-        bend = ((mass * near * outside)[:, None] * y).T @ r
-        curvature = (mass @ near + 100 * eps) * jnp.eye(len(z), dtype=z.dtype) - (bend + bend.T) / 2
+        bend = product(((mass * near * outside)[:, None] * y).T, r)
+        curvature = (product(mass, near) + 100 * eps) * jnp.eye(len(z), dtype=z.dtype) - (bend + bend.T) / 2
         step = -jnp.linalg.solve(curvature, gradient)
         steep = jnp.linalg.norm(gradient) > _FLAT * eps
         step = jnp.where(steep & jnp.isfinite(step).all(), step, 0.0)
@@ -44,10 +46,10 @@ def median_of_places(
 
         def beyond(part: jax.Array) -> jax.Array:
             ahead = slope(z + part * step, rounding)[-1]
-            return is_long & (ahead @ step > 0.3 * jnp.abs(gradient @ step)) & (part > 1e-3)
+            return is_long & (product(ahead, step) > 0.3 * jnp.abs(product(gradient, step))) & (part > 1e-3)
 
         part = jax.lax.while_loop(beyond, lambda part: part / 2, jnp.ones((), z.dtype))
-        y = near[:, None] * (r + step) - y * (outside * near * (r @ step))[:, None]
+        y = near[:, None] * (r + step) - y * (outside * near * product(r, step))[:, None]
         y = y / jnp.maximum(1.0, jnp.linalg.norm(y, axis=1, keepdims=True))
         lower = jnp.maximum(jnp.where(part > 0.9, 0.1 * rounding, rounding), eps)
         arrived = (rounding <= eps) & (jnp.linalg.norm(part * step) <= 0.01 * jnp.sqrt(eps))

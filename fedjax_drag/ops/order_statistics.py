@@ -253,9 +253,7 @@ def _by_counting(block: jax.Array, valid: jax.Array, trim: jax.Array) -> tuple[j
 
     def over_groups(sums: jax.Array) -> jax.Array:
         # A product, which XLA does not fuse with the pass for each group into a longer, slower pass.
-        return jnp.dot(
-            jnp.ones(len(keys), weight.dtype), sums.astype(weight.dtype), precision=jax.lax.Precision.HIGHEST
-        )
+        return tree.product(jnp.ones(len(keys), weight.dtype), sums.astype(weight.dtype))
 
     def one_or_two() -> tuple[jax.Array, jax.Array]:
         def at_most_low(k: jax.Array) -> jax.Array:

@@ -36,8 +36,8 @@ class Span(NamedTuple):
     def length(self, change: Float[Array, " clients"]) -> Float[Array, ""]:
         """``||sum_m a_m g_m||`` for coefficients that sum to 0, rounded up by what is uncertain."""
         scaled = change * self.bound
-        square = jnp.maximum(scaled @ _times(self.products, scaled), 0.0)
-        rounding = jnp.finfo(square.dtype).eps * jnp.square(jnp.abs(change) @ self._away)
+        square = jnp.maximum(tree.product(scaled, tree.product(self.products, scaled)), 0.0)
+        rounding = jnp.finfo(square.dtype).eps * jnp.square(tree.product(jnp.abs(change), self._away))
         return self.unit * jnp.sqrt(square + rounding)
 
     @property
@@ -48,8 +48,8 @@ class Span(NamedTuple):
     def distances(self, weight: Float[Array, " clients"]) -> Float[Array, " clients"]:
         """``||g_m - z||`` for the point z of these coefficients; 1 for clients that are absent."""
         scaled = weight * self.bound
-        along = _times(self.products, scaled)
-        square = jnp.maximum(scaled @ along, 0.0)
+        along = tree.product(self.products, scaled)
+        square = jnp.maximum(tree.product(scaled, along), 0.0)
         longer = jnp.maximum(self.bound, jnp.sqrt(square))
         per = tree.inverse(longer)
         own, far = self.bound * per, jnp.sqrt(square) * per
@@ -58,7 +58,7 @@ class Span(NamedTuple):
 
     def doubt(self, weight: Float[Array, " clients"], distance: Float[Array, " clients"]) -> Float[Array, " clients"]:
         """Relative uncertainty of squared distances to the point of these coefficients, at most 1, ``[S]``."""
-        share = (self._away + weight @ self._away) * tree.inverse(distance / self.unit)
+        share = (self._away + tree.product(weight, self._away)) * tree.inverse(distance / self.unit)
         share = jnp.where((self.bound > 0) & (distance <= 0), jnp.inf, share)
         return jnp.minimum(jnp.finfo(share.dtype).eps * share * share, 1.0)
 
@@ -72,10 +72,6 @@ def span_around(deltas: Deltas, weight: Float[Array, " clients"]) -> Span:
     """
     center = tree.weighted_sum(weight, deltas)
     reach = jnp.where(weight > 0, tree.norms(deltas) + tree.norm(center), 0.0)
-    unit = jnp.maximum(weight @ reach, jnp.finfo(reach.dtype).tiny)
+    unit = jnp.maximum(tree.product(weight, reach), jnp.finfo(reach.dtype).tiny)
     products = gram_around(center, deltas, tree.inverse(reach))
     return Span((products + products.T) / 2, reach / unit, unit)
-
-
-def _times(products: jax.Array, scaled: jax.Array) -> jax.Array:
-    return jnp.dot(products, scaled, precision=jax.lax.Precision.HIGHEST)

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag.tree._arithmetic import (
-    EXACT,
     accurate,
     axes_of_params,
     expand,
     flat_rows,
     inverse,
+    product,
     row_sums,
     scale,
     single,
@@ -86,7 +86,7 @@ def _products(deltas: Deltas, other: Params) -> Float[Array, " clients"]:
         return functools.reduce(jnp.add, jax.tree.leaves(pairs))
 
     def as_product(deltas: Deltas, other: Params) -> jax.Array:
-        leaves = jax.tree.map(lambda d, u: jnp.dot(flat_rows(d), u.reshape(-1), precision=EXACT), deltas, other)
+        leaves = jax.tree.map(lambda d, u: product(flat_rows(d), u.reshape(-1)), deltas, other)
         return functools.reduce(jnp.add, jax.tree.leaves(leaves))
 
     in_one_pass_with_norms = functools.partial(row_sums, lambda d, u: accurate(d) * u)

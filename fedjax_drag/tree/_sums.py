@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag.tree._arithmetic import EXACT, accurate, expand, flat_rows, inverse, single
+from fedjax_drag.tree._arithmetic import accurate, expand, flat_rows, inverse, product, single
 from fedjax_drag.tree._norms import is_finite
 from fedjax_drag.tree._structure import cohort_size
 from fedjax_drag.types import Deltas, Params
@@ -62,7 +62,7 @@ def _masked(weights: jax.Array, deltas: Deltas) -> Deltas:
 
 def _product(weights: jax.Array, deltas: Deltas) -> Deltas:
     def leaf_product(leaf: jax.Array) -> jax.Array:
-        return jnp.dot(weights, flat_rows(leaf), precision=EXACT).reshape(len(weights), *leaf.shape[1:])
+        return product(weights, flat_rows(leaf)).reshape(len(weights), *leaf.shape[1:])
 
     return jax.tree.map(leaf_product, deltas)
 

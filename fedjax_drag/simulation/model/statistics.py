@@ -104,7 +104,8 @@ def combined(
         elif how == "median":
             value = jnp.nanmedian(jnp.where(tree.expand(counted, new), new, jnp.nan), axis=0)
         else:
-            value = jnp.tensordot(weights / jnp.maximum(weights.sum(), 1), kept, axes=1)
+            share = weights / jnp.maximum(weights.sum(), 1)
+            value = tree.product(share, kept.reshape(len(share), -1)).reshape(old.shape)
         return jnp.where(counted.any(), value, old).astype(old.dtype)
 
     return jax.tree.map(leaf, local, before)
