@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import AGGREGATORS, ALGORITHMS, ATTACKS, SIZE, extras, nested_params, parametrize, unflatten
+from jaxprs import products
 from quadratics import batches, uplink_of
 
 from fedjax_drag import tree
@@ -18,17 +19,6 @@ from fedjax_drag.types import POISON_NEEDS, Uplink
 COHORT = 7
 EXACT = jax.lax.Precision.HIGHEST
 FORGING = [case for case in ATTACKS if case.build().forge is not None]
-
-
-def products(jaxpr):
-    """The matrix products of a program and of those inside it."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            yield equation
-        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "eqns")):
-            inner = getattr(parameter, "jaxpr", parameter)
-            if hasattr(inner, "eqns"):
-                yield from products(inner)
 
 
 def place_of(equation):

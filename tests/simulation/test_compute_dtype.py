@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxprs import products
 
 import fedjax_drag as fd
 from fedjax_drag.simulation.model.forms import functions_of, make_model
@@ -32,23 +33,13 @@ def traced_gradient(model, shape, dtype, compute_dtype):
     return jax.make_jaxpr(gradient)(params, example).jaxpr, shapes
 
 
-def products(jaxpr):
-    """The dtypes that the matrix products and convolutions of a program, and of those inside it, work on."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            yield from (x.aval.dtype for x in equation.invars)
-        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "eqns")):
-            inner = getattr(parameter, "jaxpr", parameter)
-            if hasattr(inner, "eqns"):
-                yield from products(inner)
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", [pytest.param(n, marks=(n == "resnet18") * [pytest.mark.slow]) for n in MODELS])
 def test_every_product_is_in_the_dtype_and_every_result_in_float32(name, compute_dtype):
     program, results = traced_gradient(*MODELS[name], compute_dtype)
-    assert set(products(program)) == {jnp.dtype(compute_dtype)}
+    dtypes = {x.aval.dtype for product in products(program) for x in product.invars}
+    assert dtypes == {jnp.dtype(compute_dtype)}
     assert {leaf.dtype for leaf in jax.tree.leaves(results)} == {jnp.dtype(jnp.float32)}
 
 
