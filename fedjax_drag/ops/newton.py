@@ -14,7 +14,7 @@ _SHORT = 4.0  # the same of steps
 def median_of_places(
     places: Float[Array, "clients span"], mass: Float[Array, " clients"], smoothing: jax.Array
 ) -> tuple[Float[Array, " span"], Int[Array, ""]]:
-    """The geometric median of ``places`` ``[S, n]``, around the origin and with distances of order 1; and its steps.
+    """The geometric median of ``places`` ``[S, n]``, around the origin and with distances of order 1.
 
     A primal-dual Newton method. Distances are rounded off to ``D_m = sqrt(max(nu, d_m)^2 + mu^2)`` while mu falls
     from 1. With ``r_m = z - x_m``, the unit vectors ``y_m = r_m / D_m`` are unknowns of their own, which takes
@@ -25,6 +25,9 @@ def median_of_places(
     where the term with y is absent within nu. With y = 0 this is Weiszfeld's step. Steps that would go too far are
     halved, but not where slopes are of rounding alone; where the objective is flat, as between two places in the middle
     of a line, no step is taken.
+
+    Returns:
+      The median, and the number of steps.
     """
     eps = jnp.finfo(places.dtype).eps
 

@@ -1,7 +1,7 @@
 """What decides about clients is computed with products in full precision on every device.
 
 An accelerator rounds the factors of a product, to ten bits on a GPU and to seven on a TPU, unless the product asks for
-more. Models are left to that; rules, methods, attacks and averages of statistics are not.
+more. Models are left to that; rules, methods, attacks, compressors and averages of statistics are not.
 """
 
 import jax
@@ -12,13 +12,20 @@ from cases import AGGREGATORS, ALGORITHMS, ATTACKS, SIZE, extras, nested_params,
 from jaxprs import products
 from quadratics import batches, uplink_of
 
-from fedjax_drag import tree
+from fedjax_drag import compression, tree
 from fedjax_drag.simulation.model.statistics import combined
 from fedjax_drag.types import POISON_NEEDS, Uplink
 
 COHORT = 7
 EXACT = jax.lax.Precision.HIGHEST
 FORGING = [case for case in ATTACKS if case.build().forge is not None]
+COMPRESSORS = [
+    compression.top_k(0.2),
+    compression.random_k(0.2),
+    compression.qsgd(3),
+    compression.sign(),
+    compression.low_rank(2),
+]
 
 
 def place_of(equation):
@@ -67,6 +74,12 @@ def test_of_attacks(case):
         return attack.forge(key, Uplink(deltas, {}), malicious, client_ids=jnp.arange(COHORT), **told)
 
     assert_exact(forge, jax.random.key(0), drawn())
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda compressor: compressor.name)
+def test_of_compressors(compressor):
+    message = nested_params()
+    assert_exact(compressor.compress, message, compressor.init(message), jax.random.key(0))
 
 
 @pytest.mark.parametrize("how", ["average", "weighted"])
