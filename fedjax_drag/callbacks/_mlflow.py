@@ -16,8 +16,8 @@ _PER_REQUEST, _LONGEST = 100, 500
 def mlflow(name: str | None = None, config: Mapping[str, Any] | None = None) -> Logger:
     """Logs scalars to MLflow, which has no histograms for per-client metrics; ``pip install 'fedjax-drag[mlflow]'``.
 
-    MLflow's environment variables set the destination: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME`` (default
-    ``fedjax-drag``).
+    MLflow's environment variables set the destination: ``MLFLOW_TRACKING_URI`` (default ``mlflow.db`` in the current
+    folder, a SQLite file) and ``MLFLOW_EXPERIMENT_NAME`` (default ``fedjax-drag``).
 
     Args:
       name: of the run; default a name that MLflow generates.
@@ -27,10 +27,7 @@ def mlflow(name: str | None = None, config: Mapping[str, Any] | None = None) -> 
       ImportError: MLflow is not installed.
     """
     package = needed("mlflow")
-    client = package.MlflowClient()
-    title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedjax-drag")
-    experiment = client.get_experiment_by_name(title)
-    place = experiment.experiment_id if experiment else client.create_experiment(title)
+    client, place = connect_mlflow()
     run = client.create_run(place, run_name=name).info.run_id
     params = [package.entities.Param(key, str(value)[:_LONGEST]) for key, value in flat(config or {}).items()]
     for begin in range(0, len(params), _PER_REQUEST):
@@ -42,3 +39,11 @@ def mlflow(name: str | None = None, config: Mapping[str, Any] | None = None) -> 
         client.log_batch(run, [package.entities.Metric(key, value, now, number) for key, value in scalars.items()])
 
     return Logger(write, lambda succeeded: client.set_terminated(run, "FINISHED" if succeeded else "FAILED"))
+
+
+def connect_mlflow() -> tuple[Any, str]:
+    """MLflow's client and the id of the experiment, which is made if it does not exist; MLflow's own errors."""
+    client = needed("mlflow").MlflowClient()
+    title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedjax-drag")
+    experiment = client.get_experiment_by_name(title)
+    return client, experiment.experiment_id if experiment else client.create_experiment(title)

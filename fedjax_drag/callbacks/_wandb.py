@@ -33,3 +33,10 @@ def wandb(folder: str | Path, name: str | None = None, config: Mapping[str, Any]
         run.log(scalars | histograms, step=number)
 
     return Logger(write, lambda succeeded: run.finish(exit_code=0 if succeeded else 1))
+
+
+def log_in_wandb() -> None:
+    """Checks the login where a run is sent to a server, and asks for it in a terminal; wandb's own errors."""
+    package = needed("wandb")
+    if package.Settings().mode not in ("offline", "dryrun", "disabled"):
+        package.login()

@@ -122,6 +122,8 @@ def history(path):
 
 @pytest.mark.slow
 def test_wandb_offline(tmp_path, monkeypatch):
+    import wandb
+
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     handed_on(callbacks.wandb(tmp_path, "run", CONFIG))
@@ -135,17 +137,20 @@ def test_wandb_offline(tmp_path, monkeypatch):
         (4, 0.5, "histogram"),
     ]
     assert sum(rows[0]["cosine.values"]) == 3
+    wandb.teardown()  # forgets the mode
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The filesystem tracking backend:FutureWarning")
-def test_mlflow_in_a_file_store(tmp_path, monkeypatch):
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")  # in MLflow, by SQLAlchemy 2.1
+def test_mlflow_without_a_variable_writes_a_database_in_the_current_folder(tmp_path, monkeypatch):
     import mlflow
 
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "runs").as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions want to be told
+    for variable in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_ALLOW_FILE_STORE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path)
     handed_on(callbacks.mlflow("run", CONFIG))
-    client = mlflow.MlflowClient()
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     (experiment,) = [one for one in client.search_experiments() if one.name == "fedjax-drag"]
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == ("run", "FINISHED")

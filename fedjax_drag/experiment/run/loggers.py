@@ -7,8 +7,10 @@ from typing import Any
 
 from fedjax_drag import callbacks, checks
 from fedjax_drag.callbacks import Logger
+from fedjax_drag.callbacks._mlflow import connect_mlflow
+from fedjax_drag.callbacks._wandb import log_in_wandb
 from fedjax_drag.experiment.run.results import LOGS
-from fedjax_drag.simulation.devices.processes import is_first
+from fedjax_drag.simulation.devices.processes import from_first, is_first
 
 LOGGERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Logger]] = {
     "tensorboard": lambda folder, _, config: callbacks.tensorboard(folder, "tensorboard", config),
@@ -16,23 +18,39 @@ LOGGERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Logger]] = {
     "mlflow": lambda _, name, config: callbacks.mlflow(name, config),
 }
 
+_READY: dict[str, Callable[[], Any]] = {
+    "tensorboard": lambda: callbacks.needed("tensorboard"),
+    "wandb": log_in_wandb,
+    "mlflow": connect_mlflow,
+}
+"""What fails where a tool cannot start."""
+
 
 def check(names: Iterable[str], folder: Path | None) -> tuple[str, ...]:
     """Refuses names that cannot be logged to.
 
     Raises:
-      ValueError: no such tool, its package is not installed, or there is no results folder.
+      ValueError: no such tool, there is no results folder, or the tool cannot start: its package is not installed, it
+        asks for a login, or its server or store refuses.
     """
     names = tuple(names)
     for name in names:
         checks.one_of("log", name, LOGGERS)
         if folder is None:
             raise ValueError(f"log={name!r}: needs the results folder, and out is None")
-        try:
-            callbacks.needed(name)
-        except ImportError as error:
-            raise ValueError(f"log={name!r}: {error}") from None
+    for name in names:
+        from_first(_check_ready, name)
     return names
+
+
+def _check_ready(name: str) -> None:
+    try:
+        _READY[name]()
+    except ImportError as error:
+        raise ValueError(f"log={name!r}: {error}") from None
+    except Exception as error:  # each tool has its own
+        reason = " ".join(str(error).split())
+        raise ValueError(f"log={name!r}: cannot start; {type(error).__name__}: {reason}") from error
 
 
 @contextmanager

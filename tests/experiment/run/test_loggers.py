@@ -59,6 +59,27 @@ def test_what_cannot_be_logged_to_is_one_line_before_anything_is_written(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("tool", "variables", "reason"),
+    [
+        ("wandb", {"WANDB_MODE": "online", "HOME": "."}, "UsageError: No API key configured"),
+        ("mlflow", {"MLFLOW_TRACKING_URI": "nowhere://x"}, "UnsupportedModelRegistryStoreURIException: "),
+    ],
+)
+def test_a_tool_that_cannot_start_says_so_before_data_are_read(
+    command, tiny_file, tmp_path, monkeypatch, tool, variables, reason
+):
+    for variable in ("WANDB_API_KEY", "MLFLOW_ALLOW_FILE_STORE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    result = command("run", tiny_file, "--log", tool, "--out", "x")
+    assert result.exit_code == 2, result.output
+    assert result.stderr.splitlines()[-1].startswith(f"fedjax-drag: error: log={tool!r}: cannot start; {reason}")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.thorough
 def test_without_a_folder_there_are_no_logs(tiny):
     with pytest.raises(ValueError, match="log='mlflow': needs the results folder, and out is None"):
         plan(tiny, log=["mlflow"])
