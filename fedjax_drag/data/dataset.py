@@ -10,14 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, notebook
-from fedjax_drag.data.normalization import TOKENS, Normalize, statistics
+from fedjax_drag.data.normalization import TOKENS, Normalize, statistics, stored
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.kinds import Kind
 from fedjax_drag.types import Batch
 
 _MOST_CLIENTS, _MOST_CLASSES = 60, 30  # shown in a notebook
-_SMALLEST_SIDE = 8
-"""Of an image: a last axis of that length is not taken for channels behind a first of length 1 or 3."""
+_SMALLEST_SIDE, _MOST_CHANNELS = 8, 4
+"""Of an image: a last axis of that length is not taken for channels behind a first of at most so many."""
+
+_FEW_CLASSES, _MOST_INFERRED = 100, 1_000_000
+"""Numbers of classes of which most may be empty without a warning, and without an error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +176,7 @@ def from_arrays(
       name: for tables and figures.
       mean: subtracted from inputs (of uint8: after scaling to [0, 1]): one number, or one for each
         entry of the last input axis. Measured on the training inputs if not given.
-      std: divisor after that. Measured if not given; a constant entry gets 1.
+      std: divisor after that. Measured if not given; an entry that is constant up to rounding gets 1.
       users: ``[N]`` integers from 0: the natural user of each training example, for
         :func:`~fedjax_drag.data.partition.natural`.
       user_names: of the users.
@@ -183,12 +186,14 @@ def from_arrays(
         are (bytes up to rounding). Tokens are ``"standard"``.
 
     Returns:
-      The data set, unpartitioned; floating inputs become float32.
+      The data set, unpartitioned; floating inputs become float32. Entries of the last axis that vary too little for
+      that type beside their size, such as times in seconds since 1970, are stored as ``(x - mean) / std`` of float64;
+      their mean is 0 and their std 1 then, and a warning says so.
 
     Raises:
-      ValueError: shapes, types or labels do not fit together, an entry is masked, an input is not finite, or images
-        have their channels first (``[N, 3, 32, 32]``). Of inputs that may be something else than images, that is a
-        warning.
+      ValueError: shapes, types or labels do not fit together, an entry is masked, an input is not finite, images
+        have their channels first (``[N, 3, 32, 32]``; of inputs that may be something else that is a warning), or a
+        million classes are mostly empty (a hundred: a warning).
 
     Examples:
       >>> import numpy as np
@@ -197,20 +202,28 @@ def from_arrays(
       >>> fed.num_classes, fed.input_shape
       (3, (5,))
     """
-    train = _examples("train", train_x, train_y)
-    test = _examples("test", test_x, test_y)
+    train, test = _examples("train", train_x, train_y), _examples("test", test_x, test_y)
     _check_channels(train[0])
-    if train[0].dtype != test[0].dtype:
+    floating = [np.issubdtype(x.dtype, np.floating) for x, _ in (train, test)]
+    if train[0].dtype != test[0].dtype and not all(floating):
         raise ValueError(f"test_x: {test[0].dtype} beside {train[0].dtype} train_x: must be of one type")
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise ValueError(f"test_x: inputs of shape {test[0].shape[1:]}: must be {train[0].shape[1:]} as of train_x")
     if num_classes is None:
-        num_classes = int(max(train[1].max(), test[1].max())) + 1
+        num_classes = _num_classes(train[1], test[1])
     if normalize != "standard" and not (mean is None and std is None):
         raise ValueError(f"normalize={normalize!r}: must be 'standard' where mean or std are given")
     measured_mean, measured_std = statistics(train[0], normalize) if mean is None or std is None else ((), ())
-    mean, std = (measured_mean if mean is None else mean), (measured_std if std is None else std)
-    mean, std = (tuple(np.atleast_1d(np.asarray(value)).tolist()) for value in (mean, std))
+    shift = np.atleast_1d(np.asarray(measured_mean if mean is None else mean))
+    scale = np.atleast_1d(np.asarray(measured_std if std is None else std))
+    _check_statistics(shift.tolist(), scale.tolist(), train[0].shape[1:])
+    inputs = train[0], test[0]
+    if all(floating):
+        *inputs, shift, scale = stored(*inputs, shift, scale)
     users = None if users is None else _array("users", users)
-    return make(name, train, test, num_classes, mean, std, users=users, user_names=tuple(user_names))
+    parts = (inputs[0], train[1]), (inputs[1], test[1])
+    statistic = tuple(shift.tolist()), tuple(scale.tolist())
+    return make(name, *parts, num_classes, *statistic, users=users, user_names=tuple(user_names))
 
 
 def make(
@@ -247,8 +260,24 @@ def normalized(fed: FederatedDataset, normalize: Normalize) -> FederatedDataset:
     return replace(fed, mean=mean, std=std)
 
 
+def _num_classes(*labels: np.ndarray) -> int:
+    """The largest label plus one; a warning or an error where there are many classes, and most are empty."""
+    number = max(int(y.max()) for y in labels) + 1
+    used = len(np.unique(np.concatenate(labels)))
+    if number <= max(_FEW_CLASSES, 2 * used):
+        return number
+    message = (
+        f"train_y, test_y: {number:,} classes, of which {used:,} have examples; number the classes from 0, as "
+        "np.unique(y, return_inverse=True)[1] of all labels does, or give num_classes"
+    )
+    if number > _MOST_INFERRED:
+        raise ValueError(message)
+    warnings.warn(message, stacklevel=3)
+    return number
+
+
 def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and labels in the types and shapes that a data set holds."""
+    """Checked inputs, in a floating type still as they were given, and labels."""
     x, y = _array(f"{part}_x", x), _array(f"{part}_y", y)
     if x.dtype != np.uint8 and x.dtype not in TOKENS and not np.issubdtype(x.dtype, np.floating):
         allowed = "uint8 (images, 0..255), floating, or int8 or int32 (tokens)"
@@ -257,18 +286,19 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     if columns and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
         raise ValueError(f"{part}_y: of shape {y.shape}, one-hot: must be integers [N]; take {part}_y.argmax(1)")
     if not np.issubdtype(y.dtype, np.integer):
-        whole = np.issubdtype(y.dtype, np.floating) and (y == np.round(y)).all()
+        whole = y.dtype == bool or (np.issubdtype(y.dtype, np.floating) and (y == np.round(y)).all())
         remedy = f"; take {part}_y.astype(int)" if whole else ", the numbers of classes from 0"
         raise ValueError(f"{part}_y: of type {y.dtype}: must be integers{remedy}")
-    if x.ndim < 2 or y.shape != x.shape[:1] or not len(y):
-        raise ValueError(f"{part}_x, {part}_y: shapes {x.shape}, {y.shape}: must be [N, ...] and [N], N >= 1")
+    if x.ndim < 2 or y.shape != x.shape[:1] or not x.size:
+        allowed = "must be [N, ...] and [N], no axis of length 0"
+        raise ValueError(f"{part}_x, {part}_y: shapes {x.shape}, {y.shape}: {allowed}")
     if x.dtype == np.uint8 and x.ndim == 3:
         x = x[..., None]
     if np.issubdtype(x.dtype, np.floating):
         with np.errstate(over="ignore"):  # a number too large for float32 is reported as not finite
-            x = x.astype(np.float32, copy=False)
-        if not np.isfinite(x).all():
-            raise ValueError(f"{part}_x: {np.count_nonzero(~np.isfinite(x))} entries are not finite float32 numbers")
+            finite = np.isfinite(x.astype(np.float32, copy=False))
+        if not finite.all():
+            raise ValueError(f"{part}_x: {np.count_nonzero(~finite)} entries are not finite float32 numbers")
     if y.min() < 0 or y.max() > np.iinfo(np.int32).max:
         raise ValueError(f"{part}_y: labels from {y.min()} to {y.max()}: must be >= 0 and fit 32 bits")
     return np.ascontiguousarray(x), y.astype(np.int32)
@@ -278,7 +308,9 @@ def _array(name: str, values: Any) -> np.ndarray:
     if np.ma.is_masked(values):
         raise ValueError(f"{name}: {np.ma.count_masked(values)} entries are masked; must be none, as after .filled(0)")
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
+        wide = jnp.issubdtype(array.dtype, jnp.floating) and not np.issubdtype(array.dtype, np.floating)  # bfloat16
+        return array.astype(np.float32) if wide else array
     except (ValueError, TypeError, RuntimeError) as error:  # lists of unequal lengths, tensors of other libraries
         raise ValueError(f"{name}: must be an array; {checks.first_line(error)}") from error
 
@@ -293,7 +325,7 @@ def _narrowed(users: np.ndarray) -> np.ndarray:
 
 def _check_channels(x: np.ndarray) -> None:
     """Refuses images whose channels come first, or warns of them where inputs may be meant to have such a shape."""
-    if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < _SMALLEST_SIDE or x.dtype in TOKENS:
+    if x.ndim != 4 or x.shape[1] > _MOST_CHANNELS or min(x.shape[2:]) < _SMALLEST_SIDE or x.dtype in TOKENS:
         return
     message = (
         f"train_x: of shape {x.shape}: images must be [N, H, W, C]; take np.moveaxis(x, 1, -1) of all inputs if "
@@ -308,7 +340,7 @@ def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_c
     x, y = batch.x, batch.y
     if x.dtype not in (np.uint8, np.float32, *TOKENS) or y.dtype != np.int32:
         raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: must be uint8, float32, int8 or int32, and int32")
-    if x.shape[1:] != tuple(input_shape) or not input_shape:
+    if x.shape[1:] != tuple(input_shape) or not input_shape or 0 in input_shape:
         raise ValueError(f"{part}: inputs of shape {x.shape[1:]}: must be input_shape={input_shape}")
     if y.shape != x.shape[:1] or not len(y):
         raise ValueError(f"{part}: {x.shape[0]} inputs, labels of shape {y.shape}: must be as many, at least 1")
@@ -316,12 +348,15 @@ def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_c
         raise ValueError(f"{part}: labels from {y.min()} to {y.max()}: must be in [0, {num_classes - 1}]")
 
 
-def _check_statistics(mean: tuple[float, ...], std: tuple[float, ...], input_shape: tuple[int, ...]) -> None:
+def _check_statistics(
+    mean: Sequence[float] | np.ndarray, std: Sequence[float] | np.ndarray, input_shape: tuple[int, ...]
+) -> None:
+    float32 = np.finfo(np.float32)
     for name, value in (("mean", mean), ("std", std)):
         if len(value) not in (1, input_shape[-1]):
             raise ValueError(f"{name}: {len(value)} numbers: must be 1, or {input_shape[-1]} as the last input axis")
         for entry in value:
-            checks.in_range(name, entry, 0.0 if name == "std" else -np.inf, open_low=True)
+            checks.in_range(name, entry, float(float32.tiny if name == "std" else float32.min), float(float32.max))
 
 
 def _check_users(users: np.ndarray, names: tuple[str, ...], num_examples: int) -> None:

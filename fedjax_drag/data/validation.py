@@ -79,7 +79,11 @@ def _number(fraction: float | int, available: int) -> int:
         checks.count("validation_fraction", int(fraction), 1, available - 1)
         return int(fraction)
     checks.in_range("validation_fraction", fraction, 0.0, 1.0, open_low=True, open_high=True)
-    return max(1, round(fraction * available))
+    number = max(1, round(fraction * available))
+    if number == available:
+        allowed = f"must leave one, so be at most {available - 1} of them"
+        raise ValueError(f"validation_fraction={fraction}: all {available} training examples; {allowed}")
+    return number
 
 
 def _of_each_class(sizes: np.ndarray, total: int) -> np.ndarray:

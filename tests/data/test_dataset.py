@@ -69,15 +69,22 @@ X, Y = images()
         ({"train_y": Y[:-1]}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(5,\)"),
         ({"train_y": np.ones((6, 1), int)}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(6, 1\)"),
         ({"test_y": Y[:, None]}, r"test_x, test_y: shapes"),
-        ({"test_x": X[:0], "test_y": Y[:0]}, "N >= 1"),
+        ({"test_x": X[:0], "test_y": Y[:0]}, "no axis of length 0"),
+        ({"train_x": X[:, :0], "test_x": X[:, :0]}, r"shapes \(6, 0, 4, 2\), \(6,\): must be .* no axis of length 0"),
         ({"train_x": Y.astype(np.uint8)}, r"train_x, train_y: shapes \(6,\), \(6,\)"),
-        ({"test_x": X[:, :2]}, r"test: inputs of shape \(2, 4, 2\): must be input_shape=\(4, 4, 2\)"),
+        ({"test_x": X[:, :2]}, r"test_x: inputs of shape \(2, 4, 2\): must be \(4, 4, 2\) as of train_x"),
         ({"test_x": X.astype(np.float32)}, "test_x: float32 beside uint8 train_x"),
         ({"train_y": Y - 1}, "train_y: labels from -1 to 1"),
         ({"num_classes": 2}, r"train: labels from 0 to 2: must be in \[0, 1\]"),
         ({"num_classes": 0}, "num_classes=0"),
         ({"mean": (0.0,) * 3}, "mean: 3 numbers: must be 1, or 2"),
         ({"std": (1.0, 0.0)}, "std=0.0"),
+        ({"std": 1e-50}, r"std=1e-50: must be in \[1.17549e-38"),
+        (
+            {"train_y": Y * 10**9},
+            r"2,000,000,001 classes, of which 5 have examples; .* np.unique\(y, return_inverse=True",
+        ),
+        ({"train_y": Y > 0}, r"train_y: of type bool: must be integers; take train_y.astype\(int\)"),
         ({"train_x": np.where(X > 0, np.nan, 0.0)}, "train_x: .* entries are not finite"),
         ({"train_x": X * 1e300}, "train_x: .* entries are not finite"),
         ({"train_x": [[1.0, 2.0], [3.0]]}, "^train_x: must be an array; ValueError: setting an array element"),
@@ -99,7 +106,7 @@ def test_arrays_that_do_not_fit_are_refused_in_one_line(arguments, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 16)])
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 16), (4, 32, 32)])
 def test_images_with_channels_first_are_refused(shape):
     x = np.zeros((6, *shape), np.uint8)
     with pytest.raises(
@@ -115,6 +122,20 @@ def test_inputs_that_may_be_something_else_are_warned_of():
     with pytest.warns(UserWarning, match="of shape \\(6, 1, 100, 9\\): images must be"):
         assert from_arrays(x, Y, x, Y).input_shape == (1, 100, 9)
     assert from_arrays(x[..., :4], Y, x[..., :4], Y).input_shape == (1, 100, 4)
+
+
+def test_mostly_empty_classes_are_warned_of_unless_their_number_is_given():
+    labels = Y * 100
+    with pytest.warns(UserWarning, match="train_y, test_y: 201 classes, of which 3 have examples; number the classes"):
+        assert from_arrays(X, labels, X, labels).num_classes == 201
+    assert from_arrays(X, labels, X, labels, num_classes=201).num_classes == 201
+
+
+def test_bfloat16_is_floating():
+    x = jnp.linspace(-1, 1, 12, dtype=jnp.bfloat16).reshape(6, 2)
+    fed = from_arrays(x, Y, x, Y)
+    assert fed.train.x.dtype == np.float32
+    np.testing.assert_array_equal(fed.train.x, x.astype(jnp.float32))
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,6 +42,37 @@ def test_inputs_equal_those_of_numpy(x, normalize):
         np.testing.assert_array_equal(np.concatenate(seen(x, normalize)), x)
 
 
+TIMES = np.stack([1.7e9 + 1800 * np.random.default_rng(2).random(60), np.arange(60) % 7, np.full(60, 1.7e9)], 1)
+"""Seconds since 1970 in half an hour, of which float32 keeps every 128th, a small number, and a constant."""
+
+
+@pytest.mark.parametrize("given", [{}, {"normalize": "unit"}, {"mean": (1.7e9, 3, 0), "std": (500.0, 2, 1)}])
+def test_what_float32_cannot_hold_is_scaled_before(given):
+    with pytest.warns(
+        UserWarning, match="train_x: entries 0 of the last axis vary too little for float32; they are st"
+    ):
+        fed = from_arrays(TIMES[:40], LABELS[:40], TIMES[40:], LABELS[40:], **given)
+    mean, std = given.get("mean"), given.get("std")
+    if not mean:
+        train = TIMES[:40] - 1.7e9
+        mean = (train.min(0) if given else train.mean(0)) + 1.7e9
+        std = np.where(train[-1] == train[0], 1, np.ptp(train, axis=0) if given else train.std(0))
+    for part, x in ((fed.train, TIMES[:40]), (fed.test, TIMES[40:])):
+        np.testing.assert_allclose(fed.preprocess(part.x), (x - mean) / std, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("x", "normalize", "message"),
+    [
+        (TIMES.astype(np.float32), "standard", "float32; float32 has rounded them already: give float64"),
+        (TIMES, "none", "float32; it rounds them: centre and scale them before"),
+    ],
+)
+def test_what_float32_has_rounded_is_warned_of(x, normalize, message):
+    with pytest.warns(UserWarning, match=message):
+        seen(x, normalize)
+
+
 NUMBERS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 
 
@@ -47,7 +80,10 @@ NUMBERS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 @settings(max_examples=30, deadline=None)
 def test_unit_reaches_both_ends_and_no_further(x):
     y = np.zeros(len(x), int)
-    inputs = np.asarray(from_arrays(x, y, x, y, normalize="unit").preprocess(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numbers of which float32 keeps a few alone
+        fed = from_arrays(x, y, x, y, normalize="unit")
+    inputs = np.asarray(fed.preprocess(fed.train.x))
     if x.min() >= 0 and x.max() <= 1:
         np.testing.assert_array_equal(inputs, x)
     else:

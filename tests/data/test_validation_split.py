@@ -107,6 +107,7 @@ def test_no_validation_example_is_a_client_s_or_the_server_s(kind, seed):
         (np.nan, r"validation_fraction=nan: must be in \(0, 1\)"),
         (0, r"validation_fraction=0: must be .* \[1, 299\]"),
         (300, r"validation_fraction=300: must be .* \[1, 299\]"),
+        (0.9999, "validation_fraction=0.9999: all 300 training examples; must leave one, so be at most 299 of them"),
         (True, "validation_fraction=True: must be a number"),
         ("a tenth", "validation_fraction='a tenth': must be a number"),
     ],

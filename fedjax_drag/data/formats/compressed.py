@@ -14,6 +14,9 @@ from typing import BinaryIO, cast
 SUFFIXES = {".gz": "gzip", ".xz": "xz"}
 """Endings of the compressed files that can be read, and their formats."""
 
+_BEGINNINGS = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\0": ".xz"}
+"""First bytes of compressed files."""
+
 _CHUNK = 1 << 20
 
 _PLAUSIBLE, _ANYWAY = 250, 64 << 20
@@ -21,8 +24,8 @@ _PLAUSIBLE, _ANYWAY = 250, 64 << 20
 
 
 def official_name(path: Path) -> str:
-    """The name of a file without the ending that says how it is compressed."""
-    return path.stem if path.suffix in SUFFIXES else path.name
+    """The name of a file without the ending that says how it is compressed, as its publisher spells it."""
+    return (path.stem if path.suffix in SUFFIXES else path.name).replace(".idx", "-idx")
 
 
 def read(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
@@ -63,6 +66,9 @@ def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 yield cast(BinaryIO, stream)
         else:
             with path.open("rb") as stream:
+                for beginning, suffix in _BEGINNINGS.items():
+                    if stream.peek(len(beginning)).startswith(beginning):
+                        raise ValueError(f"{path}: a {SUFFIXES[suffix]} file: rename it to {path.name}{suffix}")
                 yield stream
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{path}: damaged {kind} file ({' '.join(str(error).split())}); get it again") from error

@@ -58,6 +58,7 @@ def candidates(name: str, subfolders: Sequence[str], data_dir: str | os.PathLike
 
 
 def variant(folder: Path, file: str) -> Path | None:
-    """The plain file, else a compressed one; None if there is neither."""
-    variants = (folder / f"{file}{suffix}" for suffix in ("", *SUFFIXES))
+    """The plain file, else a compressed one; None if there is neither. ``-idx`` may be spelled ``.idx``."""
+    spellings = dict.fromkeys((file, file.replace("-idx", ".idx")))
+    variants = (folder / f"{name}{suffix}" for name in spellings for suffix in ("", *SUFFIXES))
     return next((path for path in variants if os.path.isfile(path)), None)

@@ -38,6 +38,12 @@ def test_content_comes_back(tmp_path, kind):
         assert compressed.take(stream, 10) + compressed.take(stream) == CONTENT
 
 
+@pytest.mark.parametrize("kind", [".gz", ".xz"])
+def test_a_packed_file_without_its_ending_is_named(tmp_path, kind):
+    path = write(tmp_path, kind).rename(tmp_path / "file.bin")
+    refused(path, f"a {compressed.SUFFIXES[kind]} file: rename it to file.bin{kind}$")
+
+
 def test_members_that_follow_each_other_are_one_content(tmp_path):
     for kind in (".gz", ".xz"):
         path = write(tmp_path, kind)

@@ -59,6 +59,15 @@ def test_files_are_found(tmp_path, monkeypatch, where, kind, how):
     assert fed.test.y.astype(np.uint8).tobytes() == CONTENTS[NAMES[3]][8:]
 
 
+@pytest.mark.parametrize("kind", ["", ".gz"])
+def test_a_point_before_the_type_is_a_spelling_of_the_name(tmp_path, kind):
+    write(tmp_path, {name.replace("-idx", ".idx"): data for name, data in CONTENTS.items()}, kind)
+    assert len(files.load_idx(SMALL, tmp_path).train.y) == 20
+    path = tmp_path / f"{NAMES[2].replace('-idx', '.idx')}{kind}"
+    path.write_bytes(PACK[kind](CONTENTS[NAMES[0]]))
+    refused(tmp_path, "t10k")
+
+
 def test_a_folder_with_its_name_is_preferred(tmp_path):
     """The place itself may hold another data set: the file names are the same."""
     write(tmp_path / "mnist")
