@@ -14,7 +14,7 @@ from typing import Any
 
 import typer.main
 
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.build.registry import TABLES
 from fedjax_drag.experiment.config.config import Config
 

@@ -8,7 +8,7 @@ import yaml
 from tiny import DRAG, TINY
 from typer.testing import CliRunner
 
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.run import execute, plan
 

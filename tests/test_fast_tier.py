@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.data import formats, sets
 from fedjax_drag.experiment.build import registry
 

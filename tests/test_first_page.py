@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedjax_drag import data
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/running.md", "docs/data.md")

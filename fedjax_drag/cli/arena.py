@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
+from fedjax_drag import stopping
 from fedjax_drag.cli.common import (
     Debug,
     Quiet,
     laid_out,
     misuse,
     reported,
-    stopped,
-    terminable,
     uncollected,
     writes,
 )
@@ -92,11 +91,8 @@ def run(
             trials = Trials(out or Path("runs") / slug(arena.name), quiet or None, allow_code)
             given = None if standing is None else standings.read(standing)
             standings.begin(arena, trials, given)
-        with terminable():
-            try:
-                finished = standings.run(arena, trials, given)
-            except KeyboardInterrupt:
-                stopped(resume=())
+        with stopping.saving():
+            finished = standings.run(arena, trials, given)
         if not quiet:
             typer.echo(f"\n{finished.table()}\nresults in {trials.folder}")
 

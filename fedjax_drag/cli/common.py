@@ -1,23 +1,19 @@
 """Shared by the commands: layout of help, errors as one line, the default results folder."""
 
 import gc
-import os
 import shlex
-import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from fedjax_drag.cli.ending import FAILED, INTERRUPTED, MISUSED, last_words, shares_a_run
 from fedjax_drag.experiment.run.errors import FolderError
-
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-"""Exit statuses beside 0: the run failed; bad usage or configuration; stopped by Ctrl-C."""
 
 _CONNECTIONS = ("gloo", "nccl", "coordination")
 """Words in JAX's errors about other processes: the links between CPUs and between GPUs, and the service for all."""
@@ -107,6 +103,7 @@ def reported(debug: bool) -> Iterator[None]:
         with _warnings_in_one_line():
             yield
     except KeyboardInterrupt:
+        typer.echo(last_words(), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except (typer.Exit, typer.Abort):
         raise
@@ -144,7 +141,7 @@ def has_lost_a_process(error: BaseException) -> bool:
 
     JAX has no exception of its own for that; the error's text names what connects the processes.
     """
-    if not _shares_a_run():
+    if not shares_a_run():
         return False
     causes: list[BaseException] = []
     cause: BaseException | None = error
@@ -153,10 +150,6 @@ def has_lost_a_process(error: BaseException) -> bool:
         cause = cause.__cause__
     raised_by_jax = [str(cause) for cause in causes if isinstance(cause, sys.modules["jax"].errors.JaxRuntimeError)]
     return any(name in text.lower() for name in _CONNECTIONS for text in raised_by_jax)
-
-
-def _shares_a_run() -> bool:
-    return "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
 
 
 @contextmanager
@@ -171,39 +164,9 @@ def watched(for_nans: bool) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Lets SIGTERM, as a scheduler sends it before it kills, stop a run as Ctrl-C does."""
-
-    def stop(*_: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
-    try:
-        usual = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread: whoever calls this handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, usual)
-
-
 def _printable(text: str) -> str:
     """A message without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def abandon(status: Any) -> None:
-    """Ends a process that has failed at once, if it shares a run with others.
-
-    A normal exit would wait minutes for the others, and they for it.
-    """
-    if status in (None, 0) or not _shares_a_run():
-        return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status if isinstance(status, int) else FAILED)
 
 
 def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
@@ -228,11 +191,3 @@ def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
     if not found and len(others) > 1:
         raise ValueError(f"--resume: {', '.join(map(str, others))} could go on; name one by --out")
     return (found or others or [runs / names[-1]])[0]
-
-
-def stopped(resume: Sequence[str] = ("--resume",)) -> NoReturn:
-    """Exits after Ctrl-C or SIGTERM, with the command that goes on: the same with ``resume``."""
-    kept = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
-    command = shlex.join(["fedjax-drag", *kept, *resume])
-    typer.echo(f"stopped; to go on: {command}", err=True)
-    raise typer.Exit(INTERRUPTED) from None

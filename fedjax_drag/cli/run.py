@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from fedjax_drag import stopping
 from fedjax_drag.cli.common import (
     FAILED,
     AllowCode,
@@ -18,8 +19,6 @@ from fedjax_drag.cli.common import (
     laid_out,
     misuse,
     reported,
-    stopped,
-    terminable,
     uncollected,
     watched,
 )
@@ -96,7 +95,7 @@ def run(
     with reported(debug), watched(debug_nans):
         with misuse(), uncollected():
             planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes, allow_code)
-        with planned, terminable():
+        with planned, stopping.saving():
             _execute(planned, quiet)
 
 
@@ -149,10 +148,7 @@ def _execute(planned: "Plan", quiet: bool) -> None:
 
     if is_first():
         import_ahead("fedjax_drag.experiment.figures.plotting")  # matplotlib, while XLA compiles
-    try:
-        finished = execute(planned, quiet=quiet or None)
-    except KeyboardInterrupt:
-        stopped()
+    finished = execute(planned, quiet=quiet or None)
     diverged = divergences(planned, finished)
     if is_first():
         assert planned.folder is not None

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedjax_drag import stopping
 from fedjax_drag.cli.common import (
     AllowCode,
     Debug,
@@ -16,8 +17,6 @@ from fedjax_drag.cli.common import (
     laid_out,
     misuse,
     reported,
-    stopped,
-    terminable,
     uncollected,
     watched,
 )
@@ -110,14 +109,11 @@ def sweep(
                 raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
             target = launcher and cluster.executor(launcher, folder / cluster.JOBS, job_options or ())
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
-        with planned, terminable():
-            try:
-                if target is None:
-                    finished = sweeping.execute(planned, quiet or None, cells_per_program)
-                else:
-                    finished = cluster.execute(planned, target, jobs or 1, quiet=quiet or None)
-            except KeyboardInterrupt:
-                stopped()
+        with planned, stopping.saving():
+            if target is None:
+                finished = sweeping.execute(planned, quiet or None, cells_per_program)
+            else:
+                finished = cluster.execute(planned, target, jobs or 1, quiet=quiet or None)
         if not quiet:
             typer.echo(f"\n{(folder / sweep_folder.SUMMARY).read_text(encoding='utf-8')}\nresults in {folder}")
         if all(cell.status == "failed" for cell in finished.cells):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_drag import checks
+from fedjax_drag import checks, stopping
 from fedjax_drag.simulation.cells import Cells, LoweredBatch, Numbers, examples_of, for_each, share_of, trace_batch
 from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import nans, program_cache
@@ -213,6 +213,7 @@ class BatchSimulation:
         metrics, totals = {}, for_each(self.width, self.programs.totals)
         with nans.located(done + 1, target):
             while done < target:
+                stopping.check()
                 done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
                 states, metrics, totals = self.compiled.advance(self.train, cells, states, totals, np.int32(done))
             measured = metrics, totals, self.compiled.evaluate(cells, states, self.held_out, self.examined)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_drag import per_client
+from fedjax_drag import per_client, stopping
 from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import host_state, nans, program_cache
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
@@ -149,6 +149,7 @@ class Simulation:
           MemoryError: if the run needs more memory than the device has free.
         """
         started = time.perf_counter()
+        stopping.check()
         with program_cache.compiling(self._uncompiled(), self.mesh):
             if initial is None:
                 self._init()
@@ -234,6 +235,7 @@ class Simulation:
         """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
         metrics, totals = {}, self.shared.outline.totals
         while done < target:
+            stopping.check()
             if compiled.draw is None:
                 done = min(target, done + self.rounds_per_compile)
                 state, metrics, totals = compiled.advance(self.federation, self.key, state, totals, np.int32(done))

@@ -11,8 +11,8 @@ import typer
 import yaml
 
 import fedjax_drag
+from fedjax_drag.cli.app import app
 from fedjax_drag.cli.common import default_folder
-from fedjax_drag.cli.main import app
 from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run.checkpoints import Checkpoints

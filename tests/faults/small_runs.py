@@ -1,6 +1,10 @@
 """A run that takes moments, and what two runs that ended alike have in common."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 
 import jax
 import numpy as np
@@ -31,3 +35,49 @@ def assert_same(folder, whole):
 def kept(folder):
     """The names of what lies among a run's checkpoints."""
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+# Processes that end at any moment.
+
+LONG = SMALL | {"rounds": 40, "eval_every": 1, "byzantine_fraction": 0.25, "attack": "sign_flip"}
+LONG |= {"checkpoint_every_seconds": 0.05}  # so that many are written while the run goes on
+SWEEP = LONG | {"rounds": 60, "eval_every": 3, "axes": {"aggregator": ["fedavg", "median", "drag"], "seed": [0, 1]}}
+COMMAND = "from fedjax_drag.cli.main import main; main()"
+ENVIRONMENT = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}
+LINES = {"run": "metrics.jsonl", "sweep": "cells/*/metrics.jsonl"}
+
+
+def start(kind, config, out, cache):
+    resume = ["--resume"] if (out / ("config.yaml" if kind == "run" else "sweep.yaml")).exists() else []
+    command = [sys.executable, "-c", COMMAND, kind, str(config), "--out", str(out), "--quiet", *resume]
+    environment = os.environ | ENVIRONMENT | {"FEDJAX_DRAG_CACHE": str(cache)}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def written(kind, out):
+    return sum(path.read_bytes().count(b"\n") for path in out.glob(LINES[kind]))
+
+
+def wait(process, until):
+    """Waits until then, or for the end of the process."""
+    while process.poll() is None and not until():
+        time.sleep(0.005)
+
+
+def assert_same_results(kind, out, whole):
+    names = [sorted(path.name for path in folder.iterdir() if path.suffix != ".partial") for folder in (out, whole)]
+    assert names[0] == names[1]
+    if kind == "run":
+        assert_same(out, whole)
+        assert (out / "accuracy.png").read_bytes() == (whole / "accuracy.png").read_bytes()
+        return
+    assert (out / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
+    assert (out / "summary.md").read_bytes() == (whole / "summary.md").read_bytes()
+    cells = sorted(path.name for path in (whole / "cells").iterdir())
+    assert sorted(path.name for path in (out / "cells").iterdir()) == cells
+    for cell in cells:
+        assert_same(out / "cells" / cell, whole / "cells" / cell)

@@ -13,7 +13,7 @@ import yaml
 from small_runs import SMALL, assert_same, figures
 from typer.testing import CliRunner
 
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.run.checkpoints import load_params
 
 pytestmark = pytest.mark.optimised

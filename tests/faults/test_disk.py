@@ -10,7 +10,7 @@ import yaml
 from small_runs import SMALL, assert_same
 from typer.testing import CliRunner
 
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.recorder import Recorder

@@ -13,7 +13,7 @@ from small_runs import SMALL, kept
 from typer.testing import CliRunner
 
 import fedjax_drag as fd
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.report.reading import read
 from fedjax_drag.experiment.run import results

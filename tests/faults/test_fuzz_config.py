@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny import SYNTHETIC, TINY
 from typer.testing import CliRunner
 
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.build import registry, resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, OPTIONAL
 from fedjax_drag.experiment.config.config import Config

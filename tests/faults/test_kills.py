@@ -1,22 +1,17 @@
 """Runs and sweeps that are stopped at any moment, and resumed, end as if nothing had been."""
 
 import itertools
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import yaml
-from small_runs import SMALL, assert_same
+from small_runs import LINES, LONG, SMALL, SWEEP, assert_same, assert_same_results, start, wait
 from typer.testing import CliRunner
 
-from fedjax_drag.cli.common import terminable
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.figures import plotting
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
@@ -73,30 +68,6 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_waits_until_an_evaluation_is_recorded(tmp_path, whole, monkeypatch, number):
-    out, append = tmp_path / "out", Recorder._append
-
-    def amid(self, line):
-        append(self, line)
-        if line.startswith(b'{"round": 4'):
-            signal.raise_signal(number)
-
-    monkeypatch.setattr(Recorder, "_append", amid)
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    try:
-        with terminable(), pytest.raises(KeyboardInterrupt):
-            run(SMALL, out=out)
-    finally:
-        signal.signal(signal.SIGINT, usual)
-    assert (out / "checkpoints" / "4").is_dir()
-    assert (out / "metrics.jsonl").read_bytes().splitlines()[-1].startswith(b'{"round": 4')
-    monkeypatch.undo()
-    run(SMALL, out=out, resume=True)
-    assert_same(out, whole)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["before the summary", "before the picture"])
 def test_stops_after_the_last_evaluation(tmp_path, whole, monkeypatch, place):
     """A run that has nothing left to do but to say so is finished by ``--resume``."""
@@ -140,34 +111,6 @@ def test_cells_stop_after_their_last_evaluation(tmp_path, monkeypatch, most):
 
 # Processes that are killed.
 
-LONG = SMALL | {"rounds": 40, "eval_every": 1, "byzantine_fraction": 0.25, "attack": "sign_flip"}
-LONG |= {"checkpoint_every_seconds": 0.05}  # so that many are written while the run goes on
-SWEEP = LONG | {"rounds": 60, "eval_every": 3, "axes": {"aggregator": ["fedavg", "median", "drag"], "seed": [0, 1]}}
-COMMAND = "from fedjax_drag.cli.main import main; main()"
-LINES = {"run": "metrics.jsonl", "sweep": "cells/*/metrics.jsonl"}
-
-
-def start(kind, config, out, cache):
-    resume = ["--resume"] if (out / ("config.yaml" if kind == "run" else "sweep.yaml")).exists() else []
-    environment = {
-        "FEDJAX_DRAG_CACHE": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    }
-    command = [sys.executable, "-c", COMMAND, kind, str(config), "--out", str(out), "--quiet", *resume]
-    return subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE, text=True)
-
-
-def written(kind, out):
-    return sum(path.read_bytes().count(b"\n") for path in out.glob(LINES[kind]))
-
-
-def wait(process, until):
-    """Waits until then, or for the end of the process."""
-    while process.poll() is None and not until():
-        time.sleep(0.005)
-
 
 def at_its_end(kind, out, rounds):
     """Whether every run in the folder has recorded its last evaluation."""
@@ -185,19 +128,6 @@ def killed(process, until, seconds):
     said = process.communicate()[1]
     assert process.returncode in (0, -9), said
     return process.returncode != 0
-
-
-@pytest.mark.thorough
-def test_a_terminated_run_saves_what_it_has_computed(tmp_path):
-    config, out = tmp_path / "config.yaml", tmp_path / "out"
-    config.write_text(yaml.safe_dump(LONG | {"rounds": 100_000, "checkpoint_every_seconds": 3600}))
-    process = start("run", config, out, tmp_path / "cache")
-    wait(process, lambda: written("run", out) >= 5)
-    process.terminate()
-    assert "stopped; to go on: " in process.communicate()[1]
-    assert process.returncode == 130
-    newest = max(int(path.name) for path in (out / "checkpoints").iterdir())
-    assert newest == len((out / "metrics.jsonl").read_bytes().splitlines())
 
 
 @pytest.mark.slow
@@ -225,24 +155,9 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, kind, content):
             seconds = chance.uniform(0, at_the_end if last else on_the_way + again * at_the_end)
             alive = killed(start(kind, config, out, cache), until, seconds)
             kills["at the end" if at_its_end(kind, out, content["rounds"]) else "on the way"] += alive
-        check(kind, out, whole)
+        assert_same_results(kind, out, whole)
         if min(kills.values()) >= 15:
             break
         shutil.rmtree(out)
     size = sum(path.stat().st_size for path in whole.rglob("metrics.jsonl"))
     print(f"{kind}: killed {kills}, {attempt + 1} runs; of {size:,} bytes of results 0 lost")
-
-
-def check(kind, out, whole):
-    names = [sorted(path.name for path in folder.iterdir() if path.suffix != ".partial") for folder in (out, whole)]
-    assert names[0] == names[1]
-    if kind == "run":
-        assert_same(out, whole)
-        assert (out / "accuracy.png").read_bytes() == (whole / "accuracy.png").read_bytes()
-        return
-    assert (out / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
-    assert (out / "summary.md").read_bytes() == (whole / "summary.md").read_bytes()
-    cells = sorted(path.name for path in (whole / "cells").iterdir())
-    assert sorted(path.name for path in (out / "cells").iterdir()) == cells
-    for cell in cells:
-        assert_same(out / "cells" / cell, whole / "cells" / cell)

@@ -2,9 +2,7 @@
 
 import errno
 import os
-import signal
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -139,7 +137,7 @@ class Recorder:
           OSError: one line with the fault of the folder, the round, and how to go on; it may have come up since the
             last call, in the thread that writes checkpoints.
         """
-        with _undisturbed(), self._writing(event.round):
+        with self._writing(event.round):
             if is_first() and not (self._folder / METRICS).exists():
                 raise FileNotFoundError(f"{str(self._folder)!r} is gone")
             line = metrics_file.line_of(event.metrics)
@@ -254,30 +252,6 @@ def _figures_before(folder: Path) -> dict[str, Any]:
         return results.read_summary(folder)
     except (OSError, ValueError):  # missing, or damaged
         return {}
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM wait until an evaluation's line and its state agree; a second one does not wait."""
-    usual: dict[int, Any] = {}
-    came: list[int] = []
-
-    def later(number: int, _: Any) -> None:
-        came.append(number)
-        signal.signal(number, usual[number])
-
-    if threading.current_thread() is threading.main_thread():
-        usual = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-        usual = {one: handler for one, handler in usual.items() if callable(handler)}
-    for number in usual:
-        signal.signal(number, later)
-    try:
-        yield
-    finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
 
 
 def _is_full_disk(error: Exception) -> bool:

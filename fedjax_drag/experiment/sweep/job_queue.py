@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from fedjax_drag import stopping
 from fedjax_drag.experiment.sweep.grid import Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 
@@ -83,7 +84,7 @@ class Queue:
                     self._settle(one)
                     self._running.remove(one)
                 if not over:
-                    time.sleep(POLL_SECONDS)
+                    stopping.check(POLL_SECONDS)
         except KeyboardInterrupt:
             for one in self._running:
                 one.job.cancel()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from tqdm import tqdm
 
-from fedjax_drag import checks
+from fedjax_drag import checks, stopping
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import Experiment
 from fedjax_drag.experiment.build.own_parts import Code
@@ -203,9 +203,9 @@ def execute(
             raise
         finally:
             _record(planned, cells)
-            if planned.folder is not None:
-                sweep_folder.draw(planned.folder, grid, _in_order(cells))
     ended = _in_order(cells)
+    if planned.folder is not None:
+        sweep_folder.draw(planned.folder, grid, ended)
     matrix = outcome_table.matrix(grid, ended)
     worst = dict(zip(matrix.rows, matrix.worst.tolist(), strict=True))
     return Sweep(tuple(ended), outcome_table.table(grid, ended), worst, choice.best(grid, ended))
@@ -227,6 +227,7 @@ def _outcomes(
     members: list[Member] = []
     known = dict(given)
     for place, point in enumerate(planned.grid.points):
+        stopping.check()
         folder = planned.folder and planned.folder / CELLS / point.folder
         ended = finished(folder, point) if folder is not None and planned.resume else None
         if ended is not None:
