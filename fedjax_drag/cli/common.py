@@ -14,6 +14,7 @@ import typer
 
 from fedjax_drag.cli.ending import FAILED, INTERRUPTED, MISUSED, last_words, shares_a_run
 from fedjax_drag.experiment.run.errors import FolderError
+from fedjax_drag.files import partial_of
 
 _CONNECTIONS = ("gloo", "nccl", "coordination")
 """Words in JAX's errors about other processes: the links between CPUs and between GPUs, and the service for all."""
@@ -78,7 +79,7 @@ def writes(option: str, path: Path | None) -> Iterator[None]:
         if path is None or error.errno is None or error.filename is None:
             raise
         at = Path(error.filename)
-        if path not in at.parents and at not in {path, path.parent / f"{path.stem}.partial", *path.parents}:
+        if path not in at.parents and at not in {path, partial_of(path), *path.parents}:
             raise
         reason = f"{error.strerror}: {error.filename!r}"
         raise MisuseError(f"{option}={str(path)!r}: cannot be written ({reason}); choose another place") from error

@@ -3,8 +3,11 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+from fedjax_drag.files import replaced
 
 _MAX_ROWS = 20
 _MAX_COLUMNS = 12
@@ -86,7 +89,9 @@ class SkewReport:
         axes.spines[:].set_color("0.8")
         colorbar = figure.colorbar(image, ax=axes, label="examples", pad=0.01)
         colorbar.outline.set_visible(False)
-        figure.savefig(path, dpi=150)
+        place = Path(path)
+        with replaced(place) as stream:
+            figure.savefig(stream, format=place.suffix[1:].lower(), dpi=150)
 
 
 def _abbreviate(count: int, limit: int) -> list[int]:

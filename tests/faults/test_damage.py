@@ -161,7 +161,7 @@ OTHERS = {
     "config.yaml is missing": (removed("config.yaml"), ""),
     "accuracy.png is missing": (removed("accuracy.png"), ""),
     "accuracy.png is damaged": (content("accuracy.png", flipped), ""),
-    "a file half written": (added("summary.partial", b'{"rou'), ""),
+    "a file half written": (added(".summary.json.partial", b'{"rou'), ""),
     "the lock of a process that was killed": (added(".lock.json", b'{"host": "h", "process": 1, "since": "s"}'), ""),
     "a damaged lock": (added(".lock.json", b"\xff{"), ""),
 }

@@ -5,7 +5,9 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import numpy as np
 ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_CACHE"
 _MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
+
+_may_keep = ContextVar("may_keep", default=True)
 
 Arrays = dict[str, np.ndarray]
 
@@ -40,9 +44,19 @@ def cached(name: str, sources: Sequence[Path], read: Callable[[], Arrays], versi
     arrays = _recall(place, key) if place else None
     if arrays is None:
         arrays = {entry: np.asarray(values, order="C") for entry, values in read().items()}
-        if place:
+        if place and _may_keep.get():
             _keep(place, key, arrays)
     return arrays
+
+
+@contextmanager
+def kept_as_it_is() -> Iterator[None]:
+    """Within it, nothing is added to the cache."""
+    before = _may_keep.set(False)
+    try:
+        yield
+    finally:
+        _may_keep.reset(before)
 
 
 def _address(folder: Path, name: str, sources: Sequence[Path], version: Any) -> tuple[Path, str]:

@@ -33,6 +33,16 @@ _INFO = "dataset_info.json"
 _CHUNK = 1000
 """Examples read at a time."""
 
+_FEATURES = "features.json"
+_CLASSES = (
+    "tensorflow_datasets.FeaturesDict",
+    "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+    "tensorflow_datasets.core.features.image_feature.Image",
+    "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    "tensorflow_datasets.core.features.text_feature.Text",
+)
+"""The classes that the features of these data sets have; TFDS would import the modules of others."""
+
 
 class TfdsDataset(NamedTuple):
     """A data set in TFDS, and in its original files.
@@ -207,6 +217,23 @@ def _formats(folder: Path) -> set[str]:
     return {str(entry) for entry in formats}
 
 
+def _check_features(folder: Path) -> None:
+    """Refuses features of other classes than those of these data sets, before TFDS looks for them."""
+
+    def check(node: Any) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                names_class = key.replace("_", "").lower() in ("pythonclassname", "type", "protocls")
+                if (names_class and value not in _CLASSES) or (key == "content" and not isinstance(value, dict)):
+                    raise _FormatError(f"{_FEATURES} has {key}={value!r:.80}: must be one that TFDS writes")
+                check(value)
+        elif isinstance(node, list):
+            for entry in node:
+                check(entry)
+
+    check(json.loads((folder / _FEATURES).read_bytes()))
+
+
 class _FormatError(Exception):
     """The problem with a prepared data set, without its folder."""
 
@@ -232,6 +259,7 @@ def _read(name: str, folder: Path) -> Arrays:
     total = sum(dataset.sizes)
     bar = tqdm(total=total, desc=f"{name}: decoding", unit=" images", dynamic_ncols=True, leave=False, disable=None)
     with _one_line_errors(folder), bar:
+        _check_features(folder)
         builder = tfds.builder_from_directory(os.fspath(folder))
         for split, size in zip(("train", "test"), dataset.sizes, strict=True):
             source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})

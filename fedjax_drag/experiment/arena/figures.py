@@ -16,6 +16,7 @@ from fedjax_drag.experiment.arena.scores import Score, worst_by_seed
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.sweep import heatmap
 from fedjax_drag.experiment.sweep.outcome_table import Matrix, percent
+from fedjax_drag.files import write_text
 from fedjax_drag.simulation.result import TEST
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def write(standing: "Standing", folder: Path) -> list[Path]:
         drawn |= {f"heat_map-{slug(name)}": heat_map(standing, place) for place, name in enumerate(standing.tasks)}
     paths = [folder / f"{name}.svg" for name in drawn]
     for path, figure in zip(paths, drawn.values(), strict=True):
-        path.write_text(as_svg(figure), encoding="utf-8")
+        write_text(path, as_svg(figure))
     return paths
 
 

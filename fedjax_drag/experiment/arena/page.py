@@ -8,7 +8,7 @@ from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.experiment.report.tables import Entry
-from fedjax_drag.experiment.run import results
+from fedjax_drag.files import write_text
 
 if TYPE_CHECKING:
     from fedjax_drag.experiment.arena.standing import Standing
@@ -29,7 +29,7 @@ def write(standing: "Standing", path: Path, old: "Standing | None" = None) -> Pa
         raise ValueError(f"standing={standing.name!r}: has no entry that has been played")
     check_place("html", path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    results.write_text(path, render("arena.html", _content(standing, old)))
+    write_text(path, render("arena.html", _content(standing, old)))
     return path
 
 

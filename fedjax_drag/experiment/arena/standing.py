@@ -19,9 +19,10 @@ from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
 from fedjax_drag.experiment.build.own_parts import is_own
 from fedjax_drag.experiment.config.own import as_text, texts
 from fedjax_drag.experiment.run import results
-from fedjax_drag.experiment.run.lock import LOCK
+from fedjax_drag.experiment.run.lock import LOCK, refuse_links
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
+from fedjax_drag.files import write_text
 
 FILE, TABLE, PAGE = "arena.json", "arena.md", "arena.html"
 """What is written into an arena's folder, beside the folders of its entries."""
@@ -106,7 +107,7 @@ class Standing:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         results.write_json(folder / FILE, dataclasses.asdict(self))
-        results.write_text(folder / TABLE, self.table())
+        write_text(folder / TABLE, self.table())
 
     def table(self, since: "Standing | None" = None) -> str:
         """Ranks over all tasks, then every task by itself, as Markdown.
@@ -215,6 +216,8 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
     Raises:
       ValueError: the configuration of an entry is not valid, or the folder or ``given`` is that of another protocol.
     """
+    if trials.folder is not None:
+        refuse_links(trials.folder, *trials.folder.glob("*/"), *trials.folder.glob("*/*/"))
     labels, *_ = [trials.check(arena, entry).labels for entry in arena.entries]
     values = itertools.product(*(labels[axis] for axis in arena.tasks))
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]

@@ -15,6 +15,9 @@ from fedjax_drag.experiment.config.own import as_text, with_own_names
 _MOST_BYTES = 1 << 20
 """Of a configuration's text; one with a page of comments has a few thousand."""
 
+_MOST_VALUES = 20_000
+"""Keys and values of a configuration, together; reading one takes some 30 microseconds."""
+
 _DEEPEST = 40
 """Levels of nesting, at most: the readers of YAML and the code after them recurse."""
 
@@ -78,8 +81,10 @@ def _check_text(text: str) -> None:
     """
     if len(text.encode()) > _MOST_BYTES:
         raise ValueError(f"must have at most {_MOST_BYTES:,} bytes")
-    depth = 0
-    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # events need no recursion
+    depth, events = 0, yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # they need no recursion
+    for number, event in enumerate(events):
+        if number > _MOST_VALUES:
+            raise ValueError(f"line {event.start_mark.line + 1}: more than {_MOST_VALUES:,} values")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise ValueError(f"line {event.start_mark.line + 1}: nested more than {_DEEPEST} deep")

@@ -20,6 +20,7 @@ from fedjax_drag.experiment.run.metric_kinds import Kind
 from fedjax_drag.experiment.run.results import Run
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
+from fedjax_drag.files import replaced
 
 FORMATS = (".png", ".pdf", ".svg")
 """File name suffixes that can be drawn."""
@@ -90,7 +91,8 @@ def plot(
         for note in filter(None, (run.note, *(f"{str(run.folder)!r}: has no {name}" for name in lacking))):
             tqdm.write(note, file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=160)
+    with replaced(target) as stream:
+        figure.savefig(stream, format=target.suffix[1:].lower(), dpi=160)
     return target
 
 

@@ -16,6 +16,7 @@ from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.experiment.run import metric_kinds, results
+from fedjax_drag.files import write_text
 from fedjax_drag.simulation.result import TEST
 
 _WRONG = 20  # most messages of what went wrong
@@ -60,7 +61,7 @@ def write(
     with np.errstate(all="ignore"):  # figures may come from anywhere; what is not finite is left out where it is shown
         page = render("page.html", _content(read(Path(folder)), Path(folder), target, with_skew))
     place.parent.mkdir(parents=True, exist_ok=True)
-    results.write_text(place, page)
+    write_text(place, page)
     return place
 
 

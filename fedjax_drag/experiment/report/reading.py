@@ -2,7 +2,7 @@
 
 import csv
 import dataclasses
-import json
+import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +18,7 @@ from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
+from fedjax_drag.files import read_bytes, read_json
 from fedjax_drag.simulation.result import rejection
 
 
@@ -88,7 +89,7 @@ def read(folder: Path) -> Found:
         raise FileNotFoundError(
             f"{str(folder)!r}: not a results folder; must be that of a run, a comparison or a sweep"
         )
-    config = load(_no_interpolation(folder / results.CONFIG))
+    config = load(folder / results.CONFIG)
     yaml = written(config.to_mapping())
     compared = variants(config)
     if compared:
@@ -119,7 +120,7 @@ def finite(value: Any) -> float | None:
 
 
 def _sweep(folder: Path) -> Found:
-    grid = load_grid(_no_interpolation(folder / sweep_folder.CONFIG))
+    grid = load_grid(folder / sweep_folder.CONFIG)
     failures = _failures(folder / sweep_folder.TABLE, grid)
     runs = []
     for point in grid.points:
@@ -142,7 +143,7 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
         elif not history:
             begun = (folder / results.CONFIG).is_file()
             status, message = ("unfinished", "no evaluation yet") if begun else ("not run", "")
-    except OSError as error:
+    except ValueError as error:
         status, message = "damaged", str(error)
     if failure is not None:
         status, message = "failed", failure
@@ -170,9 +171,9 @@ def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[
 def _failures(path: Path, grid: Grid) -> dict[tuple[str, ...], str]:
     """Messages of the cells that failed, which need not have left anything else than a row of the table."""
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as lines:
-            failed = [row for row in csv.DictReader(lines) if row.get("status") == "failed"]
-    except (OSError, csv.Error):
+        lines = io.StringIO(read_bytes(path).decode(errors="replace"), newline="")
+        failed = [row for row in csv.DictReader(lines) if row.get("status") == "failed"]
+    except (OSError, ValueError, csv.Error):
         return {}
     return {_key({axis: row.get(axis) for axis in grid.axes}): str(row.get("message") or "") for row in failed}
 
@@ -192,14 +193,7 @@ def _same(value: Any) -> str:
 def _mapping(path: Path) -> dict[str, Any]:
     """A JSON object from a file; empty if there is none or it cannot be read."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RecursionError):
+        value = read_json(path)
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _no_interpolation(path: Path) -> Path:
-    """Refuses ``${...}``, which would put what this machine knows, such as its environment, into the page."""
-    if "${" in path.read_text(encoding="utf-8", errors="replace"):
-        raise ValueError(f"{str(path)!r}: must not hold '${{', which stands for something outside the file")
-    return path

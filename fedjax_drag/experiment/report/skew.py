@@ -1,13 +1,16 @@
 """How the data of the runs are spread over clients and classes, made again from their configurations."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag.data.formats.cache import kept_as_it_is
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.experiment.build.resolve import resolve
+from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import Run
@@ -45,7 +48,8 @@ def splits(runs: Sequence[Run], drawing: list[dict[str, Any]]) -> tuple[list[Spl
     made, federations = [], Federations()
     for run in [*reversed(different.values())][:SPLITS]:
         try:
-            report = federations.split(resolve(run.config)).skew_report()
+            with kept_as_it_is():
+                report = federations.split(resolve(_without_download(run.config))).skew_report()
         except (ValueError, OSError, ImportError) as error:
             return made, f"Not shown, since the data cannot be had here: {next(iter(str(error).splitlines()), '')}"
         drawing.append(_heat_map(report))
@@ -55,6 +59,12 @@ def splits(runs: Sequence[Run], drawing: list[dict[str, Any]]) -> tuple[list[Spl
         made.append(Split(panel, _note(report)))
     left = len(different) - SPLITS
     return made, f"{left} more splits are not shown." if left > 0 else ""
+
+
+def _without_download(config: Config) -> Config:
+    """A configuration whose data must be on this machine."""
+    arguments = {name: value for name, value in config.data.arguments.items() if name != "allow_download"}
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, arguments=arguments))
 
 
 def _heat_map(report: SkewReport) -> dict[str, Any]:

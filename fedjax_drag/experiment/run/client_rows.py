@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedjax_drag import per_client
+from fedjax_drag.files import replaced
 from fedjax_drag.simulation.devices.host_state import with_rows
 from fedjax_drag.simulation.devices.row_file import RowFile
 
@@ -27,7 +28,7 @@ def write(file: RowFile, path: Path) -> int:
       CRC-32 of what was written.
     """
     total = 0
-    with path.open("wb") as stream:
+    with replaced(path) as stream:
 
         def append(part: np.ndarray) -> None:
             nonlocal total

@@ -17,7 +17,12 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from fedjax_drag.experiment.run.errors import FolderError
+from fedjax_drag.files import check_kinds, read_json, strangers, write_text
 from fedjax_drag.simulation.devices.processes import from_first
+from fedjax_drag.simulation.planning.initial_params import CHECKPOINTS
+
+_INSIDE = ("logs", "cells", "checkpoints.damaged")
+"""Folders in a results folder into which a run or a sweep writes."""
 
 LOCK, HOLDER = ".lock", ".lock.json"
 FILES = (LOCK, HOLDER)
@@ -39,6 +44,8 @@ class FolderLock:
         self._made = tuple(path for path in (folder, *folder.parents) if not path.exists())
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            check_kinds(folder, FILES)
+            refuse_links(folder, *(folder / name for name in _INSIDE), *(folder / CHECKPOINTS).glob("**/"))
             self._lock = FileLock(folder / LOCK, thread_local=False)
             self._lock.acquire(blocking=False)
         except Timeout:
@@ -47,7 +54,7 @@ class FolderLock:
             reason = error.strerror or type(error).__name__
             raise FolderError(f"out={str(folder)!r}: cannot be written ({reason}); choose another folder") from error
         with contextlib.suppress(OSError):  # a full disk: the lock holds, only its holder's name is missing
-            (folder / HOLDER).write_text(json.dumps(_this_process()), encoding="utf-8")
+            write_text(folder / HOLDER, json.dumps(_this_process()))
 
     def release(self) -> None:
         """Lets others write; a folder that was made for the lock and is still empty is removed."""
@@ -61,6 +68,18 @@ class FolderLock:
         for path in self._made if unused else ():
             with contextlib.suppress(OSError):  # another process uses it
                 path.rmdir()
+
+
+def refuse_links(*places: Path) -> None:
+    """Refuses folders in which a run would read or write elsewhere; those that do not exist pass.
+
+    Raises:
+      FolderError: an entry of one of them is a link, or neither a file nor a folder.
+    """
+    for place in places:
+        for path in strangers(place) if place.is_dir() else ():
+            kind = "a link" if path.is_symlink() else "neither a file nor a folder"
+            raise FolderError(f"{str(path)!r}: {kind}; a folder into which a run writes must have none: remove it")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,7 +151,7 @@ def _this_process() -> dict[str, str | int]:
 def _holder(folder: Path) -> str:
     """The process that holds the lock, as far as it is known."""
     try:
-        held = json.loads((folder / HOLDER).read_text(encoding="utf-8"))
+        held = read_json(folder / HOLDER)
         return f"process {held['process']} on {held['host']} since {held['since']}"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -8,13 +8,14 @@ import bisect
 import codecs
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from fedjax_drag.files import read_bytes, replaced
 
 METRICS = "metrics.jsonl"
 DAMAGED = "metrics.damaged.jsonl"
@@ -88,10 +89,10 @@ def read(path: Path) -> Metrics:
     """Reads ``metrics.jsonl``; without a file there is no evaluation.
 
     Raises:
-      OSError: the file exists and cannot be read.
+      ValueError: it is no file, or cannot be read.
     """
     try:
-        return parse(path.read_bytes())
+        return parse(read_bytes(path))
     except FileNotFoundError:
         return parse(b"")
 
@@ -143,15 +144,12 @@ def restore(folder: Path, copy: bytes) -> str:
     other = [Damage(row.number, "is not what the checkpoint has", row.line) for row in present.rows if row.round <= end]
     aside = [damage for damage in sorted([*present.damage, *other]) if damage.line not in known]
     if aside:
-        with (folder / DAMAGED).open("ab") as stream:
-            stream.writelines(damage.line + b"\n" for damage in aside)
+        before = (folder / DAMAGED).read_bytes() if (folder / DAMAGED).exists() else b""
+        with replaced(folder / DAMAGED) as stream:
+            stream.writelines([before, *(damage.line + b"\n" for damage in aside)])
+    with replaced(path) as stream:
+        stream.write(copy)
     intact = content.startswith(copy)
-    if intact:
-        os.truncate(path, len(copy))
-    else:
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(copy)
-        partial.replace(path)
     notes = [f"{listed(aside)} set aside in {DAMAGED}"] if aside else []
     notes += [] if intact else [f"restored from the checkpoint of round {end}"]
     return f"{str(path)!r}: {', '.join(notes)}" if notes else ""

@@ -28,6 +28,7 @@ from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
+from fedjax_drag.files import check_kinds, read_json, write_text
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.version import __version__
@@ -93,6 +94,8 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     holds_run = folder.is_dir() and any((folder / name).exists() for name in WRITTEN)
     if resume and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
         raise ValueError(f"out={str(folder)!r}: holds no run to resume")
+    if resume:
+        check_kinds(folder, (CONFIG, ENVIRONMENT, METRICS, SUMMARY, FIGURE), (CHECKPOINTS, DAMAGED_CHECKPOINTS, LOGS))
     others = folder.is_dir() and any(path.name not in lock.FILES for path in folder.iterdir())
     if overwrite and others and not _is_results_folder(folder):
         raise ValueError(f"out={str(folder)!r}: not a results folder, so it is not overwritten")
@@ -217,8 +220,8 @@ def write_config(folder: Path, config: Config) -> None:
 def read_environment(folder: Path) -> dict[str, Any]:
     """What ``environment.json`` says; empty if it is missing or damaged."""
     try:
-        found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(folder / ENVIRONMENT)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -267,15 +270,8 @@ def environment(seed: int) -> dict[str, Any]:
     }
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file atomically: a reader sees the old one or the new one."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file as :func:`write_text` does."""
+    """Writes a JSON file as :func:`~fedjax_drag.files.write_text` does."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
@@ -288,7 +284,7 @@ def read(folder: Path) -> list[Run]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
-    if not (folder / CONFIG).exists():
+    if not (folder / CONFIG).is_file():
         raise FileNotFoundError(f"{str(folder)!r}: not the results folder of a run: it has no {CONFIG}")
     config = load(folder / CONFIG)
     labels = [slug(label) for label in config.compare or {}]
@@ -315,8 +311,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """
     path = folder / SUMMARY
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        summary = read_json(path)
+    except ValueError:
         summary = None
     if not isinstance(summary, dict) or any(key not in summary for key in SUMMARY_KEYS):
         raise ValueError(f"{str(path)!r}: damaged; --resume writes it again")

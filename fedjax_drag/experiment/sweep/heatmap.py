@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep.outcome_table import Matrix, percent
+from fedjax_drag.files import replaced
 
 _WIDTH, _HEIGHT = 0.95, 0.44  # of a cell, in inches
 _GAP = 0.35  # between the columns and the worst case, in cells
@@ -57,7 +58,8 @@ def draw(matrix: Matrix, title: str) -> Figure:
 
 def save(figure: Figure, path: Path) -> None:
     """Writes the figure with room for its labels."""
-    figure.savefig(path, dpi=160, bbox_inches="tight", pad_inches=0.15)
+    with replaced(path) as stream:
+        figure.savefig(stream, format=path.suffix[1:], dpi=160, bbox_inches="tight", pad_inches=0.15)
 
 
 def _cell(axes: Axes, x: float, y: float, accuracy: float, written: str, scale: Normalize, hatched: bool) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.run.metrics_file import History, plain
 from fedjax_drag.experiment.sweep.grid import Grid, describe
+from fedjax_drag.files import replaced
 from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric
 
 Table = dict[str, np.ndarray]
@@ -128,9 +129,8 @@ def write_parquet(path: Path, columns: Table) -> None:
     from pyarrow import parquet
 
     arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns.items()}
-    partial = path.with_suffix(".partial-parquet")
-    parquet.write_table(pyarrow.table(arrays), partial)
-    partial.replace(path)
+    with replaced(path) as stream:
+        parquet.write_table(pyarrow.table(arrays), stream)
 
 
 def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:

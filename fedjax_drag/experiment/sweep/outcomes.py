@@ -9,6 +9,7 @@ from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep.grid import Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
+from fedjax_drag.files import read_bytes
 from fedjax_drag.simulation.result import Result, rejection, with_client_seconds
 
 
@@ -43,7 +44,7 @@ def finished(folder: Path, point: Point) -> Cell | None:
     """The outcome of a cell that is finished, by its folder, else None."""
     try:
         figures = results.read_summary(folder)
-        content = (folder / METRICS).read_bytes()
+        content = read_bytes(folder / METRICS)
     except (OSError, ValueError):
         return None
     history, _, damage = metrics_file.parse(content)

@@ -28,6 +28,7 @@ from fedjax_drag.experiment.sweep.one_program import Member, run_as_one_program
 from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
 from fedjax_drag.experiment.sweep.outcomes import failed, finished, interrupted, outcome, reason
 from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
+from fedjax_drag.files import write_text
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.planning.setup import federate
 
@@ -168,7 +169,7 @@ def begin(planned: Plan) -> None:
     if planned.folder is not None:
         planned.folder.mkdir(parents=True, exist_ok=True)
         text = written(planned.grid.to_mapping())
-        results.write_text(planned.folder / CONFIG, text)
+        write_text(planned.folder / CONFIG, text)
 
 
 def execute(

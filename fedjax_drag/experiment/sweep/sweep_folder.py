@@ -8,6 +8,7 @@ from fedjax_drag.experiment.sweep import outcome_table
 from fedjax_drag.experiment.sweep.grid import Grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
+from fedjax_drag.files import check_kinds, write_text
 
 CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
 HEATMAP, CELLS = "heatmap.png", "cells"
@@ -22,6 +23,8 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise ValueError("resume and overwrite: only one of them can be asked for")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{where}: must be a folder, and this is a file")
+    if resume:
+        check_kinds(folder, (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP), (CELLS,))
     holds_sweep = (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir())
     if resume and not holds_sweep:
         raise ValueError(f"{where}: holds no sweep to resume")
@@ -34,9 +37,9 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
 def record(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
     """Writes the table and the summary of the cells that have an outcome."""
     table = outcome_table.table(grid, cells)
-    results.write_text(folder / TABLE, outcome_table.to_csv(table))
+    write_text(folder / TABLE, outcome_table.to_csv(table))
     outcome_table.write_parquet(folder / PARQUET, table)
-    results.write_text(folder / SUMMARY, summary(grid, cells))
+    write_text(folder / SUMMARY, summary(grid, cells))
 
 
 def draw(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:

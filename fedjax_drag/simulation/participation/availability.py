@@ -1,13 +1,32 @@
 """Who can be drawn in which round, as an option gives it: a number, a list, an array or a file."""
 
+import math
+import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import jax.numpy as jnp
 import numpy as np
+from numpy.lib import format as npy
 
 from fedjax_drag import checks
 
-READERS = {".npy": lambda path: np.load(path, allow_pickle=False), ".csv": lambda path: np.loadtxt(path, delimiter=",")}
+_MOST_BYTES = 1 << 30
+"""Of a file of availabilities."""
+
+
+def _of_npy(stream: IO[bytes]) -> np.ndarray:
+    """An array of a file, whose header is compared with the length of the file before anything is allocated."""
+    version = npy.read_magic(stream)
+    shape, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(stream)
+    length = os.fstat(stream.fileno()).st_size - stream.tell()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != length:
+        raise ValueError(f"{dtype}{list(shape)} in {length:,} bytes")
+    stream.seek(0)
+    return np.load(stream, allow_pickle=False)
+
+
+READERS = {".npy": _of_npy, ".csv": lambda stream: np.loadtxt(stream, delimiter=",", encoding="utf-8")}
 """How a file of availabilities is read, by the end of its name."""
 
 
@@ -43,7 +62,9 @@ def as_trace(availability: Any, num_clients: int) -> np.ndarray | None:
     name = f"availability={checks.shown(availability)}"
     is_file = isinstance(availability, str | Path)
     try:
-        values = READERS[Path(availability).suffix](availability) if is_file else np.asarray(availability)
+        values = _of_file(Path(availability)) if is_file else np.asarray(availability)
+        if not (values.dtype == bool or jnp.issubdtype(values.dtype, jnp.floating) or values.dtype.kind in "iu"):
+            raise ValueError(f"has {values.dtype}")
         trace = values if values.dtype == bool else values.astype(np.float32)
     except (OSError, ValueError, TypeError, EOFError) as error:
         allowed = "must be a file of numbers" if is_file else "must be numbers, as many in each row"
@@ -56,3 +77,17 @@ def as_trace(availability: Any, num_clients: int) -> np.ndarray | None:
     if not ((trace >= 0) & (trace <= 1)).all():
         raise ValueError(f"{name}: must be in [0, 1] for every client")
     return np.ascontiguousarray(trace)
+
+
+def _of_file(path: Path) -> np.ndarray:
+    """The values in a file of this machine, which is opened here: NumPy would look for an address elsewhere.
+
+    Raises:
+      OSError, ValueError: there is no such file, it is too long, or holds something else.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("not a file")
+    with path.open("rb") as stream:
+        if os.fstat(stream.fileno()).st_size > _MOST_BYTES:
+            raise ValueError(f"has more than {_MOST_BYTES:,} bytes")
+        return READERS[path.suffix](stream)

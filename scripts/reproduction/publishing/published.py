@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.run.results import write_text
+from fedjax_drag.files import write_text
 from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED
 from reproduction.judging.outcome import NOT_MEASURED, TAIL
 from reproduction.publishing.verdicts import CANNOT, Verdict

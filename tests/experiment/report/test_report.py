@@ -325,7 +325,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(page, command, tmp_path):
     for arguments, message in (
         ((tmp_path / "none",), "no such results folder"),
         ((empty,), "must be that of a run, a comparison or a sweep"),
-        ((telling,), "must not hold '${'"),
+        ((telling,), "must be the value itself, without '${'"),
         ((good, "--target", "1.5"), "target=1.5"),
         ((good, "--out", empty), "must be a file"),
         ((good, "--out", tmp_path / "page.pdf"), "page.pdf': must end in .html or .htm"),

@@ -80,7 +80,7 @@ class TestAvailability:
 
     def test_an_empty_file_is_refused(self, tmp_path):
         (tmp_path / "trace.npy").touch()
-        with pytest.raises(ValueError, match="must be a file of numbers; EOFError"):
+        with pytest.raises(ValueError, match="must be a file of numbers; ValueError: EOF"):
             as_trace(tmp_path / "trace.npy", 4)
 
     def test_a_trace_is_followed_and_repeats(self):

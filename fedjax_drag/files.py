@@ -1,0 +1,100 @@
+"""Files of folders that may come from somebody else: written as new files, through no link, and read within bounds."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+_MOST_BYTES = 1 << 26
+"""Of a JSON file."""
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a new file that takes the place of ``path`` when the block ends, and is removed when it fails.
+
+    Readers see the old file or the new one. Links are not followed: a link at ``path`` is replaced by the file.
+
+    Args:
+      path: of a file in a folder that exists.
+    """
+    partial = partial_of(path)
+    partial.unlink(missing_ok=True)  # of a process that was killed, or a link
+    try:
+        with partial.open("xb") as stream:  # O_EXCL: fails rather than follow a link
+            yield stream
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def partial_of(path: Path) -> Path:
+    """The new file, beside ``path``, before it takes its place."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 file as :func:`replaced` does."""
+    with replaced(path) as stream:
+        stream.write(text.encode())
+
+
+def strangers(folder: Path) -> list[Path]:
+    """What in a folder is neither a file nor a folder itself, such as links, pipes and devices."""
+    with os.scandir(folder) as entries:
+        return [
+            Path(entry.path)
+            for entry in entries
+            if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False))
+        ]
+
+
+def check_kinds(folder: Path, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
+    """Refuses a folder in which what must be a file is a folder, or the reverse; what does not exist passes.
+
+    Raises:
+      ValueError: one line that names it.
+    """
+    for name in files:
+        if (folder / name).is_dir():
+            raise ValueError(f"{str(folder / name)!r}: must be a file, and this is a folder; remove it")
+    for name in folders:
+        if (folder / name).exists() and not (folder / name).is_dir():
+            raise ValueError(f"{str(folder / name)!r}: must be a folder, and this is none; remove it")
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a file, of ``most`` bytes at most.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it is longer, no file, or cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{str(path)!r}: must be a file, and this is none")
+    try:
+        with path.open("rb") as stream:
+            content = stream.read() if most is None else stream.read(most + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{str(path)!r}: cannot be read ({error.strerror})") from error
+    if most is not None and len(content) > most:
+        raise ValueError(f"{str(path)!r}: must have at most {most:,} bytes")
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it cannot be read, is too long, not JSON or nested too deeply.
+    """
+    try:
+        return json.loads(read_bytes(path, _MOST_BYTES))
+    except RecursionError:
+        raise ValueError(f"{str(path)!r}: nested too deeply") from None
