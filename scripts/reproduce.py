@@ -165,7 +165,7 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
     one_device_per_core()
     keep_compiled()
     reasons: dict[str, str] = {}
-    for target in _announced(targets, scale):
+    for target in _announced(targets, scale, quiet):
         try:
             reasons[target.name] = run.run(target, scale, out / target.name, resume, quiet or None)
         except KeyboardInterrupt:
@@ -185,13 +185,17 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
         raise typer.Exit(FAILED)
 
 
-def _announced(targets: Sequence[Target], scale: Scale) -> Iterator[Target]:
+def _announced(targets: Sequence[Target], scale: Scale, quiet: bool) -> Iterator[Target]:
     """The targets, each printed before it runs."""
-    for number, target in enumerate(targets, start=1):
-        time = f"; about {target.minutes} minutes" if scale == Scale.MEDIUM and target.medium is not None else ""
-        typer.echo(f"[{number}/{len(targets)}] {target.name}: {target.paper}, {target.place}{time}")
-        sys.stdout.flush()
-        yield target
+    from fedjax_drag.simulation.progress import unless_quiet
+
+    with unless_quiet("reproduce", len(targets), 0, quiet or None, "target") as bar:
+        for number, target in enumerate(targets, start=1):
+            time = f"; about {target.minutes} minutes" if scale == Scale.MEDIUM and target.medium is not None else ""
+            typer.echo(f"[{number}/{len(targets)}] {target.name}: {target.paper}, {target.place}{time}")
+            sys.stdout.flush()
+            yield target
+            bar.advance()
 
 
 def _show(target: Target, results: "Outcome", figures_in: Path) -> None:

@@ -1,12 +1,14 @@
-"""The progress of a run: a bar in a terminal or a notebook, lines elsewhere."""
+"""The progress of what runs: a bar in a terminal or a notebook, lines elsewhere."""
 
 import contextlib
+import contextvars
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from tqdm import TqdmWarning
 from tqdm import tqdm as text_bar
@@ -14,50 +16,88 @@ from tqdm import tqdm as text_bar
 from fedjax_drag.simulation.result import VALIDATION, choice_metric
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Least time between two lines of a run whose progress nobody has asked for."""
+"""Time between two lines where there is no bar."""
+
+_innermost: "contextvars.ContextVar[Progress | None]" = contextvars.ContextVar("progress", default=None)
 
 
 class Progress:
-    """A progress bar over a run's rounds, on standard error or as a widget; where there is none, lines.
+    """A progress bar on standard error or as a widget; where there is none, lines.
+
+    Lines come from a thread, since programs say nothing while they are compiled and while they run. What is started
+    inside something else, such as the run of a cell inside a sweep, is part of the other's lines.
 
     Args:
       label: what is running.
-      num_rounds: rounds in the whole run.
-      start: rounds already done.
+      total: how many units it has.
+      start: units that were done before.
+      unit: what is counted.
       bar: whether there is a bar; None for one where :func:`has_bars`.
-      every: where there is no bar, the least time in seconds between two lines; None for no lines.
+      every: where there is no bar, the time in seconds between two lines; 0 for one at each update; None for no lines.
+      share: how many units it is of what it runs inside.
     """
 
     def __init__(
-        self, label: str, num_rounds: int, start: int = 0, *, bar: bool | None = None, every: float | None = None
+        self,
+        label: str,
+        total: int,
+        start: int = 0,
+        *,
+        unit: str = "round",
+        bar: bool | None = None,
+        every: float | None = None,
+        share: float = 1.0,
     ):
-        timing = "[{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
-        layout = "{desc}{percentage:3.0f}%|{bar}| round {n_fmt}/{total_fmt} " + timing
         bar = has_bars() if bar is None else bar
-        self._label = label
-        self._num_rounds = num_rounds
+        self._label, self._total, self._unit, self._share = label, total, unit, share
+        self._done = self._before = start
+        self._said = ""
         self._every = None if bar else every
-        self._last_line = time.monotonic()
+        self._started = time.monotonic()
         self._compiled = False
-        style = {"unit": " rounds", "smoothing": 0, "dynamic_ncols": True, "bar_format": layout}
+        timing = "[{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
+        layout = f"{{desc}}{{percentage:3.0f}}%|{{bar}}| {unit} {{n_fmt}}/{{total_fmt}} {timing}"
+        style = {"unit": f" {unit}s", "smoothing": 0, "dynamic_ncols": True, "bar_format": layout}
         make = _notebook_bar() if bar and in_notebook() else text_bar
-        self._bar = make(total=num_rounds, initial=start, desc=f"{label} (compiling)", disable=not bar, **style)
+        described = f"{label} (compiling)" if unit == "round" else label
+        self._bar = make(total=total, initial=start, desc=described, disable=not bar, **style)
+        self._inside: Progress | None = None
+        self._around = _innermost.get() if self._every else None
+        self._ended = threading.Event()
+        if self._every:
+            _innermost.set(self)
+            if self._around is not None:
+                self._around._inside = self
+            else:
+                threading.Thread(target=self._write_lines, name="progress", daemon=True).start()
 
-    def update(self, round_number: int, metrics: Mapping[str, Any]) -> None:
-        """Moves the bar to an evaluated round; without a bar, writes a line if the last one is old enough."""
-        name = choice_metric(metrics)
-        accuracy = f"{'validation accuracy' if name == VALIDATION else 'accuracy'} {float(metrics[name]):.1%}"
-        if self._every is not None and time.monotonic() - self._last_line >= self._every:
-            self._last_line = time.monotonic()
-            print(f"{self._label}: round {round_number}/{self._num_rounds}, {accuracy}", file=sys.stderr, flush=True)
+    def update(self, done: int, metrics: Mapping[str, Any] | None = None, before: bool = False) -> None:
+        """Moves on to ``done`` units.
+
+        Args:
+          done: units that are done.
+          metrics: of the evaluation after them, for their accuracy.
+          before: whether they were done before, so that they say nothing about the time left.
+        """
+        if metrics is not None:
+            name = choice_metric(metrics)
+            self._said = f"{'validation accuracy' if name == VALIDATION else 'accuracy'} {float(metrics[name]):.1%}"
+        self._before += done - self._done if before else 0
+        self._done = done
+        if self._every == 0.0:
+            print(self._part(), file=sys.stderr, flush=True)
         if not self._compiled:  # compilation says nothing about the speed of later rounds
             self._compiled = True
             self._bar.unpause()
-            self._bar.initial = round_number
+            self._bar.initial = done
         self._bar.set_description(self._label, refresh=False)
-        self._bar.set_postfix_str(accuracy, refresh=False)
-        self._bar.update(round_number - self._bar.n)
+        self._bar.set_postfix_str(self._said, refresh=False)
+        self._bar.update(done - self._bar.n)
         self._bar.refresh()
+
+    def advance(self, units: int = 1) -> None:
+        """Moves on by some units."""
+        self.update(self._done + units)
 
     def note(self, text: str) -> None:
         """Shows a line above the bar, where there is one."""
@@ -65,15 +105,60 @@ class Progress:
             self._bar.write(f"{self._label}: {text}", file=sys.stderr)
 
     def close(self) -> None:
-        """Closes the bar."""
+        """Closes the bar, or ends the lines."""
         self._bar.close()
+        self._ended.set()
+        if self._every:
+            _innermost.set(self._around)
+        if self._around is not None:
+            self._around._inside = None
+            self._around._before += self._share * self._before / max(1, self._total)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def line(self, now: float) -> str:
+        """What is running, from the outermost to the innermost, and the time left.
+
+        Args:
+          now: by :func:`time.monotonic`.
+        """
+        parts, one = [], self
+        while one is not None:
+            parts.append(one._part())
+            one = one._inside
+        done, worked = self._fractions()
+        left = (now - self._started) * (1.0 - done) / worked if worked > 0.0 else None
+        return "; ".join([*parts, *([] if left is None else [f"about {_duration(left)} left"])])
+
+    def _write_lines(self) -> None:
+        while not self._ended.wait(self._every):
+            try:
+                print(self.line(time.monotonic()), file=sys.stderr, flush=True)
+            except (OSError, ValueError):  # standard error was closed
+                return
+
+    def _part(self) -> str:
+        return f"{self._label}: {self._unit} {self._done}/{self._total}" + (self._said and f", {self._said}")
+
+    def _fractions(self) -> tuple[float, float]:
+        """The fractions of it that are done, and that were not done before."""
+        inside, total = self._inside, max(1, self._total)
+        done, worked = (0.0, 0.0) if inside is None else inside._fractions()
+        share = 0.0 if inside is None else inside._share
+        return (self._done + share * done) / total, (self._done - self._before + share * worked) / total
 
 
-def unless_quiet(label: str, num_rounds: int, start: int, quiet: bool | None) -> Progress:
-    """The progress of a recorded run: nothing if ``quiet``, else a bar, else a line every half minute."""
-    if quiet:
-        return Progress(label, num_rounds, start, bar=False)
-    return Progress(label, num_rounds, start, bar=None if quiet is None else True, every=SECONDS_BETWEEN_LINES)
+def unless_quiet(
+    label: str, total: int, start: int, quiet: bool | None, unit: str = "round", share: float = 1.0
+) -> Progress:
+    """The progress of what is recorded: nothing if ``quiet``, else a bar, else a line every half minute."""
+    bar = None if quiet is None else not quiet
+    every = None if quiet else SECONDS_BETWEEN_LINES
+    return Progress(label, total, start, unit=unit, bar=bar, every=every, share=share)
 
 
 @contextlib.contextmanager
@@ -111,6 +196,13 @@ def in_notebook() -> bool:
     """Whether the program runs in the kernel of a notebook."""
     interactive = sys.modules.get("IPython")
     return interactive is not None and hasattr(interactive.get_ipython(), "kernel")
+
+
+def _duration(seconds: float) -> str:
+    """A time for people: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _notebook_bar() -> Any:

@@ -1,4 +1,5 @@
 import sys
+import threading
 from io import StringIO
 from types import SimpleNamespace
 
@@ -37,23 +38,53 @@ def test_no_bar_without_a_terminal_or_when_quiet(monkeypatch, stream, quiet):
     assert shown(monkeypatch, stream, quiet) == ""
 
 
-def test_lines_now_and_then_without_a_terminal(monkeypatch):
-    now = iter([0.0, 29.0, 31.0, 31.0, 60.0, 62.0, 62.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    log = StringIO()
-    monkeypatch.setattr(sys, "stderr", log)
-    bar = Progress("DRAG", num_rounds=40, every=30.0)
-    for round_number in (10, 20, 30, 40):
-        bar.update(round_number, {"test_accuracy": np.float32(round_number / 50)})
+class Log(StringIO):
+    """A stream that tells when a line was written."""
+
+    def __init__(self):
+        super().__init__()
+        self.wrote = threading.Event()
+
+    def flush(self):
+        self.wrote.set()
+
+
+def test_lines_come_without_an_evaluation(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Log())
+    bar = Progress("DRAG", 40, every=0.001)
+    assert sys.stderr.wrote.wait(60)
     bar.close()
-    assert log.getvalue() == "DRAG: round 20/40, accuracy 40.0%\nDRAG: round 40/40, accuracy 80.0%\n"
+    assert sys.stderr.getvalue().startswith("DRAG: round 0/40\n")
+
+
+def test_a_line_tells_what_runs_inside_and_the_time_left_without_what_was_done_before(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sys, "stderr", StringIO())
+    with Progress("grid", 10, unit="cell", every=1e6) as sweep:
+        assert sweep.line(now) == "grid: cell 0/10"
+        sweep.update(4, before=True)
+        with Progress("3 cells", 20, every=1e6, share=3) as cells:
+            assert sweep.line(130.0) == "grid: cell 4/10; 3 cells: round 0/20"
+            cells.update(10, {"test_accuracy": np.float32(0.5)})
+            line = "grid: cell 4/10; 3 cells: round 10/20, accuracy 50.0%; about 3 min left"
+            assert sweep.line(160.0) == line, "a quarter of six cells in a minute"
+        sweep.advance(3)
+        assert sweep.line(3700.0) == "grid: cell 7/10; about 60 min left"
+        with Progress("one", 20, start=10, every=1e6) as cell:
+            cell.update(15, {"validation_accuracy": 0.25, "test_accuracy": 0.5})
+            assert sweep.line(3700.0) == (
+                "grid: cell 7/10; one: round 15/20, validation accuracy 25.0%; about 42 min left"
+            )
 
 
 def test_no_lines_when_quiet_nor_beside_a_bar(monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
-    assert shown(monkeypatch, StringIO(), quiet=True) == ""
-    assert "DRAG: round" not in shown(monkeypatch, Terminal())
-    assert shown(monkeypatch, StringIO()).count("DRAG: round") == 2
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e-3)
+    for stream, quiet in ((StringIO(), True), (Terminal(), None)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with unless_quiet("DRAG", 20, 0, quiet) as bar:
+            bar.update(10)
+        assert not any(thread.name == "progress" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from fedjax_drag.experiment.run.lock import LOCK, refuse_links
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.files import write_text
+from fedjax_drag.simulation.progress import unless_quiet
 
 FILE, TABLE, PAGE = "arena.json", "arena.md", "arena.html"
 """What is written into an arena's folder, beside the folders of its entries."""
@@ -160,17 +161,22 @@ def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing
     """
     standing = begin(arena, trials, given)
     decided: set[str] = set()
-    for entry in arena.entries:
-        row = standing.rows.get(entry.label)
-        if row is None or row.key != folder_of(arena, entry):
-            row = _play(arena, entry, trials)
-        elif row.passes is None:  # of a version that did not count them
-            row = dataclasses.replace(row, passes=_demands(arena, entry, trials)[1])
-        decided.add(entry.label)
-        if row != standing.rows.get(entry.label):
-            standing.rows[entry.label] = row
-            if trials.folder is not None:
-                _write(standing, arena, trials.folder, decided)
+    sweeps = 2 * len(arena.opponents)  # of an entry: the tuning and the test against each opponent
+    with unless_quiet(f"arena {arena.name}", sweeps * len(arena.entries), 0, trials.quiet, "sweep") as bar:
+        trials = trials._replace(ended=bar.advance)
+        for number, entry in enumerate(arena.entries, start=1):
+            row = standing.rows.get(entry.label)
+            played = row is not None and row.key == folder_of(arena, entry)
+            if row is None or not played:
+                row = _play(arena, entry, trials)
+            elif row.passes is None:  # of a version that did not count them
+                row = dataclasses.replace(row, passes=_demands(arena, entry, trials)[1])
+            bar.update(number * sweeps, before=played)
+            decided.add(entry.label)
+            if row != standing.rows.get(entry.label):
+                standing.rows[entry.label] = row
+                if trials.folder is not None:
+                    _write(standing, arena, trials.folder, decided)
     if trials.folder is not None:
         standing.page(trials.folder / PAGE)
     return standing

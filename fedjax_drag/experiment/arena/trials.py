@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,11 +50,13 @@ class Trials(NamedTuple):
       folder: of the arena's results; None writes nothing.
       quiet: as for a sweep.
       allow_code: whether to run code that the configurations refer to; as for a run.
+      ended: is called after each sweep.
     """
 
     folder: Path | None = None
     quiet: bool | None = None
     allow_code: bool = False
+    ended: Callable[[], Any] = lambda: None
 
     def play(self, arena: Arena, entry: Entry) -> Outcome:
         """Tunes an entry and its attackers, then tests what they have chosen; goes on from what is in the folder.
@@ -141,7 +143,9 @@ class Trials(NamedTuple):
     def _run(self, arena: Arena, entry: Entry, phase: str, opponent: Opponent, grid: Grid) -> Sequence[Cell]:
         folder = self.folder and self.folder / folder_of(arena, entry) / phase / slug(opponent.label)
         begun = folder is not None and (folder / sweep_folder.CONFIG).is_file()
-        return sweeping.sweep(grid, out=folder, resume=begun, quiet=self.quiet).cells
+        cells = sweeping.sweep(grid, out=folder, resume=begun, quiet=self.quiet).cells
+        self.ended()
+        return cells
 
 
 def _check_apart(arena: Arena, entry: Entry, opponent: Opponent) -> None:

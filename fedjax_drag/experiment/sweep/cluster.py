@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from fedjax_drag import checks
 from fedjax_drag.cores import one_device_per_core
 from fedjax_drag.experiment.build.own_parts import modules_of_files
@@ -26,6 +24,7 @@ from fedjax_drag.experiment.sweep.job_queue import Queue
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.outcomes import finished
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+from fedjax_drag.simulation.progress import unless_quiet
 
 JOBS, PART = "jobs", "part-"
 LAUNCHERS = ("local", "slurm")
@@ -134,9 +133,8 @@ def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | No
         with submit_to.batch():
             return [submit_to.submit(share) for share in chosen]
 
-    places = range(len(planned.grid.points))
-    with tqdm(desc="cells", total=len(places), disable=quiet, dynamic_ncols=True) as bar:
-        cells = Queue(submit, part, len(shares), bar.update).run(shares)
+    with unless_quiet(planned.grid.base.name, len(planned.grid.points), 0, quiet, "cell") as bar:
+        cells = Queue(submit, part, len(shares), bar.advance).run(shares)
     known = {place: cells[point.folder] for place, point in enumerate(planned.grid.points) if point.folder in cells}
     return sweep.execute(dataclasses.replace(planned, resume=True), quiet=True, known=known)
 

@@ -16,7 +16,7 @@ from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.saver import LARGEST
 from fedjax_drag.experiment.sweep.grid import Point, describe
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
-from fedjax_drag.simulation.progress import unless_quiet
+from fedjax_drag.simulation.progress import has_bars, unless_quiet
 from fedjax_drag.simulation.result import Result, choice_metric
 from fedjax_drag.simulation.settings import Settings
 
@@ -79,7 +79,9 @@ def run_as_one_program(
     settings = [member.settings for member in members]
     width = most or len(members)
     width = width if first.folder is None else min(width, _most_folders())
-    batch = _fitting(settings, numbers, rebuild, width=width, mesh=mesh)
+    rounds = first.point.config.rounds
+    with unless_quiet(f"{_common(members)}, compiling", rounds, 0, quiet or has_bars() or None, share=len(members)):
+        batch = _fitting(settings, numbers, rebuild, width=width, mesh=mesh)
     for begin in range(0, len(members), batch.width):
         which = range(begin, min(begin + batch.width, len(members)))
         yield _Chunk([members[cell] for cell in which], batch).run(which, quiet)
@@ -135,7 +137,8 @@ class _Chunk:
         recorders = self._recorders
         start = max((recorder.start for recorder in recorders.values()), default=0)
         initial = [recorder.state for recorder in recorders.values()] if start else None
-        bar = unless_quiet(_common(self._members), self._members[0].point.config.rounds, start, quiet)
+        rounds, cells = self._members[0].point.config.rounds, len(self._members)
+        bar = unless_quiet(_common(self._members), rounds, start, quiet, share=cells)
 
         def show(event: BatchEvaluation) -> None:
             by = choice_metric(next(iter(event.rows.values())))

@@ -31,6 +31,7 @@ from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.planning.setup import federate
+from fedjax_drag.simulation.progress import unless_quiet
 
 CLEARED_AFTER = 10
 """Programs after which compiled ones are freed: some 30 MB each, and what all share is then traced anew."""
@@ -191,13 +192,14 @@ def execute(
     if planned.folder is not None:
         import_ahead("pyarrow.parquet")  # for the table, while XLA compiles
     cells: dict[int, Cell] = {}
-    with tqdm(total=len(grid.points), desc="sweep", unit=" cells", disable=quiet, dynamic_ncols=True) as bar:
+    with unless_quiet(grid.base.name, len(grid.points), 0, quiet, "cell") as bar:
         try:
-            for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known), start=1):
-                cells |= ended
-                _record(planned, cells)
-                bar.update(len(ended))
-                if programs % CLEARED_AFTER == 0:
+            for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known)):
+                if ended:
+                    cells |= ended
+                    _record(planned, cells)
+                    bar.update(len(cells), before=programs == 0)
+                if programs % CLEARED_AFTER == CLEARED_AFTER - 1:
                     jax.clear_caches()
         except KeyboardInterrupt:
             cells |= _stopped(planned, cells)
@@ -224,7 +226,7 @@ def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
 def _outcomes(
     planned: Plan, quiet: bool | None, most: int | None, given: Mapping[int, Cell]
 ) -> Iterator[dict[int, Cell]]:
-    """The outcomes of cells, by place: first of those that are finished or cannot start, then of each program."""
+    """The outcomes of cells, by place: first of those, if any, that are finished or cannot start, then by program."""
     members: list[Member] = []
     known = dict(given)
     for place, point in enumerate(planned.grid.points):
@@ -239,8 +241,7 @@ def _outcomes(
             members.append(_member(planned, place, point, folder))
         except Exception as error:
             known[place] = failed(point, error)
-    if known:
-        yield known
+    yield known
     for group in _groups(members, most):
         yield from _run(planned, [members[i] for i in group.places], group.numbers, quiet, most)
 

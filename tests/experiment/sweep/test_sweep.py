@@ -22,6 +22,7 @@ from fedjax_drag.experiment.sweep.grid import _labels, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.experiment.sweep.sweep import Sweep, sweep
+from fedjax_drag.simulation import progress
 
 SMALL = TINY | {"name": "small", "rounds": 2, "eval_every": 1, "attack": "sign_flip", "byzantine_fraction": 0.5}
 GRID = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"], "seed": [0, 1]}
@@ -457,6 +458,14 @@ def test_a_program_has_no_more_cells_than_folders_that_can_be_open(tmp_path, mon
     sweep(small(seed=[0, 1, 2, 3, 4]))
     assert widths == [2, 5]
     assert [cell.status for cell in found.cells] == ["done"] * 5
+
+
+@pytest.mark.thorough
+def test_a_sweep_tells_how_far_it_is_where_there_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e-3)
+    sweep(small(seed=[0, 1]))
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("small: cell 0/2; 2 cells, compiling: round 0/2") for line in lines)
 
 
 @pytest.mark.thorough
