@@ -37,6 +37,7 @@ def test_before_jax_starts_and_only_then():
     )
 
 
+@pytest.mark.thorough
 def test_the_environment_says_it_too():
     program = "import fedjax_drag, jax; print(jax.device_count())"
     assert printed(program, FEDJAX_DRAG_USE_CORES="1") == str(cores.num_cores())
@@ -59,7 +60,7 @@ def test_the_number_is_checked():
         fd.use_cores(0)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

@@ -15,17 +15,17 @@ from fedjax_drag.experiment.build.own_parts import ENTRY_POINTS
 from fedjax_drag.simulation.settings import Arguments
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = {
-    "recipes.md": 8,
-    "own_parts.md": 9,
-    "models.md": 7,
-    "evaluation.md": 3,
-    "participation.md": 1,
-    "compression.md": 1,
-    "privacy.md": 1,
+FAST = ("../README.md", "interop.md", "attacks.md", "from_fedjax.md", "api/index.md")
+SLOW = ("own_parts.md", "models.md")
+NOT_RUN = {
+    "index.md": "that of README.md",
+    "install.md": "before JAX starts: tests/test_cores.py",
+    "running.md": "reads what the page's commands leave: tests/test_first_page.py",
+    "arena.md": "plays for minutes, as a notebook does",
+    "accelerator.md": "needs the compiler: tests/accelerators",
+    "from_flower.md": "needs Flower: tests/interop/test_flower.py",
 }
-"""Pages whose examples run, and how many blocks of Python each has."""
-TIERS = {"own_parts.md": "slow", "models.md": "slow"}
+"""Pages whose blocks of Python do not run here, with the reason."""
 
 PAPERS = {"Zhu et al.": "Zhu et al., DRAG", "Xiao et al.": "Xiao et al., BR-DRAG", "Liu et al.": "Liu et al., TACO"}
 
@@ -129,18 +129,29 @@ def test_the_index_of_results_agrees_with_the_recorded_claims():
     assert f"{decided}, {left}" in " ".join(page.split())
 
 
-@pytest.mark.parametrize(
-    ("page", "blocks"),
-    [
-        pytest.param(page, number, marks=getattr(pytest.mark, TIERS.get(page, "thorough")))
-        for page, number in PAGES.items()
-    ],
-)
-def test_the_blocks_of_a_page_run(page, blocks, capsys):
-    found = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) >= blocks
-    namespace = {"__name__": page.removesuffix(".md")}
-    for block in found:
-        exec(compile(block, page, "exec"), namespace)
-    assert capsys.readouterr().out
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+WITH_BLOCKS = ["../README.md", *(page.relative_to(DOCS).as_posix() for page in sorted(DOCS.rglob("*.md")))]
+WITH_BLOCKS = [page for page in WITH_BLOCKS if blocks(page)]
+
+
+def test_the_first_example_is_that_of_the_readme():
+    assert set(NOT_RUN) <= set(WITH_BLOCKS)
+    assert blocks("index.md") == blocks("../README.md")
+
+
+def marks(page):
+    return [] if page in FAST else pytest.mark.slow if page in SLOW else pytest.mark.thorough
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=marks(page)) for page in WITH_BLOCKS if page not in NOT_RUN])
+def test_the_blocks_of_a_page_run(page):
+    namespace = {"__name__": Path(page).stem}
+    for block in blocks(page):
+        try:
+            exec(compile(block, page, "exec"), namespace)
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
     assert all(cell.status == "done" for cell in getattr(namespace.get("found"), "cells", ()))

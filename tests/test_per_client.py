@@ -61,6 +61,7 @@ def test_put_changes_the_counted_rows_and_no_other_bit(case):
     assert not after.gathered
 
 
+@pytest.mark.thorough
 @given(rounds())
 @settings(max_examples=25, deadline=None)
 def test_a_round_on_gathered_rows_is_the_round_on_all_of_them(case):
@@ -77,6 +78,7 @@ def test_a_round_on_gathered_rows_is_the_round_on_all_of_them(case):
     assert bits(whole.scatter(ids, part.rows)) == bits(whole)
 
 
+@pytest.mark.thorough
 @given(rounds(), st.integers(0, 99))
 @settings(max_examples=10, deadline=None)
 def test_rows_of_a_state_change_for_those_who_count_and_are_finite(case, broken):

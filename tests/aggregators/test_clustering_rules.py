@@ -279,6 +279,7 @@ class TestClusterGuard:
         assert not update.any()
         assert not metrics["weight"].any()
 
+    @pytest.mark.thorough
     def test_a_bucket_of_such_a_client_is_absent_and_the_others_count(self):
         G = np.eye(SIZE, dtype=np.float32)
         extra = {"dissimilarity": jnp.ones(SIZE).at[2].set(jnp.nan), "key": jax.random.key(0)}

@@ -286,7 +286,8 @@ def test_scaffold_without_correction_is_fedavg(G, changes):
 def test_an_array_without_entries_changes_nothing(rule):
     with_empty = {"w": jnp.zeros(3), "none": jnp.zeros((2, 0))}
     deltas = jax.random.normal(jax.random.key(0), (5, 3))
-    expected, _ = rule.apply({"w": jnp.zeros(3)}, {"w": deltas}, rule.init({"w": jnp.zeros(3)}))
-    moved, _ = rule.apply(with_empty, {"w": deltas, "none": jnp.zeros((5, 2, 0))}, rule.init(with_empty))
+    apply = jax.jit(rule.apply)
+    expected, _ = apply({"w": jnp.zeros(3)}, {"w": deltas}, rule.init({"w": jnp.zeros(3)}))
+    moved, _ = apply(with_empty, {"w": deltas, "none": jnp.zeros((5, 2, 0))}, rule.init(with_empty))
     np.testing.assert_array_equal(moved["w"], expected["w"])
     assert moved["none"].shape == (2, 0)

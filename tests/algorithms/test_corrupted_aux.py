@@ -238,7 +238,6 @@ def test_every_method_with_a_message_documents_its_protection():
     assert {case.builder.__name__ for case in SPEAKING} == PROMISES.keys()
 
 
-@pytest.mark.sample(2)
 @parametrize(SPEAKING, slow=lambda case: case.label in ("feddc", "taco"))
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.thorough

@@ -129,6 +129,7 @@ def test_without_its_own_terms_it_is_the_plainer_method(method, plainer):
         np.testing.assert_allclose(params["w"], expected["w"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_feddyn_starts_with_fedprox_and_repeats_its_step():
     """All corrections are zero: the clients run FedProx, and -h/a is the sum of the deltas over M, once more."""
     method, _, _, aggregate = built("feddyn")
@@ -246,7 +247,7 @@ def test_fedacg_from_the_global_model_is_pulled_to_where_it_would_start():
     np.testing.assert_allclose(state.momentum["w"], after["w"] - before["w"], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @every_method
 @pytest.mark.parametrize("lost", ["delta", "message", "masked"])
 def test_a_lost_client_leaves_no_trace(name, lost):
@@ -329,7 +330,7 @@ def optimum(pull=0.0):
     return np.linalg.solve(A.mean(0) + pull * np.eye(SIZE), right)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["feddyn", "feddc"])
 def test_heterogeneous_clients_do_not_move_the_optimum(name):
     np.testing.assert_allclose(end(method_of(name)), optimum(), atol=1e-5)

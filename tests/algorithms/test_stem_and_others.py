@@ -92,7 +92,7 @@ def plain():
 # STEM
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("carry_momentum", [False, True])
 def test_stem_without_history_lengthens_sgd_by_its_last_step(plain, carry_momentum):
     method = stem(a=1.0, carry_momentum=carry_momentum)

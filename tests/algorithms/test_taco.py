@@ -98,6 +98,7 @@ def test_the_server_step_size_scales_the_step_and_not_the_gradient():
     np.testing.assert_allclose(output_of(half, halved, other)["w"], halved["w"] + ahead, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("gamma", "share"), [(1.0, 1.0), (None, 1 / STEPS)])
 def test_the_last_gradient_stays_in_the_next_whole_or_by_one_step_of_its_pass(gamma, share):
     """``D_{t+1} = D~ + share (1 - alpha_t) D_t`` with ``D~`` of the clients' own gradients: Lemma 1 has share 1."""

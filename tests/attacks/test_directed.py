@@ -34,6 +34,7 @@ def test_krum_attack_agrees_with_its_twin(knowledge):
         np.testing.assert_allclose(forged[malicious], expected, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("knowledge", ["full", "partial"])
 def test_krum_attack_agrees_with_its_twin_for_every_number_of_malicious_clients(knowledge):
     """Also where they are the majority, for which the bound is no bound."""
@@ -48,6 +49,7 @@ def test_krum_attack_agrees_with_its_twin_for_every_number_of_malicious_clients(
         np.testing.assert_allclose(forged[attackers], expected, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_krum_attack_does_not_count_absent_malicious_clients():
     """With them Krum would choose a forged delta of another length."""
     G, malicious = cohorts(seed=9, number=4)
@@ -77,6 +79,7 @@ def test_krum_does_not_choose_a_forged_delta_of_twice_the_length_or_more():
         assert not any(twin.krum_chooses(known, k * found, MALICIOUS) for k in np.geomspace(2.001, 1e3, 200))
 
 
+@pytest.mark.thorough
 def test_krum_attack_that_cannot_succeed_sends_almost_zero():
     """Benign deltas that are close together, far away from the origin."""
     G, malicious = cohorts()
@@ -117,7 +120,7 @@ def test_trim_attack_draws_uniformly_from_the_intervals_of_its_twin(knowledge, b
     assert abs(np.corrcoef(shares.reshape(COHORTS, MALICIOUS, -1)[:, :2].swapaxes(0, 1).reshape(2, -1))[0, 1]) < 0.25
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "rule", [aggregators.trimmed_mean(trim_fraction=0.2), aggregators.median()], ids=["trimmed_mean", "median"]
 )
@@ -280,6 +283,7 @@ def test_optimised_agrees_with_its_twin_on_a_rule_with_a_known_gradient(steps):
         np.testing.assert_allclose(rows[attackers], np.tile(mean + offset, (MALICIOUS, 1)), rtol=0, atol=1e-4 * radius)
 
 
+@pytest.mark.thorough
 def test_the_line_searches_of_optimised_agree_with_their_twin_on_rough_harms():
     """Waves of a few percent of the budget, so that every length tried counts; half are higher far out, half near 0."""
     G = observed(*(x[0] for x in cohorts(seed=7, number=1)), "full")
@@ -311,6 +315,7 @@ def test_the_harm_of_an_update_that_is_not_finite_is_the_least(objective, bad):
         assert harm(as_tree(np.where(np.arange(SIZE) == place, bad, update))) == -np.inf
 
 
+@pytest.mark.thorough
 def test_optimised_goes_to_the_end_of_its_budget_and_no_further():
     """Through a mean, which gives way to any length, its line searches alone."""
     G, malicious = cohorts(seed=7, number=6)
@@ -415,6 +420,7 @@ def test_bad_arguments_are_named_with_their_value(build, name):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.thorough
 def test_where_honest_values_cancel_the_mean_has_no_sign():
     """The attack on Krum sends 0 there, that on the trimmed mean counts it as negative."""
     half = cohorts(3)[0][:, :4] * np.linspace(0.3, 1.7, 4, dtype=np.float32)[:, None]

@@ -208,6 +208,7 @@ def poisoned_labels(attack, y, positions, num_classes=10, key=0):
     return np.asarray(after.y)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
 def test_label_flip_flips_exactly_the_floor_of_its_fraction(fraction):
     """Ten classes, so that no label is its own opposite and each flip shows."""
@@ -268,6 +269,7 @@ def test_bad_arguments_are_named_with_their_value(build, name):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.sample(1)
 @parametrize(FORGING, fast=lambda case: case.label in ("alie", "krum_attack"))
 def test_absent_clients_are_as_if_not_there(case):
     """What those present forge is what they forge in a cohort of their own."""

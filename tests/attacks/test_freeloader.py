@@ -63,6 +63,7 @@ ATTACK = fd.attacks.freeloader()
 LAZY = {"attack": ATTACK, "byzantine_fraction": 0.25}
 
 
+@pytest.mark.thorough
 def test_freeloaders_send_the_last_update_and_zeros_in_the_first_round():
     result, trajectory = run(**LAZY)
     malicious, sent = result.history["malicious"][0], result.history["sent"]

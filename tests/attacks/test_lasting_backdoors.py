@@ -30,6 +30,7 @@ def poisoned(attack, num_examples=8, key=0, **needs):
     return attack.poison(jax.random.key(key), Batch(jnp.asarray(X), jnp.asarray(Y)), **about, **needs)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("size", "parts"), [(4, 4), (5, 3), (3, 1), (2, 2)])
 def test_parts_of_the_trigger_agree_with_their_twin_and_are_together_that_of_a_backdoor(size, parts):
     attack = attacks.dba(target=7, trigger_size=size, trigger_value=2.5, parts=parts)
@@ -111,6 +112,7 @@ def test_the_smallest_of_the_top_is_exact():
     np.testing.assert_array_equal(found[1:], np.maximum(ordered.view(np.uint32), 1))
 
 
+@pytest.mark.thorough
 def test_the_smallest_of_the_top_is_exact_in_double_precision():
     """Values that float32 cannot tell apart, in a leaf beside one of float32; ties would all be left out."""
     close = 1 + np.arange(60) * 1e-12
@@ -172,6 +174,7 @@ def test_edge_cases_are_the_rarest_of_a_class(digits):
     np.testing.assert_array_equal(wanted, np.where(counts, 1, digits.test.y))
 
 
+@pytest.mark.thorough
 def test_test_examples_that_are_the_tail_count(digits):
     """The tail's distance is computed in float64, that of an input in float32."""
     itself = dataclasses.replace(digits, test=digits.train)
@@ -185,6 +188,7 @@ def test_test_examples_that_are_the_tail_count(digits):
         )
 
 
+@pytest.mark.thorough
 def test_an_attack_inside_a_trace_is_that_outside(digits):
     """As in a sweep, where numbers of the attack are traced while it is built."""
     test = digits.preprocess(digits.test.x[:20])

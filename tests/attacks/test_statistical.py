@@ -142,6 +142,7 @@ def test_agrees_with_its_twin_and_is_one_program_for_every_number_of_malicious_c
     assert attack.programs == 1
 
 
+@pytest.mark.sample(3)
 @forgers(FIRST)
 def test_only_documented_messages_are_used(name, knowledge):
     """Messages that the attacker does not see may be anything, also not finite."""
@@ -271,6 +272,7 @@ def noise(sigma, additive, uplink, ids, key=0):
     return forge(jax.random.key(key), uplink, np.ones(len(ids), bool), client_ids=jnp.asarray(ids))
 
 
+@pytest.mark.thorough
 def test_gaussian_noise_has_its_standard_deviation_and_is_independent():
     honest = Uplink({"w": jnp.ones((4, 100, 50)), "v": jnp.ones((4, 5000))}, jnp.ones((4, 5000)))
     sent = noise(2.5, False, honest, range(4))
@@ -281,8 +283,8 @@ def test_gaussian_noise_has_its_standard_deviation_and_is_independent():
     assert abs(across).max() < 5 / np.sqrt(5000)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.sample(1)
 def test_additive_noise_is_the_same_noise_on_the_honest_message(dtype):
     honest = message(jnp.asarray(messages(0), dtype))
     ids = np.random.default_rng(0).permutation(30)[:COHORT]
@@ -346,6 +348,7 @@ def test_the_mean_is_over_the_observed_clients():
     np.testing.assert_array_equal(mean_of({"w": spoilt}, jnp.zeros(COHORT, bool))["w"], np.zeros(WIDTH))
 
 
+@pytest.mark.thorough
 def test_where_the_mean_is_zero_there_is_no_sign_to_push_against():
     """Numbers that cancel keep the mean, 0; the others are pushed, against their sign."""
     G = np.concatenate([opposed(8), messages(5)[:1]])

@@ -50,11 +50,13 @@ def test_without_noise_it_is_the_mean_of_clipped_gradients():
     np.testing.assert_allclose(flat(direction(dp_sgd(CLIP, 0.0), examples())), clipped_mean(examples()), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_with_a_long_clip_it_is_sgd():
     plain = sgd().direction(jax.grad(loss), start(), (), Downlink(start()), examples())[0]
     np.testing.assert_allclose(flat(direction(dp_sgd(1e6, 0.0), examples())), flat(plain), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_padding_does_not_count():
     padded = examples()._replace(real=jnp.arange(6) < 4)
     fewer = jax.tree.map(lambda x: x[:4], examples())
@@ -71,6 +73,7 @@ def test_no_example_counts_for_more_than_the_clip(value):
     assert np.linalg.norm(found - without) <= CLIP * (1 + 1e-4)
 
 
+@pytest.mark.thorough
 def test_the_noise_has_its_deviation_and_is_new_in_every_step():
     w = start(5000)
     batch = Batch(jnp.zeros((4, 5000)), jnp.zeros(4))
@@ -80,6 +83,7 @@ def test_the_noise_has_its_deviation_and_is_new_in_every_step():
     assert np.abs(np.corrcoef(noises) - np.eye(3)).max() < 5 / np.sqrt(5000)
 
 
+@pytest.mark.thorough
 def test_a_local_pass_gives_every_step_a_key_of_its_own():
     """Two passes with the same keys are the same; two steps are not."""
     batch = Batch(jnp.zeros((2, 4, 3)), jnp.zeros((2, 4)))

@@ -43,6 +43,7 @@ def run(fed, rule, client, **changes):
     return fd.simulate(method, **settings | changes)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("client", "changes", "ends"),
     [
@@ -66,6 +67,7 @@ def trimmed(values, cut):
     return np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
 
 
+@pytest.mark.thorough
 def test_byzfl_s_setting_is_its_formula():
     """One gradient a round with momentum, an attack on what is sent, a robust rule, and a part of the clients."""
     points, beta, eta, epsilon = 9, 0.9, 0.4, 3.0

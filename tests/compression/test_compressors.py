@@ -74,6 +74,7 @@ class TestBytes:
         sent = twin.top_k(leaves, fraction)
         self.check(top_k(fraction), sent, twin.read_top_k(sent, leaves))
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("feedback", [False, True])
     @pytest.mark.parametrize("fraction", [0.001, 0.2, 1.0])
     def test_random_k(self, fraction, feedback):
@@ -82,6 +83,7 @@ class TestBytes:
         read = twin.read_random_k(sent, leaves, lots, scaled=not feedback)
         self.check(random_k(fraction, feedback), sent, read, rtol=1e-6)
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("feedback", [False, True])
     @pytest.mark.parametrize("bits", [2, 5, 16])
     def test_qsgd(self, bits, feedback):
@@ -98,6 +100,7 @@ class TestBytes:
         sent = twin.sign(leaves)
         self.check(sign(), sent, twin.read_sign(sent, leaves), rtol=1e-6)
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("rank", [1, 2, 3, 6])
     def test_low_rank(self, rank):
         x = message()
@@ -159,6 +162,7 @@ class TestSecondMessages:
         for name in SHAPES:
             np.testing.assert_allclose(got[name] + memory.error[name], to_send[name], atol=1e-5)
 
+    @pytest.mark.sample(1)
     @each_contraction
     def test_the_error_stays_bounded(self, compressor):
         memory, longest = compressor.init(message()), 0.0
@@ -184,6 +188,7 @@ def variance(samples):
     return sum(np.square(leaf).reshape(len(leaf), -1).sum(1) for leaf in samples.values()).mean()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("fraction", "k"), [(0.2, 17), (0.012, 1)])
 def test_random_k_is_unbiased_with_the_variance_of_the_paper(fraction, k):
     samples = errors(random_k(fraction))
@@ -191,6 +196,7 @@ def test_random_k_is_unbiased_with_the_variance_of_the_paper(fraction, k):
     assert variance(samples) == pytest.approx((SIZE / k - 1) * squares(message()), rel=0.05)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("bits", "s"), [(2, 1), (4, 7)])
 def test_qsgd_is_unbiased_within_the_variance_of_the_paper(bits, s):
     samples = errors(qsgd(bits))
@@ -218,6 +224,7 @@ def test_contractions(x):
     assert error(once(CONTRACTIONS["low_rank"], x), x) <= length + slack
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["random_k", "qsgd"])
 def test_contraction_on_the_average(name):
     x, number = message(3), 2048
@@ -239,11 +246,13 @@ class TestLargest:
             expected[np.argsort(-np.abs(x), kind="stable")[:number]] = True
             np.testing.assert_array_equal(jax.jit(largest)(order_of(jnp.asarray(x)), number), expected)
 
+    @pytest.mark.thorough
     def test_nan_is_sent(self):
         x = message()
         x["dense"] = x["dense"].at[2, 3].set(jnp.nan)
         assert all(np.isnan(once(c, x)["dense"]).any() for c in ALL.values() if c.name != "random_k")
 
+    @pytest.mark.sample(3)
     @pytest.mark.parametrize("size", [1, 2, 1000, 101_770, 11_173_962])
     @pytest.mark.parametrize("fraction", [1e-9, 0.001, 0.01, 0.1, 1 / 3, 0.9999999, 1.0])
     def test_a_traced_fraction_gives_the_same_number(self, fraction, size):
@@ -282,6 +291,7 @@ class TestIdentities:
                 lambda y: (y.shape, y.dtype), memory
             )
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("build", [top_k, random_k, qsgd], ids=lambda b: b.__name__)
     @pytest.mark.parametrize("feedback", [False, True])
     def test_traced_numbers(self, build, feedback):

@@ -50,13 +50,13 @@ def test_products_are_found():
         assert_exact(lambda x: jax.lax.cond(x.sum() > 0, lambda: x @ x, lambda: x), x)
 
 
-@parametrize(AGGREGATORS)
+@parametrize(AGGREGATORS, fast=lambda case: case.label in ("drag", "krum", "geometric_median"))
 def test_of_rules(case):
     rule, params, extra = case.build(), nested_params(), extras(COHORT)
     assert_exact(lambda deltas, state: rule.apply(params, deltas, state, **extra), drawn(), rule.init(params))
 
 
-@parametrize(ALGORITHMS)
+@parametrize(ALGORITHMS, fast=lambda case: case.label in ("scaffold", "taco"))
 def test_of_methods(case):
     method, params, extra = case.build(), nested_params(), extras(5)
     state = method.init(params)

@@ -168,8 +168,8 @@ def test_chunks_without_a_usable_delta_change_nothing(case):
         assert int(kept.metrics["num_rejected"]) == rejected
 
 
+@pytest.mark.thorough
 @parametrize([case for case in SUMMING if case.label in ("fedavg", "drag")])
-@pytest.mark.sample(1)
 def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
     rule, G = case.build(), matrix(0)
     G[3] = np.nan

@@ -30,6 +30,7 @@ def test_an_attack_of_ones_own_passes():
     check_attack(forging(lambda x, mask: jnp.where(mask, -2 * x, x)))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("attack", "message"),
     [

@@ -61,7 +61,7 @@ def federations(draw):
 
 @pytest.mark.parametrize("kind", PARTITIONS)
 @given(data=federations())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_every_example_belongs_to_exactly_one_client(kind, data):
     fed, num_clients, seed = data
     split = PARTITIONS[kind](fed, num_clients, seed)

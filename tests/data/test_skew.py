@@ -49,6 +49,7 @@ def test_long_and_wide_tables_are_abbreviated():
     assert any(line.startswith("...") for line in lines)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 10), (40, 10), (500, 62)])
 def test_plot_draws_a_figure(tmp_path, shape):
     counts = np.random.default_rng(0).poisson(3.0, shape) + np.eye(*shape, dtype=int)

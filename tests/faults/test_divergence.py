@@ -100,6 +100,7 @@ def test_since_when_every_message_was_rejected():
     assert rejected_since({"round": np.array([1])}) is None, "of a rule that counts none"
 
 
+@pytest.mark.thorough
 def test_a_run_in_which_nothing_counts_says_so(tmp_path):
     lost = SMALL | {"attack": {"name": "sign_flip", "scale": 1e37}, "rounds": 2, "eval_every": 1}
     config, text = tmp_path / "config.yaml", "every message since round 0 was rejected, as not finite or too long"

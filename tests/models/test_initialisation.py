@@ -74,6 +74,7 @@ def formula(init, path, params):
     return stats.uniform(-bound, 2 * bound)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "init"), CASES)
 def test_every_parameter_has_the_distribution_of_the_formula(name, init):
     params = drawn(name, init)
@@ -194,6 +195,7 @@ def configured(init):
     return TINY | SYNTHETIC | {"rounds": 2, "model": {"name": "mlp", "hidden": [4], "init": init}}
 
 
+@pytest.mark.thorough
 def test_a_configuration_names_it(tmp_path):
     with plan(configured("normal"), out=tmp_path / "run") as planned:
         (job,) = planned.jobs

@@ -42,7 +42,6 @@ def test_shapes_and_parameter_count(model, input_shape, count):
     assert logits.dtype == jnp.float32
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "model",
     [

@@ -54,6 +54,7 @@ def test_norms_and_who_is_usable(on, dtype):
         np.testing.assert_array_equal(ours, usual)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.optimised
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
@@ -87,7 +88,7 @@ def test_cosines_and_weighted_sums(on):
     assert np.isfinite(flatten(ours)).all()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [40, 10, 24])
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_order_statistics_to_the_bit(on, platform, size):

@@ -153,6 +153,7 @@ def test_pairs_without_a_direction_have_cosine_zero():
     assert not cosine[:, [1, 4, 7]].any()
 
 
+@pytest.mark.thorough
 def test_gradient_of_distances_of_scaled_rows():
     G, rng = draw().astype(np.float32), np.random.default_rng(3)
     scale, weights = (np.float32(rng.uniform(0.5, 2, COHORT)), np.float32(rng.normal(size=(COHORT, COHORT))))

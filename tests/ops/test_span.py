@@ -65,7 +65,7 @@ def in_span(deltas, mass, smoothing):
 median = jax.jit(lambda deltas, mass, smoothing: geometric_median_of(deltas, mass, smoothing, TOLERANCE, 100))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_the_median_in_the_span_is_sure_where_its_digits_are_kept(kind):
     """It then has the place that float64 finds; otherwise differences of the deltas find it."""
@@ -88,6 +88,7 @@ def test_the_median_in_the_span_is_sure_where_its_digits_are_kept(kind):
         np.testing.assert_allclose(moved, np.linalg.norm(point - G.mean(0)), rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_point_near_a_delta_is_in_doubt():
     """Its distance is a difference of far larger numbers, which the others' are not."""
     G = np.float32(draw())

@@ -79,7 +79,7 @@ def test_a_fixed_size_is_accounted_for_a_client_replaced(library):
     assert spent < epsilon(4.0, 1e-5, 50, Local())  # without sampling, for a client replaced
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampling", [FixedSize(10, 8), Poisson(0.95, 100, 94)], ids=["fixed size", "cut down"])
 def test_a_draw_costs_no_more_than_a_message_in_every_round(library, sampling):
     everybody = epsilon(6.0, 1e-5, 50, Local())

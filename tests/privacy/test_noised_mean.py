@@ -165,6 +165,7 @@ def noises(rule, number=50, **changes):
     return np.stack([np.asarray(draw(t), np.float64) for t in range(number)])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("z", "noise_cohort"), [(1.0, None), (0.25, None), (1.0, 140)])
 def test_the_noise_is_normal_and_independent(z, noise_cohort):
     """Its deviation is z clip / S in the mean; rounds, leaves and coordinates are uncorrelated."""
@@ -252,6 +253,7 @@ def test_the_noise_of_the_sum_and_of_the_count_are_one_mechanism():
         moved(adaptive_dp(fedavg(), 1.0, 0.8), matrix())
 
 
+@pytest.mark.thorough
 def test_too_little_noise_on_the_count_shows_where_the_number_of_clients_is_traced():
     rule, params, deltas = adaptive_dp(fedavg(), 1.0, 0.5), {"w": jnp.zeros(2)}, {"w": jnp.ones((COHORT, 2))}
 
@@ -264,6 +266,7 @@ def test_too_little_noise_on_the_count_shows_where_the_number_of_clients_is_trac
     assert np.isnan(too_few).all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{}, {"noise_cohort_size": 100}], ids=["run's cohort", "larger cohort"])
 @pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
 def test_a_round_in_which_nobody_is_expected_changes_nothing(builder, options):

@@ -54,6 +54,7 @@ def settings(rule, client=None, **changes):
 UNEVEN = [0.1, 0.1, 0.1, 0.4, 0.2, 0.2]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("rule", "changes", "sampling"),
     [
@@ -129,6 +130,7 @@ def test_configurations_that_are_refused(privacy, changes, message):
         run(privacy, **changes)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rule", [central_dp(fd.aggregators.fedavg(), 1.0, 1.0), None], ids=["central", "local"])
 def test_statistics_of_the_clients_data_are_not_sent(rule):
     base = fd.data.load("digits")
@@ -198,6 +200,7 @@ class TestLocal:
         assert np.abs(noise.mean(0)).max() < 5 / np.sqrt(len(sent))
         assert np.abs(np.corrcoef(noise.T) - np.eye(46)).max() < 6 / np.sqrt(len(sent))
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
     def test_a_delta_that_is_not_usable_counts_as_zero(self, value):
         spoilt = self.delta | {"b": self.delta["b"].at[1, 1].set(value)}

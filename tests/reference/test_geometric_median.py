@@ -132,7 +132,7 @@ def test_wide_smoothing_is_minimised_as_defined(smoothing):
         np.testing.assert_allclose(solve(G, smoothing)[0], G.mean(axis=0), atol=1e-6)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
 def test_extreme_norms(scale):
     """With the smoothing in proportion, the solution is in proportion; with the default it is the minimiser still."""

@@ -62,6 +62,7 @@ def test_what_is_not_measured_says_what_an_earlier_version_said(tmp_path):
             published.check(tmp_path)
 
 
+@pytest.mark.thorough
 def test_the_published_record_is_what_its_stored_results_give(tmp_path):
     (tmp_path / stored.FOLDER).symlink_to(published.FOLDER / stored.FOLDER)
     published.write(tmp_path, verdicts.verdicts(tmp_path))

@@ -32,6 +32,7 @@ def results(*cells, under=None):
     return Stored(tuple(cells), (Origin(),) * len(cells), under or {"": {}})
 
 
+@pytest.mark.thorough
 def test_stored_results_give_the_same_verdicts_on_every_machine():
     expected = json.loads((STORED / "expected.json").read_text())
     judged = [one for one in verdicts.verdicts(STORED) if one.parts]

@@ -85,6 +85,7 @@ def test_an_attack_and_a_number_go_together(settings, fedavg, changes, message):
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.thorough
 def test_an_explicit_zero_is_the_honest_baseline(settings, fedavg):
     honest = fd.simulate(fedavg, **settings())
     for zero in ({"byzantine_fraction": 0.0}, {"num_byzantine": 0}):
@@ -104,6 +105,7 @@ def drops_a_client(key, uplink, malicious, **_):
     return jax.tree.map(lambda x: x[1:], uplink)
 
 
+@pytest.mark.thorough
 @pytest.mark.optimised
 def test_an_attack_of_ones_own_is_verified_once(settings, fedavg, monkeypatch):
     compared = []

@@ -144,6 +144,7 @@ def noisy(scale):
     return fd.algorithms.from_aggregator(Aggregator(lambda params: Keyed(jax.random.key(3), {}), apply))
 
 
+@pytest.mark.thorough
 def test_a_state_with_a_random_key_is_given_to_callbacks_and_continued(settings):
     made, numbers, rebuild = cells(settings, noisy, local_steps=1)
     seen = []

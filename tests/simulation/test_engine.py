@@ -50,6 +50,7 @@ def test_two_rounds_equal_a_numpy_twin(digits, settings, fedavg):
     assert result.history["test_loss"][-1] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.optimised
 def test_bits_do_not_depend_on_chunking_or_evaluation(settings, fedavg):
     whole = fd.simulate(fedavg, **settings(eval_every=6))

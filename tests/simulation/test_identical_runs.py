@@ -81,6 +81,7 @@ def test_an_identical_call_neither_traces_nor_compiles(call, digits, spent):
     assert_same(result, alone(lambda: call(**changes)))
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_uses_the_same_programs_and_no_buffer_twice(call, spent):
     half = call(num_rounds=3)
     kept = jax.tree.map(np.asarray, half.state)
@@ -190,6 +191,7 @@ def test_every_run_calls_its_own_functions(call):
     assert sorted(one) == sorted(other)
 
 
+@pytest.mark.thorough
 def test_no_data_are_kept(call, digits):
     copied = dataclasses.replace(digits, train=jax.tree.map(np.copy, digits.train))
     images = weakref.ref(copied.train.x)

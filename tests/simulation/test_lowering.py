@@ -82,6 +82,7 @@ def test_programs_of_cells_on_several_devices_are_those_of_a_sweep():
     assert shared.programs.advance.as_text() == theirs.lowered.advance.as_text()
 
 
+@pytest.mark.thorough
 def test_nothing_is_placed():
     own = settings()
     largest = min(leaf.nbytes for leaf in jax.tree.leaves(own.data.train))
@@ -93,6 +94,7 @@ def test_nothing_is_placed():
     assert lowered.programs.advance.compile().memory_analysis() is not None
 
 
+@pytest.mark.thorough
 def test_data_may_be_shapes_that_take_no_memory():
     own = settings()
     huge = own.data.train.x.shape[0], 3000, 3000  # gigabytes

@@ -17,6 +17,7 @@ def split():
     return fd.data.partition.dirichlet(fed, num_clients=12, beta=0.3, seed=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.optimised
 def test_a_split_adds_its_metrics_and_changes_no_others(settings, split, fedavg):
     both, test = (

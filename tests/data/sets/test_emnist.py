@@ -82,6 +82,7 @@ def correlations(x, other_x, y, other_y):
     return np.array([np.corrcoef(mean.ravel(), other.ravel())[0, 1] for mean, other in pairs])
 
 
+@pytest.mark.thorough
 def test_published_bymerge_test(real):
     fed = real(emnist.load_bymerge_test)
     assert fed.train.x.shape == (99_707, 28, 28, 1)

@@ -203,6 +203,7 @@ def published(name):
     return path
 
 
+@pytest.mark.thorough
 def test_open_shakespeare():
     path = published("openshakespeare-0.6-texts.tar.gz")
     texts = shakespeare.role_texts(path)

@@ -121,6 +121,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_do(tmp_path, monkeypatc
     assert line.endswith("pip install 'fedjax-drag[tfds]'")
 
 
+@pytest.mark.thorough
 def test_the_search_for_prepared_data_imports_nothing_slow(tmp_path):
     published(tmp_path, "mnist", fileFormat="array_record")
     code = """

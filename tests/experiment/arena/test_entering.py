@@ -75,6 +75,7 @@ def test_what_was_entered_is_found_again_until_its_code_changes(played, tmp_path
     assert list(fd.arena.read(tmp_path).rows) == ["fedavg", "root_only", "median", "mine"]
 
 
+@pytest.mark.thorough
 def test_without_a_standing_all_are_played_once(played, tmp_path):
     fd.arena.enter(clipped, arena=PROTOCOL, out=tmp_path)
     fd.arena.enter(fd.aggregators.geometric_median, arena=PROTOCOL, out=tmp_path)
@@ -82,6 +83,7 @@ def test_without_a_standing_all_are_played_once(played, tmp_path):
     assert labels == ["fedavg", "root_only", "median", "clipped", "geometric_median"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("played")
 def test_an_own_row_of_another_base_is_left_out(tmp_path):
     fd.arena.enter(clipped, arena=PROTOCOL, out=tmp_path)
@@ -89,6 +91,7 @@ def test_an_own_row_of_another_base_is_left_out(tmp_path):
     assert list(fd.arena.run(other, tmp_path, entries=["median"]).rows) == ["median"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("played")
 def test_a_standing_is_named_by_its_file(tmp_path):
     fd.arena.run(PROTOCOL, tmp_path)
@@ -98,6 +101,7 @@ def test_a_standing_is_named_by_its_file(tmp_path):
     assert list(fd.arena.enter(clipped, arena=PROTOCOL, standing=tmp_path).rows)[-1] == "clipped"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("played")
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -113,6 +113,7 @@ def test_a_base_that_has_changed_is_played_again(arena, played, tmp_path):
     assert len(played) == 8
 
 
+@pytest.mark.thorough
 def test_rows_of_another_base_do_not_stand_beside_the_new_ones(arena, played, tmp_path):
     standing.run(arena, Trials(tmp_path))
     other = load_arena(PROTOCOL | {"base": PROTOCOL["base"] | {"rounds": 2}})
@@ -189,6 +190,7 @@ def test_rows_of_another_standing_are_not_played_again(arena, played):
     assert again.rows["krum"] == given.rows["krum"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("change", "differs"),
     [

@@ -405,6 +405,7 @@ def test_server_optimizers_of_a_configuration(server_optimizer, same):
     assert not np.allclose(mine, PARAMS["w"] + 2 * DELTAS["w"].mean(0), atol=1e-3), "that is plain averaging"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("schedule", "values"),
     [
@@ -507,7 +508,13 @@ def test_named_tuples_are_not_lists():
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
-@pytest.mark.parametrize("path", [str(path.relative_to(CONFIGS)) for path in sorted(CONFIGS.rglob("*.yaml"))])
+OF_EACH_KIND = ("quickstart.yaml", "sweeps/absent_clients.yaml", "arena/digits.yaml")
+SHIPPED = [path.relative_to(CONFIGS).as_posix() for path in sorted(CONFIGS.rglob("*.yaml"))]
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=[pytest.mark.thorough] * (path not in OF_EACH_KIND)) for path in SHIPPED]
+)
 def test_shipped_configurations_are_valid_and_say_how_to_run_them(path):
     text = (CONFIGS / path).read_text()
     header, command = text.partition("\nname:")[0], "run"

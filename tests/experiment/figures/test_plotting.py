@@ -49,6 +49,7 @@ def test_image_is_readable_and_not_blank(write, tmp_path):
     assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
 def test_format_follows_the_suffix(write, tmp_path, suffix, start):
     assert plotting.plot([write("a")], tmp_path / f"a{suffix}").read_bytes().startswith(start)
@@ -140,6 +141,7 @@ def test_labels_do_not_overlap(write):
     assert all(box.x1 <= figure.bbox.x1 for box in boxes)
 
 
+@pytest.mark.thorough
 def test_eight_runs_have_their_names_below_and_the_axes_their_room(write):
     rules = ("fedavg", "drag", "geometric_median", "median")
     runs = [(rule, attack) for rule in rules for attack in ("sign_flip", "alie")]
@@ -242,6 +244,7 @@ def test_title_is_what_was_asked_for(write):
     assert draw(write("a"), title="Mine").texts[0].get_text() == "Mine"
 
 
+@pytest.mark.thorough
 def test_strange_labels_and_values_are_drawn(write, tmp_path):
     folders = [
         write("a", "name='$x_{ \\frac$ <b>'"),
@@ -259,6 +262,7 @@ def test_other_suffix_and_no_runs(write, tmp_path):
         plotting.plot([], tmp_path / "a.png")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -270,6 +270,7 @@ def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_pat
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_a_configuration_of_the_time_without_none_can_be_resumed(tiny, finished, tmp_path):
     """It stored 0.0 where nobody said how many clients are malicious."""
     stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config

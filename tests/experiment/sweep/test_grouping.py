@@ -61,6 +61,7 @@ def test_a_method_that_needs_the_number_of_malicious_clients_is_grouped_by_it(mo
     assert [len(group.places) for group in grouped(axes, **keys)[1]] == [2, 2]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("given", "keys", "sizes"),
     [

@@ -126,6 +126,7 @@ def test_wrong_arguments_of_initialize(arguments, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.thorough
 def test_missing_arguments_outside_of_a_cluster():
     command = "from fedjax_drag.simulation.devices import processes; processes.initialize()"
     clean = {key: x for key, x in os.environ.items() if not key.startswith(("SLURM", "OMPI", "JAX_COORDINATOR"))}

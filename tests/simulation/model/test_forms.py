@@ -64,7 +64,7 @@ def batches(data, key, round_index, local_epochs):
     return [data.rows[0][place[kept]] for place, kept in zip(places, real, strict=True)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("local_epochs", [None, 1.0], ids=["steps", "epochs"])
 def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs):
     """With dropout and BatchNorm, by optax and the same keys; the last batch of an epoch has 4 examples."""
@@ -118,6 +118,7 @@ class Both(nn.Module):
         return nn.Dense(10)(x + noisy * jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x)
 
 
+@pytest.mark.thorough
 def test_arguments_of_the_usual_names_are_known_also_beside_given_ones(settings):
     model = fd.models.with_modes(Both(), training={"noisy": True}, evaluation={"noisy": False}, rngs=["noise"])
     simulation = prepare(FEDAVG, **settings(model=model, num_rounds=1))
@@ -154,6 +155,7 @@ def test_modes_and_streams_may_be_given(settings):
         fd.models.with_modes(Noise(), rngs="noise")
 
 
+@pytest.mark.thorough
 def test_the_functions_of_a_linen_module_are_a_pair(settings):
     """Whose ``init`` takes an input beside the key."""
     net = Net(0.0, normalised=False)
@@ -206,6 +208,7 @@ def test_nnx_batch_norm_has_no_padded_batches(settings):
         prepare(FEDAVG, **settings(model=NNX(nnx.Rngs(0)), local_steps=None, local_epochs=1.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", [{}, {"deadline": 2, "late": "drop"}], ids=["pair", "late"])
 def test_nnx_batch_norm_takes_any_number_of_full_batches(settings, changes):
     """Of which there is no padding, however many a client takes."""

@@ -78,6 +78,7 @@ def test_forged_statistics_are_clipped_to_the_median(settings):
     assert np.isfinite(result.history["test_loss"]).all()
 
 
+@pytest.mark.thorough
 def test_statistics_that_stay_with_their_clients_are_in_no_message_to_forge(settings):
     honest, _ = moments(settings, model_state="local")
     attack = fd.attacks.scale_noise(variance=1e8)
@@ -85,6 +86,7 @@ def test_statistics_that_stay_with_their_clients_are_in_no_message_to_forge(sett
     np.testing.assert_allclose(attacked, honest, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_statistics_that_are_frozen_are_evaluation_mode(settings):
     """And dropout, which is switched by the same argument, stays on in training."""
     frozen = fd.simulate(fd.aggregators.fedavg(), **settings(model=Net(0.0), model_state="frozen"))

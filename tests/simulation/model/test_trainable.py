@@ -79,6 +79,7 @@ def test_a_head_on_frozen_features_is_a_linear_model_of_them(digits, settings, a
     assert simulation.cost.bytes_up == linear.cost.bytes_up == 4 * 170
 
 
+@pytest.mark.thorough
 def test_whole_parameters_come_out(settings, tmp_path):
     result = fd.simulate(fd.aggregators.fedavg(), **settings(model=Net(), trainable=["b", "bn"]))
     assert result.state.params["a"]["kernel"] is None

@@ -127,8 +127,8 @@ class TestNumberOfSteps:
         assert (once == once[0]).all()
         assert set(once[0]) == {2, 3, 4}
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("epochs", [2.5, 0.3, 1.0])
-    @pytest.mark.sample(1)
     def test_of_epochs_it_is_what_is_drawn(self, epochs):
         counts = jnp.array([1, 4, 13, 20])
         drawn = jax.vmap(lambda n: draw_epochs(KEY, n, epochs, 4, 20)[1].any(1).sum())(counts)
@@ -167,6 +167,7 @@ def test_settings_that_are_refused(settings, fedavg, changes, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_a_run_counts_who_answered_and_goes_on_in_the_middle_bit_for_bit(settings):
     """Every kind of absence at once, in a method with rows of its own for each client."""
     night = np.arange(36).reshape(3, 12) % 3 > 0

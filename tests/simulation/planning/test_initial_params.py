@@ -157,6 +157,7 @@ class Dotted(nn.Module):
         return nn.Dense(10, name="head")(x) + nn.Dense(10, name="head.extra")(x)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_names_with_dots(tmp_path):
     config = TINY | SYNTHETIC | {"model": Dotted()}
     first = fd.run(config, out=tmp_path / "first", quiet=True)
@@ -186,6 +187,7 @@ class Normalised(nn.Module):
         return nn.Dense(10, name="head")(x)
 
 
+@pytest.mark.thorough
 def test_identical_runs_may_start_with_and_without_statistics(settings, fedavg, digits):
     variables = Normalised().init(jax.random.key(5), np.zeros((1, *digits.input_shape), np.float32))
     changed = jax.tree.map(lambda x: np.asarray(x) + 0.25, variables["batch_stats"])

@@ -144,11 +144,13 @@ def test_tokens_are_no_quantities(settings, fedavg, tokens, model):
         fd.simulation.prepare(fedavg, **settings(model=model, data=tokens))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model", [fd.models.lstm(3, hidden=4, layers=1), Embedded()])
 def test_tokens_are_embedded(settings, fedavg, tokens, model):
     fd.simulation.prepare(fedavg, **settings(model=model, data=tokens))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("shift", "found"), [(1, "1 to 3"), (-1, "-1 to 1")], ids=["large", "negative"])
 def test_an_lstm_is_given_no_tokens_that_it_does_not_know(settings, fedavg, tokens, shift, found):
     x, y = tokens.train.x + np.int32(shift), tokens.train.y

@@ -54,6 +54,7 @@ def test_refusals_are_one_line(name):
     assert "\n" not in text
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [name for name in PASSING if name in registry.AGGREGATORS])
 def test_what_passes_depends_on_clients_by_sums_only(name):
     """Clients in another order, relative to the total and to each other, are the same round; nothing compares them."""
@@ -91,6 +92,7 @@ def equations(jaxpr):
                     yield from equations(inner)
 
 
+@pytest.mark.thorough
 def test_several_contributions_are_what_they_are_said_to_be():
     """The total of a chunk is the sum of those of its clients, each computed without the others."""
     params, size = cases.nested_params(), 5

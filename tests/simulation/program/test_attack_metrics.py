@@ -58,6 +58,7 @@ def test_attack_metrics_of_extreme_cohorts():
     )
 
 
+@pytest.mark.thorough
 def test_the_history_of_a_run_under_attack_has_attack_metrics(settings):
     """Krum selects one of twelve clients, and none that sends a reversed delta ten times as long."""
     attacked = settings(attack=fd.attacks.sign_flip(scale=10.0), num_byzantine=3, cohort_size=12)

@@ -44,6 +44,7 @@ def whole(kept):
     return fd.simulate(method(), **kept())
 
 
+@pytest.mark.thorough
 def test_the_rows_of_those_who_took_part_change_and_no_others(kept):
     simulation = prepare(method(rule=fd.aggregators.fedavg()), **kept(num_rounds=2))
     result = simulation.run()

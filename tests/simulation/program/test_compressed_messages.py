@@ -75,6 +75,7 @@ def flat(tree):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(COMPRESSORS)]
 )
@@ -102,6 +103,7 @@ def test_the_server_gets_what_the_compressor_makes_of_each_message_and_of_its_me
         assert kept == ()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("unusable", [np.nan, np.inf, 1e32])
 def test_a_message_that_cannot_be_used_is_sent_as_it_is_and_not_remembered(unusable):
     compressor, delta = top_k(0.05), {"w": jnp.arange(40.0)}
@@ -127,6 +129,7 @@ def test_everything_sent_is_the_run_without_compression_bit_for_bit(run, compres
 
 
 class TestBytes:
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize(
         ("compressor", "sent"),
         [
@@ -144,6 +147,7 @@ class TestBytes:
         cost = prepare(recorder(), **settings(compression=compressor, downlink_compression=down)).cost
         assert (cost.bytes_up, cost.bytes_down) == (sent, 2600 if down is None else sent)
 
+    @pytest.mark.thorough
     def test_of_methods_with_two_messages(self, settings):
         given = settings(compression=top_k(0.05), downlink_compression=top_k(0.05))
         scaffold = prepare(fd.algorithms.scaffold(NUM_CLIENTS), **given).cost

@@ -87,7 +87,7 @@ def compiled(kind, axis="map", chunk=None, on_two=False):
     )
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["flattened", "class_histogram"])
 def test_every_client_is_compared_on_all_its_own_examples(kind):
     train, start, deltas, rows = inputs()

@@ -37,6 +37,7 @@ def test_epochs_are_samples_without_replacement_cut_into_batches(n, epochs):
         assert not mask.any() or set(places[~mask]) <= {places[0]}
 
 
+@pytest.mark.thorough
 def test_the_largest_client_has_room_for_a_part_that_is_rounded_up():
     """Seven and a half examples are eight."""
     _, real = draw_epochs(jax.random.key(0), 10, 0.75, 1, most=10)
@@ -77,7 +78,7 @@ def alone(client, downlink, batches):
     return message, jnp.stack(losses).mean()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "method",
     [
@@ -230,6 +231,7 @@ def test_momentum_and_weight_decay_on_a_quadratic(nesterov):
     np.testing.assert_allclose(result.uplink.delta, w, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_steps", [1, 4])
 def test_a_first_step_apart_takes_the_same_steps(num_steps, monkeypatch):
     # Accelerators take it where several clients run at once; here it is taken on the CPU too.
