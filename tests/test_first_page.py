@@ -46,7 +46,7 @@ NOT_RUN = {
 }
 """Commands with the reason not to run them here; None where this machine can run them."""
 
-READERS = {"runs/a": "runs/quickstart", "runs/b": "runs/seed1", "runs/c": "runs/c05", "runs/sweep": "runs/robustness"}
+READERS = {"runs/a": "runs/quickstart", "runs/b": "runs/seed1", "runs/sweep": "runs/robustness"}
 """Folders that stand for a reader's own."""
 
 

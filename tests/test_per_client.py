@@ -45,6 +45,7 @@ def rounds(draw):
     return np.array(ids, np.int32), np.array(counted), draw(st.integers(0, 99))
 
 
+@pytest.mark.thorough
 @given(rounds())
 @settings(max_examples=25, deadline=None)
 def test_put_changes_the_counted_rows_and_no_other_bit(case):

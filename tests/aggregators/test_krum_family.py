@@ -212,6 +212,7 @@ def test_an_outlier_does_not_matter(name):
                 assert metrics["weight"][0] == 0
 
 
+@pytest.mark.thorough
 def test_mixing_neighbours():
     G = draw()
     apart = np.array([np.linalg.norm(G - g, axis=1) for g in G])

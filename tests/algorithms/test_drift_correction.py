@@ -231,6 +231,7 @@ def test_fedacg_starts_ahead_and_steps_by_its_momentum():
     assert np.linalg.norm(old.momentum["w"]) > 0.01
 
 
+@pytest.mark.thorough
 def test_fedacg_from_the_global_model_is_pulled_to_where_it_would_start():
     """Its deltas are from theta; the update is the look-ahead and their mean."""
     _, before, old, _ = built("fedacg")

@@ -386,7 +386,7 @@ DELICATE = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "optimised-median" else []) for n in DELICATE]
 )

@@ -54,6 +54,7 @@ def times_run(folder):
     return len((folder / "ran").read_text()) if (folder / "ran").exists() else 0
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_a_rule_of_ones_own(command, here, interrupt_after):
     refused = command("sweep", "mine.yaml", "--quiet")
     assert (refused.exit_code, times_run(here)) == (2, 0)

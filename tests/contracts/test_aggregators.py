@@ -271,7 +271,7 @@ DROPPABLE = [case for case in AGGREGATORS if not case.keyed and case.smallest <=
     "junk",
     ["nan", *(pytest.param(junk, marks=pytest.mark.slow) for junk in ("masked", "inf", "one-entry"))],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_absent_and_rejected_rows_count_as_dropped(case, junk):
     """Two rounds; the rows that are there must act as a smaller cohort would."""
     mask, state, smaller = {}, None, None

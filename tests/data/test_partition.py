@@ -125,6 +125,7 @@ def test_dirichlet_succeeds_where_it_is_used():
     assert time.perf_counter() - start < 10
 
 
+@pytest.mark.thorough
 def test_impossible_dirichlet_is_one_clear_line():
     fed = labelled(np.arange(500) % 10)
     with pytest.raises(ValueError, match=r"num_clients=501: .* 500 training examples; must be at most 500") as error:

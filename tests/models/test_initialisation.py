@@ -125,6 +125,7 @@ class Bare(nn.Module):
                 self.param(name, begin((*self.above, name), 5), inner[0][1])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_flax_is_the_default_and_gives_the_bits_that_it_gave(name):
     """Against the initialisers that were written in the layers before there was a choice."""

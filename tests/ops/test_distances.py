@@ -168,6 +168,7 @@ def test_gradient_of_distances_of_scaled_rows():
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_vmap_equals_a_loop():
     kinds = ["random", "tied beside a large common part", "one of 1e30"]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(as_tree(INPUTS[kind]) for kind in kinds))
@@ -178,7 +179,7 @@ def test_vmap_equals_a_loop():
 slope = jax.jit(jax.grad(lambda deltas, weights: (weights * distances(deltas)).sum()))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["random", "six orders of length", "tied", "zero", "all huge", "one of 1e30"])
 def test_gradient_of_distances(kind):
     """``sum_j w_ij (g_i - g_j) / d_ij``, and no part from clients that are equal."""

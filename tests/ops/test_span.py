@@ -65,7 +65,7 @@ def in_span(deltas, mass, smoothing):
 median = jax.jit(lambda deltas, mass, smoothing: geometric_median_of(deltas, mass, smoothing, TOLERANCE, 100))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", INPUTS)
 def test_the_median_in_the_span_is_sure_where_its_digits_are_kept(kind):
     """It then has the place that float64 finds; otherwise differences of the deltas find it."""

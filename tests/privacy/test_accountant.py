@@ -94,6 +94,7 @@ def test_little_noise_is_accounted_without_a_grid_of_all_losses(library):
     assert epsilon(0.01, 1e-5, 1000, Poisson(1.0)) == epsilon(0.02, 1e-5, 1000, Local())
 
 
+@pytest.mark.thorough
 def test_a_cohort_that_is_cut_down_costs_more(library):
     """Since who is added may push somebody else out, and less the more rarely that happens."""
     spent = [epsilon(1.0, 1e-5, 20, Poisson(0.05, 1000, at_most)) for at_most in (50, 80, 1000)]

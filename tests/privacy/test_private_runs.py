@@ -207,6 +207,7 @@ class TestLocal:
         zero = jax.tree.map(jnp.zeros_like, self.delta)
         np.testing.assert_array_equal(self.noises(spoilt, 3), self.noises(zero, 3))
 
+    @pytest.mark.thorough
     def test_the_noise_differs_between_clients_and_rounds_and_attackers_add_none(self):
         sent = with_send(lambda client, shared, own: LocalResult(Uplink(self.delta), 0.0, 1), fd.attacks.sign_flip())
 

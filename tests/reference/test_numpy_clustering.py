@@ -105,8 +105,8 @@ def test_extreme_norms(name, scale):
 KMEANS = jax.jit(kmeans.kmeans, static_argnames="num_clusters")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Could not find the number of physical cores")  # of joblib, in some containers
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_clusters", [1, 2, 3, 5])
 def test_kmeans_finds_what_scikit_learn_finds(num_clusters):
     """On points without structure, on groups, on ties, and with some points absent."""

@@ -127,7 +127,7 @@ def test_agrees_with_its_twin(a, server_step_size, size):
         np.testing.assert_allclose(state.client_controls.rows["w"], twin.clients, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("variate", ["first", "average"])
 def test_with_one_step_every_variate_is_the_gradient_at_its_start(variate):
     """Else the mean gradient of the steps is another; the server's variate is the mean of the clients' all the same."""

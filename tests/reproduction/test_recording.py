@@ -83,6 +83,7 @@ def test_a_results_folder_is_recorded(tiny, tmp_path):
     np.testing.assert_allclose(by_method["TACO"].history["output_accuracy"], 0.6, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_what_a_question_without_claims_draws_compares_or_chooses_by_is_stored_and_shown(tmp_path, monkeypatch, capsys):
     source = TINY | {"data": {"name": "digits", "validation_fraction": 0.1}, "step_size": 0.01}
     source["axes"] = {"step_size": [0.01, 0.1]}

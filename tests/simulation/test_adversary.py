@@ -23,6 +23,7 @@ def run(algorithm, settings, **changes):
     return fd.simulate(algorithm, **settings(**UNDER_ATTACK | changes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "build",
     [

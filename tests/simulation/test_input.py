@@ -147,6 +147,7 @@ def test_a_client_rule_that_breaks_its_contract(settings, direction, message):
         fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.median(), client), **settings())
 
 
+@pytest.mark.thorough
 def test_a_carry_keeps_its_types(settings):
     """Plain numbers change theirs, as in a scan of JAX."""
 

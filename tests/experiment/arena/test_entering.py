@@ -64,6 +64,7 @@ def test_beside_a_standing_the_new_entry_alone_is_played(played):
     assert "clipped" not in standing.rows
 
 
+@pytest.mark.thorough
 def test_what_was_entered_is_found_again_until_its_code_changes(played, tmp_path):
     standing = fd.arena.run(PROTOCOL)
     own = {"arena": standing, "label": "mine", "out": tmp_path}

@@ -405,7 +405,6 @@ def test_server_optimizers_of_a_configuration(server_optimizer, same):
     assert not np.allclose(mine, PARAMS["w"] + 2 * DELTAS["w"].mean(0), atol=1e-3), "that is plain averaging"
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("schedule", "values"),
     [

@@ -111,6 +111,7 @@ def newest(folder, state, **options):
     return None if found is None else (found[0], int(found[1].round))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("options", "kept"),
     [({}, [3, 5, 6]), ({"keep_best": False}, [5, 6]), ({"keep": 1}, [3, 6]), ({"keep": 9}, [1, 2, 3, 4, 5, 6])],
@@ -201,6 +202,7 @@ def test_none_that_can_be_read(tmp_path, state):
     assert (tmp_path / "checkpoints" / "2").exists(), "nothing is removed"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"test_accuracy": null}'])
 def test_damaged_accuracy_costs_its_place_among_the_best_only(tmp_path, state, content):
     saved(tmp_path, state, [0.1, 0.9, 0.3])

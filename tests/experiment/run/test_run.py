@@ -332,6 +332,7 @@ def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
     assert all(other is first for other in others), "placed on the device once"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("seconds", "recorded"), [(0, 1), (3600, 3)])
 def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch, seconds, recorded):
     def fail(self, *given):

@@ -34,6 +34,7 @@ def started(rule, params, statistics=None, **settings):
     return simulation.run(initial=state._replace(params=params, model=model))
 
 
+@pytest.mark.thorough
 def test_three_forms_give_the_same_bits(settings):
     params = init(jax.random.key(3))
     forms = [Net(0.0, normalised=False), NNX(nnx.Rngs(0), 0.0, normalised=False), (init, apply)]

@@ -56,7 +56,7 @@ class Features(nn.Module):
         return nn.Dense(10, name="head")(features)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", [None, fd.attacks.sign_flip()], ids=["honest", "attack"])
 def test_a_head_on_frozen_features_is_a_linear_model_of_them(digits, settings, attack):
     """Under BR-DRAG, whose norms and cosines would see the features' parameters."""

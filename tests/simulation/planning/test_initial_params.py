@@ -126,6 +126,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, settings, fedavg
         prepare(fedavg, **settings(initial_params=3))
 
 
+@pytest.mark.thorough
 def test_runs_from_two_starts_share_their_programs_and_not_their_starts(settings, fedavg):
     short = settings(num_rounds=1, eval_every=1, local_steps=1)
     drawn = prepare(fedavg, **short)

@@ -53,7 +53,7 @@ def check_round(settings, digits, steps, **changes):
     return result, start
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "walk",
     [{"clients_axis": "map"}, {"clients_axis": "vmap"}, {"clients_axis": "map", "clients_per_chunk": 5}],

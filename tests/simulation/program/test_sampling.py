@@ -17,6 +17,7 @@ def draws(num_clients: int, cohort_size: int, number: int, eligible: jax.Array |
     return np.asarray(jax.jit(jax.vmap(lambda key: sampling.cohort(key, num_clients, cohort_size, eligible)))(keys))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("num_clients", "cohort_size"), SIZES)
 def test_all_cohorts_are_equally_likely(num_clients, cohort_size):
     found = draws(num_clients, cohort_size, 40_000)
