@@ -15,7 +15,7 @@ from fedjax_drag.experiment.build.own_parts import ENTRY_POINTS
 from fedjax_drag.simulation.settings import Arguments
 
 DOCS = Path(__file__).parents[1] / "docs"
-FAST = ("../README.md", "interop.md", "attacks.md", "from_fedjax.md", "api/index.md")
+FAST = ("../README.md", "attacks.md", "from_fedjax.md", "api/index.md")
 SLOW = ("own_parts.md", "models.md")
 NOT_RUN = {
     "index.md": "that of README.md",
