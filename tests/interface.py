@@ -84,7 +84,8 @@ def _is_own(module: ModuleType, name: str, value: Any) -> bool:
 
 def _class(path: str, value: type) -> Iterator[str]:
     yield f"{path}{_signature(value)}"
-    for name, member in sorted(vars(value).items()):
+    own = [base for base in reversed(value.__mro__) if base.__module__.startswith("fedjax_drag")]
+    for name, member in sorted({name: member for base in own for name, member in vars(base).items()}.items()):
         if name.startswith("_") or name in getattr(value, "_fields", ()):
             continue
         yield f"{path}.{name}{_signature(member) if inspect.isfunction(member) else ''}"

@@ -87,15 +87,10 @@ MODULES = {dotted(path): path for path in FILES}
 
 @functools.cache
 def imports(module):
-    """The package's own modules that a module imports, within functions too, but not for type checkers only."""
+    """The package's own modules that a module imports, within functions and for type checkers too."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
-    skipped = [node for node in branches if "TYPE_CHECKING" in ast.unparse(node.test)]
-    ignored = {inner for node in skipped for inner in ast.walk(node)}
     found = set()
     for node in ast.walk(tree):
-        if node in ignored:
-            continue
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -1,17 +1,13 @@
 """What has changed from one standing to another."""
 
-from typing import TYPE_CHECKING
-
+from fedjax_drag.experiment.arena.record import Record
 from fedjax_drag.experiment.arena.scores import Score
 from fedjax_drag.experiment.config.config import flatten
-
-if TYPE_CHECKING:
-    from fedjax_drag.experiment.arena.standing import Standing
 
 NOTHING = "No entry has moved beyond the intervals."
 
 
-def changes(old: "Standing", new: "Standing") -> list[str]:
+def changes(old: Record, new: Record) -> list[str]:
     """A sentence for each change: of the protocol, entries that are new or gone, and those that have moved.
 
     An entry has moved if its rank is another among the entries of both standings, or if its intervals of the worst case
@@ -28,7 +24,7 @@ def changes(old: "Standing", new: "Standing") -> list[str]:
     return [*sentences, *(moved or [NOTHING])]
 
 
-def _protocol(old: "Standing", new: "Standing") -> list[str]:
+def _protocol(old: Record, new: Record) -> list[str]:
     """What is another in the protocol; settings of the runs only where both standings hold them."""
     found = []
     for key in ("name", "version", "seeds", "tasks", "opponents"):
@@ -54,4 +50,4 @@ def _is_other(before: Score, after: Score) -> bool:
 
 
 def _moved(label: str, before: Score, after: Score) -> str:
-    return f"{label}: rank {before.rank} to {after.rank}, worst case {before.worst} to {after.worst}."
+    return f"{label}: ranks {before.ranks} to {after.ranks}, worst case {before.worst} to {after.worst}."

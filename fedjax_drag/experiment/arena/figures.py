@@ -4,7 +4,6 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import rc_context
@@ -12,15 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedjax_drag.experiment.arena import tables
+from fedjax_drag.experiment.arena.record import Record
 from fedjax_drag.experiment.arena.scores import Score, worst_by_seed
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.sweep import heatmap
 from fedjax_drag.experiment.sweep.outcome_table import Matrix, percent
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.result import TEST
-
-if TYPE_CHECKING:
-    from fedjax_drag.experiment.arena.standing import Standing
 
 _INK, _GREY, _OWN, _POINT = "#222222", "#8A8A8A", "#D55E00", "#0072B2"
 _REFERENCE = "root_only"
@@ -29,7 +26,7 @@ _UNSIGNED = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 _GAP = 3.4  # between the names of entries, in percentage points of a chart from 0 to 100
 
 
-def write(standing: "Standing", folder: Path) -> list[Path]:
+def write(standing: Record, folder: Path) -> list[Path]:
     """Writes the map of all tasks, that of each task, and accuracy against knowledge, as SVG.
 
     Returns:
@@ -45,37 +42,36 @@ def write(standing: "Standing", folder: Path) -> list[Path]:
     return paths
 
 
-def heat_map(standing: "Standing", place: int | None = None) -> Figure:
+def heat_map(standing: Record, place: int | None = None) -> Figure:
     """Test accuracies by entry and attack, the best worst case first.
 
     Args:
       standing: with at least one row.
       place: of a task; None for the mean over all of them.
     """
-    _, values = tables.heat(standing, place)
-    labels = tuple(standing.scores())
+    (_, *lines), values = tables.heat(standing, place)
+    labels = tuple(line[0] for line in lines)
     of_tasks = slice(None) if place is None else slice(place, place + 1)
     accuracies = [np.asarray(standing.rows[label].accuracy)[of_tasks] for label in labels]
     texts = tuple(tuple(_spread(by_seed) for by_seed in one.mean(axis=0)) for one in accuracies)
     worst = np.array([worst_by_seed(one).mean() for one in accuracies])
-    order = np.argsort(-worst, kind="stable")
     matrix = Matrix(
         TEST,
         "entry",
-        tuple(labels[i] for i in order),
+        labels,
         tuple(standing.opponents),
         len(standing.seeds),
-        values[order, :-1],
+        values[:, :-1],
         np.zeros((len(labels), len(standing.opponents)), bool),
-        tuple(texts[i] for i in order),
-        worst[order],
-        worst[order],
+        texts,
+        worst,
+        worst,
     )
     name = f"mean over {len(standing.tasks)} tasks" if place is None else standing.tasks[place]
     return heatmap.draw(matrix, f"{standing.name}: {name}")
 
 
-def knowledge(standing: "Standing") -> Figure:
+def knowledge(standing: Record) -> Figure:
     """Worst cases with their intervals, a column for each kind of knowledge, those that need nothing first."""
     scores = standing.scores()
     kinds = sorted({row.knowledge for row in standing.rows.values()}, key=lambda kind: (kind != "nothing", len(kind)))

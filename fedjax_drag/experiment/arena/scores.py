@@ -5,20 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
 
-LEVEL = 0.95
-"""Of the intervals."""
-
-
-class Estimate(NamedTuple):
-    """A mean over seeds and half the width of its interval by Student's t; NaN for one seed."""
-
-    mean: float
-    half: float
-
-    def __str__(self) -> str:
-        return f"{100 * self.mean:.1f}" + ("" if np.isnan(self.half) else f" \N{PLUS-MINUS SIGN} {100 * self.half:.1f}")
+from fedjax_drag.experiment.intervals import Estimate, estimate
 
 
 class Score(NamedTuple):
@@ -30,21 +18,20 @@ class Score(NamedTuple):
       mean: over the attacks.
       rank: 1 plus the number of entries whose worst case is better beyond doubt: the interval of the difference, paired
         by seed, is above 0.
+      last_rank: the number of entries less those whose worst case is worse beyond doubt.
     """
 
     clean: Estimate
     worst: Estimate
     mean: Estimate
     rank: int
+    last_rank: int
 
-
-def estimate(by_seed: Float[np.ndarray, " seeds"]) -> Estimate:
-    """The mean of independent values and its interval."""
-    number = len(by_seed)
-    if number < 2:
-        return Estimate(float(by_seed.mean()), float("nan"))
-    half = stats.t.ppf((1 + LEVEL) / 2, number - 1) * by_seed.std(ddof=1) / np.sqrt(number)
-    return Estimate(float(by_seed.mean()), float(half))
+    @property
+    def ranks(self) -> str:
+        """The ranks that the intervals leave open, such as ``1-4``."""
+        same = self.rank == self.last_rank
+        return str(self.rank) if same else f"{self.rank}\N{EN DASH}{self.last_rank}"
 
 
 def worst_by_seed(accuracy: Float[np.ndarray, "tasks opponents seeds"]) -> Float[np.ndarray, " seeds"]:
@@ -53,7 +40,7 @@ def worst_by_seed(accuracy: Float[np.ndarray, "tasks opponents seeds"]) -> Float
 
 
 def score(accuracies: Mapping[str, Float[np.ndarray, "tasks opponents seeds"]]) -> dict[str, Score]:
-    """The figures of each entry, the best first.
+    """The figures of each entry, the highest worst case first.
 
     Args:
       accuracies: test accuracies by entry; the first opponent is the one that does not attack.
@@ -65,10 +52,11 @@ def score(accuracies: Mapping[str, Float[np.ndarray, "tasks opponents seeds"]]) 
             estimate(worst[label]),
             estimate(accuracy[:, 1:].mean(axis=(0, 1))),
             1 + sum(_is_better(other, worst[label]) for other in worst.values()),
+            len(worst) - sum(_is_better(worst[label], other) for other in worst.values()),
         )
         for label, accuracy in accuracies.items()
     }
-    return dict(sorted(scores.items(), key=lambda item: (item[1].rank, -item[1].worst.mean)))
+    return dict(sorted(scores.items(), key=lambda item: -item[1].worst.mean))
 
 
 def _is_better(one: Float[np.ndarray, " seeds"], other: Float[np.ndarray, " seeds"]) -> bool:

@@ -1,107 +1,37 @@
 """The result of an arena: a JSON file with every test accuracy, and tables that are made of it alone."""
 
 import dataclasses
+import datetime
 import itertools
 import json
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from filelock import FileLock
 
 from fedjax_drag.experiment.arena import demands, tables
 from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, load_arena
-from fedjax_drag.experiment.arena.scores import Score, score
+from fedjax_drag.experiment.arena.record import SHIPPED, Record, Row
 from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
-from fedjax_drag.experiment.build.own_parts import is_own
-from fedjax_drag.experiment.config.own import as_text, texts
+from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.lock import LOCK, refuse_links
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.progress import unless_quiet
+from fedjax_drag.version import __version__
 
 FILE, TABLE, PAGE = "arena.json", "arena.md", "arena.html"
 """What is written into an arena's folder, beside the folders of its entries."""
 
-SHIPPED = Path(__file__).parent / "standings"
-"""Standings that come with the package, as ``NAME.json``."""
-
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """What an entry has shown; all of it plain values.
-
-    Attributes:
-      label: of the entry.
-      method: keys of a run's configuration.
-      settings: values among which it was tuned.
-      needs: what it must know, in words.
-      choices: for each task its values, the setting chosen, the attackers' strengths and the validation accuracy.
-      accuracy: on the test examples, by task, opponent and seed.
-      failures: messages of runs that failed.
-      seconds: that its runs took.
-      key: equal for rows whose runs are the same.
-      passes: what the server's side of the method moves in a round, in multiples of the deltas; None if unknown.
-    """
-
-    label: str
-    method: dict[str, Any]
-    settings: dict[str, list[Any]]
-    needs: list[str]
-    choices: list[dict[str, Any]]
-    accuracy: list[list[list[float]]]
-    failures: list[str]
-    seconds: float
-    key: str
-    passes: float | None = None
-
-    @property
-    def knowledge(self) -> str:
-        """What it must know, as one text."""
-        return ", ".join(self.needs) or "nothing"
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is of a user's own parts: Python objects, or code that a configuration refers to."""
-        return any(is_own(name) for name in texts(self.method))
-
-
-@dataclasses.dataclass(frozen=True)
-class Standing:
-    """Rows of entries that have played by the same protocol.
-
-    Attributes:
-      name: of the arena.
-      version: of its protocol.
-      tasks: a name for each.
-      opponents: labels, that of the federation without an attack first.
-      seeds: of the test runs.
-      rows: by label.
-      protocol: as :func:`~fedjax_drag.experiment.arena.protocol.load_arena` reads it, without the entries; None in the
-        files of older versions.
-    """
-
-    name: str
-    version: int
-    tasks: list[str]
-    opponents: list[str]
-    seeds: list[int]
-    rows: dict[str, Row]
-    protocol: dict[str, Any] | None = None
-
-    def scores(self, among: Iterable[str] | None = None) -> dict[str, Score]:
-        """The figures of the entries, the best first.
-
-        Args:
-          among: labels of the entries that are compared; default all.
-        """
-        labels = self.rows if among is None else among
-        return score({label: np.asarray(self.rows[label].accuracy) for label in labels})
+class Standing(Record):
+    """Rows of entries that have played by the same protocol, and the files, tables and figures that show them."""
 
     def write(self, folder: str | Path) -> None:
         """Writes :data:`FILE` and :data:`TABLE`."""
@@ -304,6 +234,8 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
         seconds,
         folder_of(arena, entry),
         passes,
+        datetime.date.today().isoformat(),
+        __version__,
     )
 
 

@@ -1,25 +1,24 @@
 """The tables of a standing, made of its rows alone; each is lines of cells, the first of them its head."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from fedjax_drag import notebook
-from fedjax_drag.experiment.arena.scores import Estimate, estimate, worst_by_seed
+from fedjax_drag.experiment.arena.record import Record
+from fedjax_drag.experiment.arena.scores import worst_by_seed
+from fedjax_drag.experiment.intervals import Estimate, estimate
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.experiment.sweep.summary_page import markdown
-
-if TYPE_CHECKING:
-    from fedjax_drag.experiment.arena.standing import Standing
 
 Lines = list[list[str]]
 
 
-def page(standing: "Standing", changes: Sequence[str] = ()) -> str:
+def page(standing: Record, changes: Sequence[str] = ()) -> str:
     """Ranks over all tasks, what has changed, then every task by itself, as Markdown."""
     parts = [f"# {standing.name}, version {standing.version}", about(standing), markdown(ranks(standing))]
+    parts += [f"Played: {when}."] if (when := played(standing)) else []
     parts += ["## What has changed", "\n".join(f"- {change}" for change in changes)] if changes else []
     for place, name in enumerate(standing.tasks):
         parts += [f"## {name}", markdown(task(standing, place))]
@@ -27,28 +26,29 @@ def page(standing: "Standing", changes: Sequence[str] = ()) -> str:
     return "\n\n".join([*parts, *(["Runs that failed count as 0:", "\n".join(failed)] if failed else [])]) + "\n"
 
 
-def about(standing: "Standing") -> str:
+def about(standing: Record) -> str:
     """What the figures are."""
     return (
         f"Test accuracy in %, mean over {len(standing.seeds)} seeds with the 95 % interval, over {len(standing.tasks)} "
         f"tasks: without an attack, with the worst of {len(standing.opponents) - 1} attacks in each task and under each"
         " seed, and the mean over the attacks. Settings and the attacks' strengths were chosen on validation examples "
-        "with other seeds. Ranks are by the worst case; entries share one where the interval of the paired difference "
-        "contains zero. Passes: what the server's side of the method moves in a round, in multiples of the deltas."
+        "with other seeds. The place is that of the worst case. Ranks: those that the seeds leave open, since an entry "
+        "is better than another only where the interval of their paired difference is above zero. Passes: what the "
+        "server's side of the method moves in a round, in multiples of the deltas."
     )
 
 
-def ranks(standing: "Standing") -> Lines:
+def ranks(standing: Record) -> Lines:
     """The figures over all tasks, the best entry first."""
-    head = ["entry", "rank", "clean", "worst case", "mean", "needs", "passes", "minutes"]
+    head = ["entry", "place", "ranks", "clean", "worst case", "mean", "needs", "passes", "minutes"]
     lines = [
-        [label, str(one.rank), *map(str, (one.clean, one.worst, one.mean)), *_demanded(standing, label)]
-        for label, one in standing.scores().items()
+        [label, str(place), one.ranks, *map(str, (one.clean, one.worst, one.mean)), *_demanded(standing, label)]
+        for place, (label, one) in enumerate(standing.scores().items(), start=1)
     ]
     return [head, *lines]
 
 
-def task(standing: "Standing", place: int) -> Lines:
+def task(standing: Record, place: int) -> Lines:
     """The settings chosen in a task, the accuracies there by attack, and the worst case."""
     lines = []
     for label in standing.scores():
@@ -60,8 +60,8 @@ def task(standing: "Standing", place: int) -> Lines:
     return [["entry", "setting", *standing.opponents, "worst case"], *lines]
 
 
-def heat(standing: "Standing", place: int | None = None) -> tuple[Lines, Float[np.ndarray, "entries columns"]]:
-    """Accuracies by entry and attack with the worst case last, the best entry first: as lines, and as numbers.
+def heat(standing: Record, place: int | None = None) -> tuple[Lines, Float[np.ndarray, "entries columns"]]:
+    """Accuracies by entry and attack with the worst case last, the highest first: as lines, and as numbers.
 
     Args:
       standing: whose rows they are.
@@ -73,10 +73,20 @@ def heat(standing: "Standing", place: int | None = None) -> tuple[Lines, Float[n
     means = [accuracy.mean(axis=(0, 2)) for accuracy in accuracies]
     worst = [worst_by_seed(accuracy).mean() for accuracy in accuracies]
     values = np.column_stack([np.array(means), np.array(worst)])
+    order = np.argsort(-values[:, -1], kind="stable")
+    labels, values = [labels[i] for i in order], values[order]
     lines = [
         [label, *(f"{100 * value:.1f}" for value in row)] for label, row in zip(labels, values.tolist(), strict=True)
     ]
     return [["entry", *standing.opponents, "worst case"], *lines], values
+
+
+def played(standing: Record) -> str:
+    """When its entries were played, and by which version of this package; empty if the rows do not say."""
+    days = sorted({row.played for row in standing.rows.values() if row.played})
+    versions = sorted({row.package for row in standing.rows.values() if row.package})
+    period = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+    return ", ".join(filter(None, [period, " and ".join(f"fedjax_drag {version}" for version in versions)]))
 
 
 def shares(values: Float[np.ndarray, "entries columns"]) -> Float[np.ndarray, "entries columns"]:
@@ -85,7 +95,7 @@ def shares(values: Float[np.ndarray, "entries columns"]) -> Float[np.ndarray, "e
     return ((values - values.min()) / (np.ptp(values) or 1.0)) ** 3
 
 
-def notebook_page(standing: "Standing") -> str:
+def notebook_page(standing: Record) -> str:
     """Ranks and the map of attacks as HTML, the user's own entries marked."""
     if not standing.rows:
         return notebook.table(standing.name, {"entries": "none has been played"})
@@ -98,7 +108,7 @@ def notebook_page(standing: "Standing") -> str:
     )
 
 
-def _demanded(standing: "Standing", label: str) -> list[str]:
+def _demanded(standing: Record, label: str) -> list[str]:
     row = standing.rows[label]
     passes = "-" if row.passes is None else f"{row.passes:.1f}"
     return [row.knowledge, passes, f"{row.seconds / 60:.0f}"]

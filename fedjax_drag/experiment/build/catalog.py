@@ -76,6 +76,12 @@ def table(kind: str) -> str:
     return "\n".join(f"| {' | '.join(line[column] for column in kept)} |" for line in lines)
 
 
+def paper(key: str, builder: Callable[..., Any]) -> str:
+    """The citation of the paper that a builder follows; empty if its docstring has none."""
+    # The first sentence is the paper; readings follow it. A point after "al" or an initial ends no sentence.
+    return re.split(r"(?<!\bal)(?<!\b[A-Z])\.\s+(?=[A-Z])", _references(key, builder))[0].rstrip(".")
+
+
 def _builders(key: str) -> dict[str, Callable[..., Any]]:
     """The builders of the registry, then those of installed packages."""
     return {**registry.TABLES[key], **Installed(key, taken=registry.TABLES[key])}
@@ -93,9 +99,7 @@ def _entry(key: str, name: str, builder: Callable[..., Any]) -> str:
 
 def _row(key: str, name: str, builder: Callable[..., Any]) -> list[str]:
     arguments = _arguments(key, builder)
-    # The first sentence is the paper; readings follow it. A point after "al" or an initial ends no sentence.
-    paper = re.split(r"(?<!\bal)(?<!\b[A-Z])\.\s+(?=[A-Z])", _references(key, builder))[0].rstrip(".")
-    cells = [f"`{name}`", f"`{arguments}`" if arguments else "", paper]
+    cells = [f"`{name}`", f"`{arguments}`" if arguments else "", paper(key, builder)]
     cells += _facts(builder).values()
     return [cell.replace("|", "\\|") for cell in cells]
 

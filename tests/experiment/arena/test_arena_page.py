@@ -1,8 +1,13 @@
 """The page and the figures of a standing: complete, loading nothing, the same for the same standing."""
 
+import csv
+import dataclasses
+import io
 import re
+import urllib.parse
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,14 +45,63 @@ def test_the_page_shows_all_and_loads_nothing(tmp_path):
     page = Page(path.read_text())
     for text in ("root data", "number of attackers", "beta=0.1", "worst case", "c=0.5", "Since version 1", "rounds: 3"):
         assert text in page.shown
-    assert "krum: rank 5 to 1" not in page.shown
-    assert re.search(r"krum: rank \d to 1, worst case 20.0", page.shown)
+    assert re.search(r"krum: ranks \S+ to 1\S*, worst case 20.0", page.shown)
     assert [a for t, a in page.elements if a.get("src") or (t == "link" and not a["href"].startswith("data:"))] == []
     assert path.stat().st_size < 100_000
     assert (
         len([a for t, a in page.elements if t == "tr" and a.get("class") == "own"]) == 1 + 3
     )  # ranks, mean, two tasks
     assert len([t for t, _ in page.elements if t == "table"]) == 4
+
+
+def table_of(page, name):
+    """The lines of the file that a page's link of this name saves."""
+    (address,) = {a["href"] for tag, a in page.elements if tag == "a" and a.get("download") == f"{name}.csv"}
+    return list(csv.reader(io.StringIO(urllib.parse.unquote(address.removeprefix("data:text/csv;charset=utf-8,")))))
+
+
+def test_the_order_is_that_of_the_worst_case_with_the_ranks_that_seeds_leave_open_beside_it(tmp_path):
+    one = standing({"median": 0.606, "fedavg": 0.1, "signguard": 0.443})
+    wide = np.asarray(one.rows["signguard"].accuracy)
+    wide[:, 1] += [-0.3, 0.0, 0.3]
+    one.rows["signguard"] = dataclasses.replace(one.rows["signguard"], accuracy=wide.tolist())
+    _, *lines = tables.ranks(one)
+    assert [line[:3] for line in lines] == [
+        ["median", "1", "1\N{EN DASH}2"],
+        ["signguard", "2", "1\N{EN DASH}3"],
+        ["fedavg", "3", "2\N{EN DASH}3"],
+    ]
+    page = Page(one.page(tmp_path / "a.html").read_text())
+    head, *rows = table_of(page, "standing")
+    assert head[:4] == ["entry", "place", "rank", "last_rank"]
+    assert [row[:4] for row in rows] == [
+        ["median", "1", "1", "2"],
+        ["signguard", "2", "1", "3"],
+        ["fedavg", "3", "2", "3"],
+    ]
+    assert [float(row[head.index("worst")]) for row in rows] == [one.scores()[row[0]].worst.mean for row in rows]
+
+
+def test_the_page_names_papers_sources_days_and_how_to_enter(tmp_path):
+    one = standing({"krum": 0.6, "mine": 0.5})
+    nested = {"aggregator": {"name": "nnm", "aggregator": "median"}}
+    one.rows["krum"] = dataclasses.replace(one.rows["krum"], method=nested, played="2026-11-24", package="0.1.0")
+    one.rows["mine"] = dataclasses.replace(one.rows["mine"], played="2026-11-26", package="0.2.0")
+    page = Page(one.page(tmp_path / "a.html").read_text())
+    for text in (
+        "2026-11-24 to 2026-11-26, fedjax_drag 0.1.0 and fedjax_drag 0.2.0",
+        "Fixing by mixing",
+        "fedjax_drag/aggregators/_nnm.py",
+        "fedjax_drag/aggregators/_median.py",
+        "of the user's own parts",
+        'arena="arena.json"',
+    ):
+        assert text in page.shown
+    addresses = [a["href"] for tag, a in page.elements if tag == "a"]
+    assert all(address.startswith(("#entry-", "data:text/csv;")) for address in addresses), "elsewhere, no file is near"
+    shipped = Path(figures.__file__).parents[3] / "docs" / "arena" / "digits.html"
+    for address in (a["href"] for tag, a in Page(shipped.read_text()).elements if tag == "a"):
+        assert address.startswith(("#", "data:")) or (shipped.parent / address).is_file()
 
 
 def test_text_is_escaped(tmp_path):

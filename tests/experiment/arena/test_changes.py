@@ -20,14 +20,14 @@ def test_entries_new_gone_and_moved():
     assert changes(standing(OLD), new) == [
         "New: mine, root_only.",
         "Gone: fedavg.",
-        "median: rank 2 to 1, worst case 40.0 \N{PLUS-MINUS SIGN} 2.5 to 80.0 \N{PLUS-MINUS SIGN} 2.5.",
-        "krum: rank 1 to 2, worst case 60.0 \N{PLUS-MINUS SIGN} 2.5 to 60.0 \N{PLUS-MINUS SIGN} 2.5.",
+        "median: ranks 2 to 1, worst case 40.0 \N{PLUS-MINUS SIGN} 2.5 to 80.0 \N{PLUS-MINUS SIGN} 2.5.",
+        "krum: ranks 1 to 2, worst case 60.0 \N{PLUS-MINUS SIGN} 2.5 to 60.0 \N{PLUS-MINUS SIGN} 2.5.",
     ]
 
 
 def test_a_worst_case_that_has_left_its_interval_is_listed_though_ranks_are_equal():
     assert changes(standing(OLD), standing(OLD | {"krum": 0.8})) == [
-        "krum: rank 1 to 1, worst case 60.0 \N{PLUS-MINUS SIGN} 2.5 to 80.0 \N{PLUS-MINUS SIGN} 2.5."
+        "krum: ranks 1 to 1, worst case 60.0 \N{PLUS-MINUS SIGN} 2.5 to 80.0 \N{PLUS-MINUS SIGN} 2.5."
     ]
 
 

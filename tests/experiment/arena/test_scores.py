@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_drag.experiment.arena.scores import estimate, score, worst_by_seed
+from fedjax_drag.experiment.arena.scores import score, worst_by_seed
+from fedjax_drag.experiment.intervals import estimate
 
 
 @pytest.mark.parametrize("number", [2, 3, 8])
@@ -48,6 +49,7 @@ def test_ranks_tie_where_the_paired_difference_may_be_zero():
         "low": 4,
     }
     assert list(scores) == ["first", "second", "always below the first", "low"]
+    assert [one.ranks for one in scores.values()] == ["1\N{EN DASH}2", "1\N{EN DASH}2", "3", "4"]
 
 
 def test_without_several_seeds_all_tie():

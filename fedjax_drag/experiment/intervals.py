@@ -1,0 +1,34 @@
+"""Intervals of what is measured on several seeds."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+LEVEL = 0.95
+"""Of the intervals."""
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds and half the width of its interval by Student's t; NaN for one seed."""
+
+    mean: float
+    half: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return abs(self.mean) > self.half
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f}" + ("" if np.isnan(self.half) else f" \N{PLUS-MINUS SIGN} {100 * self.half:.1f}")
+
+
+def estimate(by_seed: Float[np.ndarray, " seeds"]) -> Estimate:
+    """The mean of independent values and its interval."""
+    number = len(by_seed)
+    if number < 2:
+        return Estimate(float(by_seed.mean()), float("nan"))
+    half = stats.t.ppf((1 + LEVEL) / 2, number - 1) * by_seed.std(ddof=1) / np.sqrt(number)
+    return Estimate(float(by_seed.mean()), float(half))
