@@ -30,7 +30,8 @@ def sweep(
     overrides: Overrides = None,
     out: OutFolder = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Skip what is finished in the results folder, continue what is not.")
+        bool,
+        typer.Option("--resume", help="Skip what is finished in the results folder, continue or start what is not."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in the results folder.")] = False,
     quiet: Quiet = False,

@@ -10,7 +10,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -26,13 +26,14 @@ from fedjax_drag.simulation.options import LARGEST
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 
-def resolve(config: Config, code: Code | None = None) -> Config:
+def resolve(config: Config, code: Code | None = None, keys: Collection[str] | None = None) -> Config:
     """Checks every component's name and arguments, and writes out the defaults it relies on.
 
     Args:
       config: a single-run configuration.
       code: what code the configuration may refer to; None to read one that is not to be run: components that refer to
         code stay as written, without a builder.
+      keys: of the components; None for all.
 
     Returns:
       The configuration with default arguments filled in, other than those that the experiment supplies; components
@@ -42,7 +43,7 @@ def resolve(config: Config, code: Code | None = None) -> Config:
       ValueError: an unknown name or argument, a wrong type, a required argument left out, or code that may not be run.
     """
     tables = {key: key for key in COMPONENTS} | dict.fromkeys(SCHEDULED, "schedule")
-    given = {key: getattr(config, key) for key in tables}
+    given = {key: getattr(config, key) for key in tables if keys is None or key in keys}
     resolved = {
         key: _resolve(tables[key], key, part, SUPPLIED[tables[key]], code)
         for key, part in given.items()

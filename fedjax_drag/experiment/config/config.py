@@ -9,8 +9,9 @@ its turn, to any depth. Which names and arguments exist is decided in
 
 import copy
 import dataclasses
+import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -131,14 +132,21 @@ _KEYS = (*Config.__annotations__, *(f.name for f in dataclasses.fields(Config) i
 DEFAULTS = Config().to_mapping()
 """Every key with its default, as plain values."""
 
-_SCHEMA = OmegaConf.structured(Config)  # takes 16 ms, of which a sweep with many cells would have many
+
+@functools.cache
+def _schema(keys: frozenset[str]) -> Any:
+    """The types of some keys, as OmegaConf has them; with all keys merging takes ten milliseconds."""
+    fields = [(name, field.type, field) for name, field in Config.__dataclass_fields__.items() if name in keys]
+    return OmegaConf.structured(dataclasses.make_dataclass("Config", fields, kw_only=True))
 
 
-def check(mapping: Mapping[str, Any]) -> Config:
+def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Collection[str] = ()) -> Config:
     """Checks the type and the range of every value, and what two values say together.
 
     Args:
       mapping: every key with its value, from :func:`~fedjax_drag.experiment.config.merging.merged`.
+      like: a checked configuration, whose values of all keys but ``changed`` are taken as they are; None to check all.
+      changed: keys of which ``mapping`` may have other values than ``like``.
 
     Returns:
       The configuration; its components are as written.
@@ -146,26 +154,31 @@ def check(mapping: Mapping[str, Any]) -> Config:
     Raises:
       ValueError: one line naming the key, its value and what is allowed.
     """
+    kept = {} if like is None else {key: getattr(like, key) for key in mapping if key not in changed}
+    whole, mapping = mapping, {key: value for key, value in mapping.items() if key not in kept}
     _check_literal(mapping)
-    if not isinstance(mapping["compare"], Mapping | types.NoneType):
+    if not isinstance(whole["compare"], Mapping | types.NoneType):
         allowed = "null or a mapping from labels to the keys that each changes"
-        raise ValueError(f"compare={mapping['compare']!r}: must be {allowed}")
-    chosen = [key for key in COMPONENTS if key not in OPTIONAL or mapping[key] is not None]
-    chosen += [key for key in SCHEDULED if isinstance(mapping[key], Mapping)]
+        raise ValueError(f"compare={whole['compare']!r}: must be {allowed}")
+    chosen = [key for key in COMPONENTS if key in mapping and (key not in OPTIONAL or mapping[key] is not None)]
+    chosen += [key for key in SCHEDULED if isinstance(mapping.get(key), Mapping)]
     components: dict[str, Any] = {key: split(key, mapping[key]) for key in chosen}
-    others: dict[str, Any] = {"compare": mapping["compare"]}  # its variants are checked one by one
+    components |= {key: None for key in OPTIONAL if key in mapping and key not in chosen}
+    others: dict[str, Any] = {"compare": whole["compare"]}  # its variants are checked one by one
     plain = {key: value for key, value in mapping.items() if key not in (*COMPONENTS, *chosen, *others)}
     for key, value in plain.items():
         for name in own_names(value):
             allowed = "plain values, such as numbers, texts and lists of them, not a Python object"
             raise ValueError(f"{key}={checks.shown(name.part)}: must be {allowed}")
     try:
-        typed: Any = OmegaConf.to_container(OmegaConf.merge(_SCHEMA, plain), resolve=False, throw_on_missing=True)
+        typed: Any = OmegaConf.to_container(
+            OmegaConf.merge(_schema(frozenset(plain)), plain), resolve=False, throw_on_missing=True
+        )
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, plain)) from None
-    if checks.is_concrete(typed["local_epochs"]):
+    if checks.is_concrete(typed.get("local_epochs")):
         typed["local_epochs"] = float(typed["local_epochs"])
-    config = Config(**{key: typed[key] for key in plain} | components | others)
+    config = Config(**{**kept, **typed, **components, **others})
     check_pass(config.local_steps, config.local_epochs)
     check_options(config)
     check_deadline(config.local_steps, config.deadline, config.late)

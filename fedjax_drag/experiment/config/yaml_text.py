@@ -1,5 +1,6 @@
 """YAML text, of a file or of an override: read as plain values, within bounds; errors are one line."""
 
+import contextlib
 import io
 import re
 from collections.abc import Iterable, Mapping
@@ -61,7 +62,7 @@ def parse(overrides: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def written(mapping: Mapping[str, Any]) -> str:
     """A configuration as YAML text; parts given as Python objects are their names."""
-    return OmegaConf.to_yaml(OmegaConf.create(as_text(mapping)))
+    return yaml.dump(as_text(mapping), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
 
 
 def one_line(error: Exception) -> str:
@@ -72,6 +73,23 @@ def one_line(error: Exception) -> str:
     known = isinstance(error, ValueError | OSError | yaml.YAMLError | OmegaConfBaseException)
     reason = next(iter(str(error).splitlines()), "")
     return reason if known and reason else f"cannot be read ({type(error).__name__}: {reason})"
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
+    """Quotes texts such as ``1e-3``, which OmegaConf reads as numbers."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        if text[:1] in "+-.0123456789":
+            with contextlib.suppress(ValueError):
+                float(text)
+                return self.represent_scalar("tag:yaml.org,2002:str", text, style="'")
+        return self.represent_str(text)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _check_text(text: str) -> None:

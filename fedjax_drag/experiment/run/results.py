@@ -115,6 +115,9 @@ def check_same(folder: Path, config: Config) -> None:
     """
     if not (folder / CONFIG).is_file():
         return
+    if (folder / CONFIG).read_bytes() == written(config.to_mapping()).encode():
+        _warn_of_changed_files(folder, config)
+        return
     try:
         if not (folder / CONFIG).read_text(encoding="utf-8", errors="replace").strip():
             raise ValueError(f"{CONFIG} is empty")

@@ -212,16 +212,24 @@ def _points(
     labels: Mapping[str, list[Any]],
     code: Code | None,
 ) -> tuple[Point, ...]:
-    """The cells, each merged, checked and resolved by itself."""
-    starts = {label: variant.to_mapping() for label, variant in compared.items()} or {"": base.to_mapping()}
+    """The cells: what no axis changes is resolved once, the rest is merged, checked and resolved for each."""
+    changed = {"name", *(axis.partition(".")[0] for axis in axes if axis != METHOD)}
+    changed |= {EITHER[key] for key in changed if key in EITHER}
+    kept = [field.name for field in dataclasses.fields(Config) if field.name not in changed]
+    starts = {label: (one.to_mapping(), resolve(one, code, kept)) for label, one in (compared or {"": base}).items()}
     points = []
     for choice in itertools.product(*(range(len(values)) for values in axes.values())):
         values = {axis: labels[axis][i] for axis, i in zip(axes, choice, strict=True)}
         changes = {axis: axes[axis][i] for axis, i in zip(axes, choice, strict=True) if axis != METHOD}
         label = describe(values)
         name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base.name
-        start = starts[values.get(METHOD, "")]
-        points.append(Point(values, label, slug(label), _cell(start, label, name, changes, code)))
+        ordered = [_nested(axis, changes[axis]) for axis in sorted(changes, key=lambda axis: axis.count("."))]
+        start, resolved = starts[values.get(METHOD, "")]
+        try:  # whole components are set before the arguments inside them
+            config = check(merged(start, [*ordered, {"name": name}]), resolved, changed)
+            points.append(Point(values, label, slug(label), resolve(config, code, changed)))
+        except ValueError as error:
+            raise ValueError(f"axes: {label}: {error}") from None
     shared = Counter(point.folder for point in points)
     return tuple(
         dataclasses.replace(point, folder=f"{point.folder[:_MOST_LETTERS]}-{zlib.crc32(point.label.encode()):08x}")
@@ -229,15 +237,6 @@ def _points(
         else point
         for point in points
     )
-
-
-def _cell(start: Mapping[str, Any], label: str, name: str, changes: Mapping[str, Any], code: Code | None) -> Config:
-    """The resolved configuration of a cell; whole components are set before the arguments inside them."""
-    ordered = [_nested(axis, changes[axis]) for axis in sorted(changes, key=lambda axis: axis.count("."))]
-    try:
-        return resolve(check(merged(start, [*ordered, {"name": name}])), code)
-    except ValueError as error:
-        raise ValueError(f"axes: {label}: {error}") from None
 
 
 def _nested(axis: str, value: Any) -> dict[str, Any]:

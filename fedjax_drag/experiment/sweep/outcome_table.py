@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.experiment.run.metric_kinds import title
-from fedjax_drag.experiment.run.metrics_file import History, plain
+from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Grid, describe
 from fedjax_drag.files import replaced
 from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric
@@ -197,13 +198,18 @@ def metric_of(cells: Sequence[Cell]) -> str:
 
 
 def mean_final(cells: Sequence[Cell], metric: str) -> float:
-    """An accuracy at the end of the cells that got there, its mean over them; NaN if none has."""
+    """An accuracy at the end of the cells that got there, its mean over them; NaN if none has.
+
+    The sum is exact before it is rounded, so that equal accuracies in another order are a tie.
+    """
     finals = _finals(cells, metric)
-    return float(finals.mean()) if finals.size else np.nan
+    return math.fsum(finals) / finals.size if finals.size else np.nan
 
 
 def _finals(cells: Sequence[Cell], metric: str) -> np.ndarray:
-    return np.array([float(cell.history[metric][-1]) for cell in cells if cell.status in COMPLETE])
+    """As files hold them, so that a sweep chooses the same before and after it was resumed."""
+    finals = [cell.history[metric][-1:] for cell in cells if cell.status in COMPLETE]
+    return _numbers(np.concatenate(finals)) if finals else np.zeros(0)
 
 
 def _any(cells: Sequence[Cell], status: str) -> bool:
@@ -222,7 +228,9 @@ def _text(cells: Sequence[Cell], metric: str, num_seeds: int) -> str:
 
 def _numbers(column: Any) -> np.ndarray:
     """A history's column as it reads back from a file, so that a table is the same after a resume."""
-    return np.array([np.nan if x is None else x for x in plain(np.asarray(column))], np.float64)
+    column = np.asarray(column)
+    column = column.astype(str).astype(np.float64) if column.dtype == np.float32 else column.astype(np.float64)
+    return np.where(np.isfinite(column), column, np.nan)
 
 
 def _plain(entry: Any) -> Any:

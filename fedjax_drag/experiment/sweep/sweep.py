@@ -102,7 +102,8 @@ def sweep(
         floating.
       overrides: ``key=value`` strings such as ``"rounds=50"`` or ``"axes.seed=[0,1]"``.
       out: results folder; None writes nothing. Every cell has a run's folder in ``out/cells``.
-      resume: skip the cells that have finished in ``out`` and continue one that has not.
+      resume: skip the cells that have finished in ``out`` and continue those that have not; where there is nothing
+        yet, start.
       overwrite: replace the sweep in ``out``.
       quiet: True for no progress, None for bars in a terminal or a notebook, else a line every half minute.
       cells_per_program: most cells in one program; 1 for separate runs; default as many as fit the memory.
@@ -192,31 +193,29 @@ def execute(
     if planned.folder is not None:
         import_ahead("pyarrow.parquet")  # for the table, while XLA compiles
     cells: dict[int, Cell] = {}
+    anew = False
     with unless_quiet(grid.base.name, len(grid.points), 0, quiet, "cell") as bar:
         try:
             for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known)):
                 if ended:
                     cells |= ended
-                    _record(planned, cells)
+                    anew |= _record(planned, cells)
                     bar.update(len(cells), before=programs == 0)
                 if programs % CLEARED_AFTER == CLEARED_AFTER - 1:
                     jax.clear_caches()
         except KeyboardInterrupt:
-            cells |= _stopped(planned, cells)
+            _record(planned, cells | _stopped(planned, cells))
             raise
-        finally:
-            _record(planned, cells)
     ended = _in_order(cells)
     if planned.folder is not None:
-        sweep_folder.draw(planned.folder, grid, ended)
+        sweep_folder.draw(planned.folder, grid, ended, anew)
     matrix = outcome_table.matrix(grid, ended)
     worst = dict(zip(matrix.rows, matrix.worst.tolist(), strict=True))
     return Sweep(tuple(ended), outcome_table.table(grid, ended), worst, choice.best(grid, ended))
 
 
-def _record(planned: Plan, cells: Mapping[int, Cell]) -> None:
-    if planned.folder is not None:
-        sweep_folder.record(planned.folder, planned.grid, _in_order(cells))
+def _record(planned: Plan, cells: Mapping[int, Cell]) -> bool:
+    return planned.folder is not None and sweep_folder.record(planned.folder, planned.grid, _in_order(cells))
 
 
 def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:

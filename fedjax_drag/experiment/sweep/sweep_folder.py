@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import lock, results
 from fedjax_drag.experiment.sweep import outcome_table
 from fedjax_drag.experiment.sweep.grid import Grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
@@ -26,7 +26,8 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if resume:
         check_kinds(folder, (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP), (CELLS,))
     holds_sweep = (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir())
-    if resume and not holds_sweep:
+    others = folder.is_dir() and any(path.name not in lock.FILES for path in folder.iterdir())
+    if resume and others and not holds_sweep:  # where there is nothing yet, a sweep starts
         raise ValueError(f"{where}: holds no sweep to resume")
     if holds_sweep and not (resume or overwrite):
         raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")
@@ -34,17 +35,22 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
 
 
-def record(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
-    """Writes the table and the summary of the cells that have an outcome."""
+def record(folder: Path, grid: Grid, cells: Sequence[Cell]) -> bool:
+    """Writes the table and the summary of the cells that have an outcome; returns whether they are new."""
     table = outcome_table.table(grid, cells)
-    write_text(folder / TABLE, outcome_table.to_csv(table))
+    files = {TABLE: outcome_table.to_csv(table), SUMMARY: summary(grid, cells)}
+    old = {name: (folder / name).read_bytes() for name in files if (folder / name).is_file()}
+    if old == {name: text.encode() for name, text in files.items()} and (folder / PARQUET).is_file():
+        return False
+    for name, text in files.items():
+        write_text(folder / name, text)
     outcome_table.write_parquet(folder / PARQUET, table)
-    write_text(folder / SUMMARY, summary(grid, cells))
+    return True
 
 
-def draw(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
-    """Draws the heat map, if there are two axes beside the seed."""
-    if len([axis for axis in grid.axes if axis != "seed"]) < 2:
+def draw(folder: Path, grid: Grid, cells: Sequence[Cell], anew: bool) -> None:
+    """Draws the heat map, if there are two axes beside the seed, and there is none or it is to be drawn anew."""
+    if len([axis for axis in grid.axes if axis != "seed"]) < 2 or not (anew or not (folder / HEATMAP).is_file()):
         return
     from fedjax_drag.experiment.sweep import heatmap  # imported here: matplotlib is slow
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tiny import SYNTHETIC, TINY
 
+from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.experiment.run.run import run
 from fedjax_drag.experiment.sweep import choice, heatmap, outcome_table
 from fedjax_drag.experiment.sweep.grid import load_grid
@@ -111,3 +112,17 @@ def test_cells_with_a_split_run_as_one_program_as_they_do_alone(tmp_path):
     with (tmp_path / "out" / "table.csv").open() as lines:
         heads = next(csv.reader(lines))
     assert heads[6:9] == ["test_loss", "validation_accuracy", "validation_loss"]
+
+
+def test_a_tie_is_a_tie_in_memory_and_in_files_and_the_first_wins():
+    grid = grid_of(step_size=[0.1, 0.2], seed=[0, 1, 2])
+    finals = np.float32([0.1, 0.2, 0.3, 0.3, 0.1, 0.2])
+    cells = cells_of(grid, finals)
+    chosen = choice.best(grid, cells)
+    assert chosen.values == {"step_size": 0.1}
+    content = b"".join(metrics_file.line_of({name: x[-1] for name, x in cell.history.items()}) for cell in cells)
+    read = metrics_file.parse(content.replace(b'"round": 2', b'"round": %d') % tuple(range(1, 7))).history
+    from_files = cells_of(grid, np.asarray(read["test_accuracy"], np.float64))
+    mixed = [*cells[:3], *from_files[3:]]
+    assert choice.best(grid, from_files) == choice.best(grid, mixed) == chosen
+    assert outcome_table.matrix(grid, from_files).rows == outcome_table.matrix(grid, mixed).rows == ("0.1", "0.2")

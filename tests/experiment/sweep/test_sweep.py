@@ -21,7 +21,7 @@ from fedjax_drag.experiment.sweep import one_program, outcome_table
 from fedjax_drag.experiment.sweep.grid import _labels, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
-from fedjax_drag.experiment.sweep.sweep import Sweep, sweep
+from fedjax_drag.experiment.sweep.sweep import Sweep, plan, sweep
 from fedjax_drag.simulation import progress
 
 SMALL = TINY | {"name": "small", "rounds": 2, "eval_every": 1, "attack": "sign_flip", "byzantine_fraction": 0.5}
@@ -380,8 +380,13 @@ def test_resume_and_overwrite_look_at_the_folder_first(finished, tmp_path):
         sweep(given, ["axes.aggregator=[drga]"], out=folder, overwrite=True)
     with pytest.raises(ValueError, match="something else than a sweep"):
         sweep(given, out=folder / "cells" / "fedavg-attack-none-seed-0", overwrite=True)
+    (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="holds no sweep to resume"):
-        sweep(given, out=tmp_path / "new", resume=True)
+        sweep(given, out=tmp_path, resume=True)
+    for new in ("absent", "empty"):
+        with plan(given, out=tmp_path / new, resume=True) as planned:
+            assert len(planned.grid.points) == 8
+            (tmp_path / "empty").mkdir(exist_ok=True)
     with pytest.raises(ValueError, match="need the results folder"):
         sweep(given, resume=True)
     assert times(folder) == before
