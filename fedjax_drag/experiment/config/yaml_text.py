@@ -75,7 +75,10 @@ def one_line(error: Exception) -> str:
     return reason if known and reason else f"cannot be read ({type(error).__name__}: {reason})"
 
 
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
+_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Dumper(_SafeDumper):
     """Quotes texts such as ``1e-3``, which OmegaConf reads as numbers."""
 
     def ignore_aliases(self, data: Any) -> bool:
