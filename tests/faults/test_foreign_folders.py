@@ -11,7 +11,7 @@ import yaml
 from tiny import TINY
 from typer.testing import CliRunner
 
-from fedjax_drag.cli.main import app
+from fedjax_drag.cli.app import app
 from fedjax_drag.data import preparing
 from fedjax_drag.data.sets import tfds
 from fedjax_drag.experiment.run.checkpoints import load_params
