@@ -13,12 +13,14 @@ from pathlib import Path
 import jax
 
 from fedjax_drag import checks
-from fedjax_drag.cgroups import own_groups
 
 ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_USE_CORES"
 """``1`` calls :func:`use_cores` when the package is imported."""
 
 _FLAG = "xla_force_host_platform_device_count"
+
+ROOT = Path("/sys/fs/cgroup")
+OF_PROCESS = Path("/proc/self/cgroup")
 
 
 def use_cores(number: int | None = None) -> None:
@@ -90,3 +92,16 @@ def _quota_of(group: Path) -> float:
         return int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):  # the root has no limit, others say "max"
         return math.inf
+
+
+def own_groups() -> list[Path]:
+    """Folders of the control groups (version 2) of this process, the innermost first; none where there are none.
+
+    They limit its processors and its memory.
+    """
+    try:
+        own = next(line[3:] for line in OF_PROCESS.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return []
+    group = ROOT / own.strip("/")
+    return [folder for folder in (group, *group.parents) if folder.is_relative_to(ROOT)]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag import cgroups, cores
+from fedjax_drag import cores
 
 BEFORE = """
 import fedjax_drag as fd
@@ -85,8 +85,8 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch, tmp_path):
     group.mkdir(parents=True)
     own.write_text("0::/outer/inner\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
-    monkeypatch.setattr(cgroups, "OF_PROCESS", own)
+    monkeypatch.setattr(cores, "ROOT", tmp_path)
+    monkeypatch.setattr(cores, "OF_PROCESS", own)
     assert cores.num_cores() == 16
     (group / "cpu.max").write_text("max 100000\n")
     assert cores.num_cores() == 16
@@ -94,5 +94,5 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch, tmp_path):
     assert cores.num_cores() == 6
     (group / "cpu.max").write_text("50000 100000\n")
     assert cores.num_cores() == 1
-    monkeypatch.setattr(cgroups, "OF_PROCESS", tmp_path / "missing")
+    monkeypatch.setattr(cores, "OF_PROCESS", tmp_path / "missing")
     assert cores.num_cores() == 16

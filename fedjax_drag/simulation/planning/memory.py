@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import psutil
 
-from fedjax_drag.cgroups import own_groups
+from fedjax_drag.cores import own_groups
 from fedjax_drag.simulation.devices.host_state import DEVICE, DISK, HOST
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag import cgroups
+from fedjax_drag import cores
 from fedjax_drag.simulation.planning import memory
 
 
@@ -36,8 +36,8 @@ def test_the_control_group_with_the_least_free_memory_counts(tmp_path, monkeypat
     root, job, step = tmp_path, tmp_path / "job", tmp_path / "job" / "step"
     step.mkdir(parents=True)
     own = tmp_path / "self"
-    monkeypatch.setattr(cgroups, "ROOT", root)
-    monkeypatch.setattr(cgroups, "OF_PROCESS", own)
+    monkeypatch.setattr(cores, "ROOT", root)
+    monkeypatch.setattr(cores, "OF_PROCESS", own)
     assert memory._left_in_cgroup() == np.inf
     own.write_text("1:cpu:/other\n0::/job/step\n")
     (job / "memory.max").write_text("5000\n")
