@@ -95,6 +95,7 @@ def test_clients_of_rare_and_common_labels_follow_the_sizes_of_classes():
     ("arguments", "message"),
     [
         ({"group_shares": (0.5, 0.5)}, r"group_shares=\(0.5, 0.5\): must be 3 numbers, as fractions, that add up to 1"),
+        ({"fractions": None}, "fractions=None: must be a sequence of numbers, one for each group"),
         ({"fractions": 0.5}, "fractions=0.5: must be a sequence of numbers, one for each group"),
         ({"group_shares": 1}, "group_shares=1: must be a sequence of numbers, one for each group"),
         ({"group_shares": (0.5, 0.4, 0.2)}, r"group_shares=.*: must be 3 numbers, .* add up to 1"),

@@ -109,7 +109,7 @@ def _listed(values: Sequence[float]) -> str:
 def _groups(num_clients: int, fractions: Sequence[float], group_shares: Sequence[float] | None) -> np.ndarray:
     """The group of each client, ``[M]``."""
     for name, values in (("fractions", fractions), ("group_shares", group_shares)):
-        if np.ndim(values) != 1 and (values is not None or name == "fractions"):
+        if (values is not None or name == "fractions") and np.asarray(values).ndim != 1:
             raise ValueError(f"{name}={checks.shown(values)}: must be a sequence of numbers, one for each group")
     if not len(fractions):
         raise ValueError(f"fractions={fractions!r}: must name at least one group")

@@ -55,10 +55,8 @@ def functions_of_linen(model: Any, example: jax.Array, frozen: bool = False) -> 
         if not statistics:
             return apply(variables, x, **arguments), statistics
         with _batch_norm(frozen, real):
-            if frozen:
-                return apply(variables, x, **arguments), statistics
             logits, changed = apply(variables, x, mutable=list(statistics), **arguments)
-        return logits, _like(statistics, changed)
+        return logits, statistics if frozen else _like(statistics, changed)
 
     streams = modes.streams if modes.streams is not None else _streams(init, train, example)
     return ModelFunctions(init, evaluate, train, streams)

@@ -1,5 +1,6 @@
 """What becomes of the clients' running statistics."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from nets import Net
 
 import fedjax_drag as fd
+from fedjax_drag.simulation.model.linen import functions_of_linen
 from fedjax_drag.simulation.model.statistics import combined, resolved
 
 COUNTS = np.array([1, 2, 3, 4, 10])
@@ -64,6 +66,24 @@ def moments(settings, **changes):
     rule = fd.aggregators.norm_clipping(1.0)  # moves the parameters little whatever malicious clients send
     result = fd.simulate(rule, **settings(model=Net(), num_rounds=1, eval_every=1, cohort_size=12, **changes))
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.state.model.statistics)]), result
+
+
+class Counting(nn.Module):
+    """Counts its batches in training."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        count = self.variable("counters", "steps", lambda: jnp.int32(0))
+        if train:
+            count.value += 1
+        return x
+
+
+def test_a_counter_of_a_linen_module_can_be_frozen():
+    for frozen, steps in ((True, 0), (False, 1)):
+        functions = functions_of_linen(Counting(), jnp.ones((1, 2)), frozen)
+        statistics = functions.train(*functions.init(jax.random.key(0)), jnp.ones((1, 2)), {}, None)[1]
+        assert statistics["counters"]["steps"] == steps
 
 
 @pytest.mark.slow
