@@ -39,7 +39,9 @@ def test_a_result_says_its_final_figures():
         "Result(rounds: 30, test accuracy: 70.0%, best: 75.0% at round 20, test loss: 1, parameters: 100, "
         "seconds: 1.2 and 3.5 of compilation)"
     )
-    assert "diverged at round: 7" in repr(result([0.5, np.nan], diverged_at=7))
+    assert repr(result([0.5, np.nan], diverged_at=7)).startswith("Result(diverged at round: 7, ")
+    history = {"round": np.array([10]), "attack_success_rate": np.array([np.nan])}
+    assert "attack success rate: -" in repr(result([0.5], history=history))
 
 
 @pytest.mark.parametrize("accuracy", [[0.5, 0.75, 0.7], [0.5], [np.nan], [0.2, np.nan, 0.4], [0.0, 0.0], []])

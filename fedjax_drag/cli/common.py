@@ -19,9 +19,6 @@ from fedjax_drag.files import partial_of
 _CONNECTIONS = ("gloo", "nccl", "coordination")
 """Words in JAX's errors about other processes: the links between CPUs and between GPUs, and the service for all."""
 
-OutFolder = Annotated[
-    Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration and its changes.")
-]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 DebugNans = Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")]
 AllowCode = Annotated[
@@ -49,6 +46,24 @@ def misuse() -> Iterator[None]:
         yield
     except (ValueError, FileNotFoundError) as error:
         raise MisuseError(str(error)) from error
+
+
+def _not_empty(text: str) -> Path:
+    """A path; an empty one would be the current folder."""
+    with reported(debug=False):
+        if not text:
+            raise MisuseError("--out='': must be the path of a folder")
+    return Path(text)
+
+
+OutFolder = Annotated[
+    Path | None,
+    typer.Option(
+        parser=_not_empty,
+        metavar="PATH",
+        help="Results folder; default runs/NAME, after the configuration and its changes.",
+    ),
+]
 
 
 def _without_options(context: typer.Context, changes: list[str] | None) -> list[str] | None:

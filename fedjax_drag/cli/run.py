@@ -25,6 +25,7 @@ from fedjax_drag.cli.common import (
 
 if TYPE_CHECKING:
     from fedjax_drag.experiment.run.planning import Plan
+    from fedjax_drag.simulation import Result
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -152,13 +153,23 @@ def _execute(planned: "Plan", quiet: bool) -> None:
     diverged = divergences(planned, finished)
     if is_first():
         assert planned.folder is not None
-        _conclude(planned.folder, list(finished), quiet)
         for line in rejections(finished):
             typer.echo(f"fedjax-drag: warning: {line}", err=True)
         for line in diverged:
             typer.echo(f"fedjax-drag: error: {line}", err=True)
+        _conclude(planned.folder, [_marked(label, result) for label, result in finished.items()], quiet)
     if diverged:
         raise typer.Exit(FAILED)
+
+
+def _marked(label: str, result: "Result") -> str:
+    """The label of a run in the table, with what makes its accuracy meaningless."""
+    from fedjax_drag.simulation.result import rejected_since
+
+    if result.diverged_at is not None:
+        return f"{label} (not finite since round {result.diverged_at})"
+    since = rejected_since(result.history)
+    return label if since is None else f"{label} (all messages rejected since round {since})"
 
 
 def _conclude(folder: Path, labels: Sequence[str], quiet: bool) -> None:

@@ -82,6 +82,10 @@ class Result(NamedTuple):
     def _figures(self) -> dict[str, Any]:
         """The final figures as they are shown."""
         history, figures = self.history, {}
+        if self.diverged_at is not None:
+            figures["diverged at round"] = self.diverged_at
+        if (since := rejected_since(history)) is not None:
+            figures["every message rejected"] = f"since round {since}"
         if "round" in history:
             figures["rounds"] = int(history["round"][-1])
         if "test_accuracy" in history:
@@ -94,16 +98,13 @@ class Result(NamedTuple):
                 figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}{chosen}"
         for name in ("output_accuracy", "client_accuracy_worst_tenth", "attack_success_rate"):
             if name in history:
-                figures[name.replace("_", " ")] = f"{history[name][-1]:.1%}"
+                share = history[name][-1]  # NaN where no example counts, as of classes that are not in the test set
+                figures[name.replace("_", " ")] = "-" if np.isnan(share) else f"{share:.1%}"
         for name in ("test_loss", "train_loss"):
             if name in history:
                 figures[name.replace("_", " ")] = f"{history[name][-1]:.4g}"
         figures["parameters"] = f"{sum(np.size(leaf) for leaf in jax.tree.leaves(self.params)):,}"
         figures["seconds"] = f"{self.seconds:.1f} and {self.compile_seconds:.1f} of compilation"
-        if self.diverged_at is not None:
-            figures["diverged at round"] = self.diverged_at
-        if (since := rejected_since(history)) is not None:
-            figures["every message rejected"] = f"since round {since}"
         return figures
 
     @property

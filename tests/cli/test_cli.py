@@ -84,6 +84,7 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
         (["--resume"], "out='runs/tiny': holds no run to resume"),
         (["--resume", "--overwrite"], "only one of them"),
         (["--overwrite", "--out", "."], "not a results folder"),
+        (["--out", ""], "--out='': must be the path of a folder"),
     ],
 )
 def test_misuse_is_one_line_with_status_2_before_anything_is_written(command, tiny_file, tmp_path, arguments, message):

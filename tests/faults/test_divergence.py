@@ -108,6 +108,7 @@ def test_a_run_in_which_nothing_counts_says_so(tmp_path):
     alone = ["run", config, "byzantine_fraction=1.0", "--out", tmp_path / "run"]
     done = CliRunner().invoke(app, [str(part) for part in alone])
     assert (done.exit_code, done.stderr) == (0, f"fedjax-drag: warning: tiny: {text}\n")
+    assert "\ntiny (all messages rejected since round 0)  " in done.stdout
     cells = sweep(lost | {"axes": {"byzantine_fraction": [0.0, 1.0]}}, out=tmp_path / "sweep").cells
     assert [(cell.status, cell.message) for cell in cells] == [("done", ""), ("done", text)]
     assert [run.message for run in read(tmp_path / "sweep").runs] == ["", text]
@@ -137,6 +138,7 @@ def test_comparison_goes_on_and_the_last_good_checkpoint_is_named(tmp_path, monk
         done = CliRunner().invoke(app, ["run", str(config), "--out", str(out), *resume])
         assert done.exit_code == 1
         (line,) = [line for line in done.stderr.splitlines() if "error" in line]
+        assert "\nbad (not finite since round 3)  " in done.stdout
         good = out / "bad" / "checkpoints" / "2"
         assert line.endswith(f"bad diverged: parameters are not finite after round 3; last good checkpoint: {good}")
         assert (out / results.FIGURE).exists()

@@ -11,6 +11,7 @@ from fedjax_drag.experiment.arena.standing import Standing
 from fedjax_drag.experiment.arena.trials import Trials
 from fedjax_drag.experiment.config.names import check_name
 from fedjax_drag.experiment.config.own import short, with_own_names
+from fedjax_drag.experiment.run import results
 
 Source = str | Path | Mapping[str, Any] | Arena | Standing
 """An arena: its YAML file or a mapping of that file's keys; or a standing, which holds its protocol."""
@@ -133,4 +134,4 @@ def _entry(builder: Any, grid: Mapping[str, Sequence[Any]], label: str | None, p
 
 
 def _trials(out: str | Path | None, quiet: bool | None, allow_code: bool) -> Trials:
-    return Trials(None if out is None else Path(out), quiet, allow_code)
+    return Trials(results.folder_of(out), quiet, allow_code)

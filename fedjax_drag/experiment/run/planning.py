@@ -99,7 +99,7 @@ def plan(
     ``federations`` are those that earlier plans have loaded.
     """
     experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides, allow_code)
-    folder = None if out is None else Path(out)
+    folder = results.folder_of(out)
     if folder is None and (resume or overwrite):
         raise ValueError("out=None: resume and overwrite need the results folder")
     tools = loggers.check(log, folder)

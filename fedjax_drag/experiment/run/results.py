@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -73,6 +74,17 @@ class Run:
     config: Config
     history: History
     note: str = ""
+
+
+def folder_of(out: Any) -> Path | None:
+    """The results folder that the argument ``out`` names, or None.
+
+    Raises:
+      ValueError: it is neither a path nor None, or empty, which would be the current folder.
+    """
+    if out is not None and (not isinstance(out, str | os.PathLike) or not os.fspath(out)):
+        raise ValueError(f"out={out!r}: must be the path of a folder, or None")
+    return None if out is None else Path(out)
 
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:

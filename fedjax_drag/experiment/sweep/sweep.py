@@ -142,7 +142,7 @@ def plan(
     Args and exceptions are those of :func:`sweep`.
     """
     grid = load_grid(config, overrides, Code(allow_code))
-    folder = None if out is None else Path(out)
+    folder = results.folder_of(out)
     if folder is None and (resume or overwrite):
         raise ValueError("out=None: resume and overwrite need the results folder")
     check = partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)
