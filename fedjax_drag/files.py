@@ -1,5 +1,6 @@
-"""Files of folders that may come from somebody else: written as new files, through no link, and read within bounds."""
+"""Files of folders that may come from somebody else: written as new files, read within bounds, and their checksums."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -98,3 +99,19 @@ def read_json(path: Path) -> Any:
         return json.loads(read_bytes(path, _MOST_BYTES))
     except RecursionError:
         raise ValueError(f"{str(path)!r}: nested too deeply") from None
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of all files in a folder.
+
+    Raises:
+      FileNotFoundError: there is neither.
+    """
+    if path.is_file():
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    if not path.is_dir():
+        raise FileNotFoundError(f"{str(path)!r}: no such file or folder")
+    files = sorted(inner for inner in path.rglob("*") if inner.is_file())
+    lines = [f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

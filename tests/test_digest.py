@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from fedjax_drag.digest import sha256
+from fedjax_drag.files import sha256
 
 
 def test_a_missing_path_has_no_checksum(tmp_path):

@@ -136,11 +136,11 @@ CHECKPOINTS = {
     "no state": (removed(f"{NEWEST}/default"), BEFORE),
     "a damaged manifest": (content(f"{NEWEST}/default/manifest.ocdbt", flipped), BEFORE),
     "no manifest": (removed(f"{NEWEST}/default/manifest.ocdbt"), BEFORE),
-    "a flipped bit in its commit marker": (content(f"{NEWEST}/commit_success.txt", flipped), ""),
     "a flipped bit in its state's commit marker": (content(f"{NEWEST}/default/commit_success.txt", flipped), ""),
-    "no commit marker": (removed(f"{NEWEST}/commit_success.txt"), ""),
-    "a damaged record": (content(f"{NEWEST}/_CHECKPOINT_METADATA", flipped), ""),
-    "a damaged accuracy": (content(f"{NEWEST}/metrics/metrics", flipped), ""),
+    "no commit marker": (removed(f"{NEWEST}/default/commit_success.txt"), ""),
+    "a damaged record of Orbax": (content(f"{NEWEST}/default/_CHECKPOINT_METADATA", flipped), ""),
+    "a damaged record": (content(f"{NEWEST}/record.json", flipped), BEFORE),
+    "another digit in its record": (content(f"{NEWEST}/record.json", lambda data: data.replace(b"0.", b"9.")), BEFORE),
     "gone": (removed(NEWEST), ""),
     "two of three damaged": (
         several(numbers(flipped), numbers(flipped, "checkpoints/4")),
@@ -150,7 +150,7 @@ CHECKPOINTS = {
         several(numbers(flipped), METRICS["has a flipped bit"][0]),
         "set aside in metrics.damaged.jsonl, restored from the checkpoint of round 4",
     ),
-    "half written by Orbax": (added("checkpoints/8.orbax-checkpoint-tmp-1/x"), ""),
+    "half written by Orbax": (added("checkpoints/8.partial/x"), ""),
 }
 
 OTHERS = {

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from fedjax_drag.digest import sha256
 from fedjax_drag.experiment.config.own import PYTHON, OwnName, is_reference, place_and_name
+from fedjax_drag.files import sha256
 from fedjax_drag.simulation.model.functions import signature_of
 
 Builder = Callable[..., Any]

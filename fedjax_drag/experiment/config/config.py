@@ -81,7 +81,7 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
       initial_params: a safetensors file, a results folder or one of its checkpoints, from whose parameters the run
         starts; None to draw them.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
-      keep_checkpoints: how many of the newest checkpoints are kept.
+      keep_checkpoints: how many of the newest checkpoints are kept; with 0 none is written, not the best either.
       keep_best: whether the checkpoint with the highest accuracy is kept as well: validation accuracy where the data
         have a validation split, else test accuracy. In a sweep whose cells' states have more than 256 MB together, the
         best of those that are written, one in a minute.
@@ -116,7 +116,7 @@ class Config(Measurement, Execution, Adversary, Participation, LocalWork):
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
     mesh: str | None = with_default(Execution, "mesh", "auto")
     evaluate_clients: Any = with_default(Measurement, "evaluate_clients", False)
-    keep_checkpoints: int = option(count, 2)
+    keep_checkpoints: int = option(partial(checks.count, low=0), 2)
     keep_best: bool = True
     checkpoint_every_seconds: float = option(partial(checks.in_range, low=0.0, high=LARGEST), 10.0)
     compare: dict[str, Any] | None = None

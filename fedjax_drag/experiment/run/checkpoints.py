@@ -2,14 +2,14 @@
 
 The state is stored as a flat mapping from each leaf's path to an array, so that a checkpoint can be
 read without knowing its classes, with the lines of ``metrics.jsonl`` up to its round, and with a checksum of both,
-since Orbax does not notice a flipped bit. Of several processes the first writes and reads the whole state, so that a
-run may go on with another number of them.
+since Orbax does not notice a flipped bit. A record beside it says what it is
+(:mod:`~fedjax_drag.experiment.run.stored.records`). Of several processes the first writes and reads the whole state, so
+that a run may go on with another number of them.
 """
 
 import contextlib
 import functools
 import itertools
-import json
 import logging
 import shutil
 import sys
@@ -23,18 +23,23 @@ import numpy as np
 from tqdm import tqdm
 
 from fedjax_drag import per_client
-from fedjax_drag.experiment.run import client_rows
-from fedjax_drag.experiment.run.errors import FolderError
-from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
+from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.run.errors import FolderError, MismatchError
+from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS, RUN, read_environment
+from fedjax_drag.experiment.run.stored import client_rows, leaves, records
+from fedjax_drag.experiment.run.stored.records import Record
+from fedjax_drag.files import read_json
 from fedjax_drag.simulation.devices import row_file
 from fedjax_drag.simulation.devices.host_state import completed
-from fedjax_drag.simulation.devices.placement import fetch
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
-from fedjax_drag.simulation.planning.initial_params import CHECKSUM, leaf_name, variables_in
-from fedjax_drag.simulation.result import TEST, choice_metric
+from fedjax_drag.simulation.planning.initial_params import CHECKSUM, STATE, leaf_name, variables_in
+from fedjax_drag.simulation.result import choice_metric
 
 KEEP = 2
 """How many of the newest are kept by default."""
+
+_PARTIAL, _PARTIAL_OF_ORBAX = ".partial", ".orbax-checkpoint-tmp"
+"""How the name of a checkpoint that is being written goes on after its round, now and in older versions."""
 
 _HISTORY = "history"
 
@@ -94,7 +99,7 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
     if not folder.is_dir():
         raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
     with contextlib.closing(Checkpoints(folder)) as checkpoints:
-        rounds = checkpoints.rounds() if (folder / CHECKPOINTS).is_dir() else []
+        rounds = checkpoints.rounds()
         round_number = which if isinstance(which, int) else None
         if rounds and round_number is None:
             round_number = rounds[-1] if which == "latest" else checkpoints.best()
@@ -113,12 +118,32 @@ class Checkpoints:
       keep_best: whether the one with the highest validation accuracy is kept as well; test accuracy where the run has
         no validation split.
       writes: whether the caller writes them: then what a killed run left half written is removed.
+      config: of the run that writes them or goes on from them; None to read those of any configuration.
+
+    Attributes:
+      run: the name of the run that they must be of; None for any.
     """
 
-    def __init__(self, folder: Path, keep: int = KEEP, keep_best: bool = True, writes: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        keep: int = KEEP,
+        keep_best: bool = True,
+        writes: bool = False,
+        config: Config | None = None,
+    ):
         self._path = (folder / CHECKPOINTS).absolute()
         self._aside = (folder / DAMAGED_CHECKPOINTS).absolute()
-        self._keep, self._keep_best, self._writes = keep, keep_best, writes
+        self._keep, self._keep_best, self._writes, self._config = keep, keep_best, writes, config
+        run = read_environment(folder).get(RUN)
+        self.run = run if isinstance(run, str) else None
+
+    @functools.cached_property
+    def _orbax(self) -> Any:
+        """Made on first use: it is slow to import, and a sweep has many runs open at once."""
+        alone = self._ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})
+        handler = self._ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+        return self._ocp.Checkpointer(handler, multiprocessing_options=alone)
 
     @property
     def _ocp(self) -> Any:
@@ -126,77 +151,85 @@ class Checkpoints:
 
         return ocp
 
-    @functools.cached_property
-    def _manager(self) -> Any:
-        """Made on first use: it starts threads, and a sweep has many runs open at once."""
-        from orbax.checkpoint import checkpoint_managers as policies
-
-        self._path.mkdir(exist_ok=True)  # Orbax itself would wait for the other processes
-        self._drop_damaged_accuracies()
-        kept: list[Any] = [policies.LatestN(self._keep)]
-        if self._keep_best:
-            best = policies.BestN(get_metric_fn=_accuracy, n=1, keep_checkpoints_without_metrics=False)
-            kept.append(best)
-        alone = self._ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})
-        options = self._ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy(kept),
-            best_fn=_accuracy,
-            create=False,
-            cleanup_tmp_directories=self._writes,
-            enable_async_checkpointing=False,
-            multiprocessing_options=alone,
-        )
-        handlers = self._ocp.StandardCheckpointHandler(multiprocessing_options=alone)
-        return self._ocp.CheckpointManager(self._path, item_handlers=handlers, options=options)
-
-    def _drop_damaged_accuracies(self) -> None:
-        """Removes accuracies that Orbax could not read at its start; their checkpoints cannot be the best."""
-        for path in self._path.glob("*/metrics/metrics"):
-            try:
-                float(_accuracy(json.loads(path.read_text(encoding="utf-8"))))
-            except (ValueError, KeyError, TypeError, RecursionError):
-                path.unlink()
-
     def rounds(self) -> list[int]:
         """The rounds of all checkpoints, the newest last; damaged ones count."""
-        return from_first(lambda: sorted(self._manager.all_steps()))
+        return from_first(self._rounds)
+
+    def _rounds(self) -> list[int]:
+        names = [path.name for path in self._path.iterdir() if path.is_dir()] if self._path.is_dir() else []
+        return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
 
     def latest(self) -> int | None:
         """The round of the newest checkpoint, or None."""
         return max(self.rounds(), default=None)
 
     def best(self) -> int | None:
-        """The round of the checkpoint with the highest accuracy, or None."""
-        return from_first(lambda: self._manager.best_step())
+        """The round of the checkpoint with the highest accuracy, of equal ones the newest; None without one.
 
-    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"", metric: str = TEST) -> None:
+        Raises:
+          ValueError: the accuracy of one is damaged.
+        """
+        return from_first(
+            lambda: max(self._rounds(), key=lambda number: (self._accuracy(number), number), default=None)
+        )
+
+    def _accuracy(self, round_number: int) -> float:
+        """By which the best is chosen; -inf for one that is not finite, or not known."""
+        kept = self._record(round_number)
+        if kept is not None:
+            accuracy = kept.accuracy
+        else:  # of an older version, which had it in a file of its own
+            try:
+                metrics = read_json(self._path / str(round_number) / "metrics" / "metrics")
+                accuracy = float(metrics[choice_metric(metrics)])
+            except (OSError, ValueError, KeyError, TypeError):
+                accuracy = None
+        return accuracy if accuracy is not None and np.isfinite(accuracy) else -np.inf
+
+    def _record(self, round_number: int) -> Record | None:
+        """What a checkpoint is; None for one of an older version, which did not say."""
+        try:
+            record = records.read(self._path / str(round_number))
+        except ValueError as error:
+            raise ValueError(f"checkpoint of round {round_number}: damaged: {error}") from error
+        if record is not None and record.round != round_number:
+            raise MismatchError(f"checkpoint of round {round_number}: is that of round {record.round}")
+        return record
+
+    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"") -> None:
         """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call.
 
         Args:
           round_number: rounds done.
-          state: after them, or what :func:`on_host` made of it.
+          state: after them, or what :func:`~fedjax_drag.experiment.run.stored.leaves.on_host` made of it.
           accuracy: by which the best is chosen.
           history: the lines of ``metrics.jsonl`` so far.
-          metric: which accuracy that is.
         """
-        rows, leaves = row_file.found_in(state), on_host(state)
+        rows, arrays = row_file.found_in(state), leaves.on_host(state)
         if not is_first():
             return
         if history:
-            leaves[_HISTORY] = np.frombuffer(history, np.uint8)
-        manager, aside = self._manager, self._rows_aside(round_number)
-        if rows is not None:
-            leaves[_ROWS] = np.uint32(client_rows.write(rows, aside))
-        leaves[CHECKSUM] = np.uint32(checksum(leaves))
-        args = self._ocp.args.StandardSave(leaves)
-        with _without_logs():
-            manager.save(round_number, args=args, metrics={metric: float(accuracy)})
-        if rows is not None:
-            aside.replace(self._path / str(round_number) / client_rows.FILE)
-
-    def _rows_aside(self, round_number: int) -> Path:
-        """Where rows are written before the checkpoint that they belong to."""
-        return self._path / f"{client_rows.FILE}.{round_number}"
+            arrays[_HISTORY] = np.frombuffer(history, np.uint8)
+        self._path.mkdir(exist_ok=True)
+        partial, place = self._path / f"{round_number}{_PARTIAL}", self._path / str(round_number)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            if rows is not None:
+                arrays[_ROWS] = np.uint32(client_rows.write(rows, partial / client_rows.FILE))
+            arrays[CHECKSUM] = np.uint32(checksum(arrays))
+            with _without_logs():
+                self._orbax.save(partial / STATE, args=self._ocp.args.StandardSave(arrays))
+            mapping = {} if self._config is None else records.plain_mapping(self._config)
+            number = float(accuracy) if np.isfinite(accuracy) else None
+            records.write(partial, Record(round_number, number, int(arrays[CHECKSUM]), self.run, mapping))
+            if place.exists():
+                shutil.rmtree(place)
+            partial.rename(place)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        self._prune()
 
     def newest(self, read: Callable[[int], T]) -> tuple[int, T] | None:
         """The newest checkpoint that can be read; newer ones are set aside, with a line that says so.
@@ -210,47 +243,44 @@ class Checkpoints:
         Raises:
           FolderError: there are checkpoints, and none can be read; nothing is moved.
         """
-        faults: dict[int, str] = {}
-        complete = self.rounds()
-        for round_number in sorted({*complete, *self._named()}, reverse=True):
+        faults: dict[int, Exception] = {}
+        for round_number in reversed(self.rounds()):
             try:
-                if round_number not in complete:
-                    raise ValueError(f"checkpoint of round {round_number}: damaged: Orbax regards it as incomplete")
                 contents = read(round_number)
             except Exception as error:  # Orbax and TensorStore raise many kinds
-                faults[round_number] = _reason(error)
+                faults[round_number] = error
                 continue
-            for damaged, reason in faults.items():
+            for damaged, error in faults.items():
                 from_first(self._set_aside, damaged)
                 if is_first():
                     where = f"set aside in {DAMAGED_CHECKPOINTS}, going on from round {round_number}"
-                    tqdm.write(f"{reason}; {where}", file=sys.stderr)
-            if self._writes:
+                    tqdm.write(f"{_reason(error)}; {where}", file=sys.stderr)
+            if self._writes and self._keep:
                 from_first(self._prune)
             return round_number, contents
         if not faults:
             return None
-        reason = "; ".join(faults.values())
+        reason = "; ".join(map(_reason, faults.values()))
+        if any(isinstance(error, MismatchError) for error in faults.values()):
+            raise FolderError(f"{str(self._path)!r}: no checkpoint is of this run: {reason}")
         remedy = "to begin anew, remove that folder and resume"
         raise FolderError(f"{str(self._path)!r}: no checkpoint can be read; {remedy} ({reason})")
 
-    def _named(self) -> list[int]:
-        """The rounds of all folders that are named like a checkpoint, also those that Orbax regards as incomplete."""
-        return from_first(lambda: [int(path.name) for path in self._path.iterdir() if path.name.isdecimal()])
-
     def _prune(self) -> None:
-        """Removes checkpoints that are not to be kept, which a killed run may have left."""
-        complete = sorted(self._manager.all_steps())
-        for aside in self._path.glob(f"{client_rows.FILE}.*"):  # of a run that was killed while it wrote them
-            round_number = int(aside.suffix[1:])
-            if round_number in complete:
-                aside.replace(self._path / str(round_number) / client_rows.FILE)
-            else:
-                aside.unlink()
-        kept = {*complete[-self._keep :], *([self._manager.best_step()] if self._keep_best else [])}
-        for round_number in {int(path.name) for path in self._path.iterdir() if path.name.isdecimal()} - kept:
-            shutil.rmtree(self._path / str(round_number))
-        self._manager.reload()
+        """Removes checkpoints that are not to be kept, and what a killed run has left of them."""
+        accuracies: dict[int, float] = {}
+        for round_number in self._rounds():
+            accuracies[round_number] = -np.inf
+            with contextlib.suppress(ValueError):  # damaged: it cannot be the best
+                accuracies[round_number] = self._accuracy(round_number)
+        kept = {*list(accuracies)[-self._keep :]}
+        if self._keep_best and accuracies:
+            kept.add(max(accuracies, key=lambda number: (accuracies[number], number)))
+        for path in self._path.iterdir():
+            number, dot, rest = path.name.partition(".")
+            is_partial = number.isdecimal() and (dot + rest).startswith((_PARTIAL, _PARTIAL_OF_ORBAX))
+            if is_partial or path.name in {str(number) for number in accuracies.keys() - kept}:
+                shutil.rmtree(path)
 
     def _set_aside(self, round_number: int) -> None:
         self._aside.mkdir(exist_ok=True)
@@ -260,7 +290,6 @@ class Checkpoints:
                 break
             place = self._aside / f"{round_number}.{number}"
         (self._path / str(round_number)).rename(place)
-        self._manager.reload()
 
     def restore(self, round_number: int, like: Any) -> Stored:
         """Reads the state of a round, and the history up to it.
@@ -275,22 +304,21 @@ class Checkpoints:
         whole = like
         if from_first(lambda: _ROWS in self._stored(round_number)):
             like = per_client.without_rows(like)
-        shapes = jax.eval_shape(_flatten, like)
+        shapes = jax.eval_shape(leaves.flattened, like)
         wanted = {name: leaf for name, leaf in shapes.items() if leaf.size}
         stored = from_first(self._read, round_number, wanted)
         history = stored.pop(_HISTORY).tobytes() if _HISTORY in stored else None
         of_rows = stored.pop(_ROWS, None)
         stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
-        state = jax.tree_util.tree_map_with_path(lambda path, leaf: _revive(stored[leaf_name(path)], leaf), like)
+        state = jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.revived(stored[leaf_name(path)], leaf), like)
         if of_rows is not None:
             state = completed(state, self._with_rows(round_number, whole, int(of_rows)))
         return Stored(state, history)
 
     def _with_rows(self, round_number: int, like: Any, checksum: int) -> Any:
         """``like`` with the rows of clients that are in a file beside the checkpoint."""
-        place, aside = self._path / str(round_number) / client_rows.FILE, self._rows_aside(round_number)
         try:
-            return client_rows.read(place if place.exists() else aside, like, checksum)
+            return client_rows.read(self._path / str(round_number) / client_rows.FILE, like, checksum)
         except ValueError as error:
             raise ValueError(f"checkpoint of round {round_number}: damaged: {error}") from error
 
@@ -301,48 +329,51 @@ class Checkpoints:
     def _stored(self, round_number: int) -> dict[str, Any]:
         """Shapes and dtypes of all that a checkpoint holds."""
         fault = f"checkpoint of round {round_number}: damaged"
-        if not (self._path / str(round_number) / "default").is_dir():
+        if not (self._path / str(round_number) / STATE).is_dir():
             raise ValueError(f"{fault}: holds no state")
         try:
-            metadata = dict(self._manager.item_metadata(round_number))
+            metadata = dict(self._orbax.metadata(self._path / str(round_number) / STATE).item_metadata)
             return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in metadata.items()}
         except Exception as error:
             raise ValueError(f"{fault}: {_reason(error)}") from error
 
     def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The contents of a checkpoint with its history; the state must have the shapes in ``wanted``."""
-        present = self._stored(round_number)
-        beside = {name: present.pop(name) for name in (CHECKSUM, _HISTORY, _ROWS) if name in present}
-        wanted = present if wanted is None else wanted
-        for name in sorted({*wanted, *present}):
-            here, there = (str(tree[name].shape) if name in tree else "nothing" for tree in (wanted, present))
-            if here != there:
-                fault = f"has {there} at {name}; must have {here} for this configuration"
-                raise ValueError(f"checkpoint of round {round_number}: {fault}")
+        """The contents of a checkpoint with its history; the state must have the shapes and dtypes in ``wanted``."""
+        where = f"checkpoint of round {round_number}"
+        record, present = self._record(round_number), self._stored(round_number)
+        if record is not None:
+            self._check_origin(where, record)
+        state = {name: leaf for name, leaf in present.items() if name not in (CHECKSUM, _HISTORY, _ROWS)}
+        if wanted is not None:
+            leaves.check_fits(where, state, wanted)
+        place, args = self._path / str(round_number) / STATE, self._ocp.args.StandardRestore(present)
         try:
-            stored = dict(self._manager.restore(round_number, args=self._ocp.args.StandardRestore(wanted | beside)))
+            stored = dict(self._orbax.restore(place, args=args))
         except Exception as error:
-            raise ValueError(f"checkpoint of round {round_number}: damaged: {_reason(error)}") from error
-        if CHECKSUM in beside and int(stored.pop(CHECKSUM)) != checksum(stored):
-            raise ValueError(f"checkpoint of round {round_number}: damaged: does not match its checksum")
+            raise ValueError(f"{where}: damaged: {_reason(error)}") from error
+        if CHECKSUM in present:
+            found = int(stored.pop(CHECKSUM))
+            if found != checksum(stored) or (record is not None and found != record.state):
+                raise ValueError(f"{where}: damaged: does not match its checksum")
         return stored
 
+    def _check_origin(self, where: str, record: Record) -> None:
+        """Refuses a checkpoint of another run, or of another configuration."""
+        if self.run is not None and record.run not in (None, self.run):
+            raise MismatchError(f"{where}: is of another run ({record.run}) than the folder ({self.run})")
+        if self._config is not None and record.config and (found := records.difference(record.config, self._config)):
+            raise MismatchError(f"{where}: is of a run with {found}")
+
+    def origin(self, round_number: int) -> str | None:
+        """The name of the run that the folder is of, or else that wrote a checkpoint; None in older versions."""
+        return from_first(lambda: self.run or (record.run if (record := self._record(round_number)) else None))
+
     def close(self) -> None:
-        """Closes Orbax's manager."""
-        if "_manager" in vars(self):
+        """Closes what Orbax has opened."""
+        if "_orbax" in vars(self):
             with contextlib.suppress(Exception):  # saving has already raised what went wrong
-                self._manager.close()
-            del self._manager
-
-
-def on_host(state: Any) -> dict[str, Any]:
-    """The leaves of a state by name, in host memory; of a CPU's state its own buffers. Rows in a file are left out.
-
-    Of several processes all that have parts of the state must call.
-    """
-    in_memory = {name: leaf for name, leaf in _flatten(state).items() if not isinstance(leaf, row_file.FileRows)}
-    leaves = {name: leaf for name, leaf in in_memory.items() if leaf.size}
-    return fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
+                self._orbax.close()
+            del self._orbax
 
 
 @contextlib.contextmanager
@@ -360,34 +391,7 @@ def _without_logs() -> Iterator[None]:
         logger.removeFilter(none)
 
 
-def _accuracy(metrics: Any) -> float:
-    return metrics[choice_metric(metrics)]
-
-
 def _reason(error: Exception) -> str:
     """The beginning of an error's message; Orbax's may be pages long."""
     first = next(iter(str(error).splitlines()), "") or type(error).__name__
     return first if len(first) <= 160 else first[:159] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _flatten(state: Any) -> dict[str, Any]:
-    """Leaves by name, random keys as their raw data: Orbax stores plain arrays of at least one entry."""
-    paths = jax.tree_util.tree_flatten_with_path(state)[0]
-
-    def plain(leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray):  # state that is kept on the host stays there
-            return leaf
-        return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
-
-    return {leaf_name(path): plain(leaf) for path, leaf in paths}
-
-
-def _revive(stored: jax.Array, like: Any) -> jax.Array:
-    if not _is_key(like):
-        return stored
-    impl = jax.random.key_impl(jnp.empty(0, jnp.result_type(like)))  # a shape alone does not say it
-    return jax.random.wrap_key_data(stored, impl=impl)
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import sys
 import time
 import zlib
@@ -17,9 +18,10 @@ from tqdm import tqdm
 
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import metrics_file, results
-from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored, on_host
+from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.run.saver import Saver
+from fedjax_drag.experiment.run.stored.leaves import on_host
 from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
@@ -79,9 +81,11 @@ class Recorder:
         self._folder = folder
         self._begun = time.perf_counter()
         from_first(partial(folder.mkdir, parents=True, exist_ok=True))
-        self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, writes=True)
+        self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, writes=True, config=config)
         try:
-            earlier = self._resumed(simulation.shapes) if resume else None
+            earlier = self._resumed(simulation.shapes, config.keep_checkpoints) if resume else None
+            before = self._checkpoints.origin(earlier.round) if earlier else None
+            self._checkpoints.run = before or from_first(secrets.token_hex, 8)
             self._before = from_first(_figures_before, folder) if earlier else {}
             self._seconds_before = from_first(results.seconds_before, folder) if earlier else 0.0
             is_over = earlier is not None and earlier.round >= config.rounds
@@ -89,7 +93,7 @@ class Recorder:
                 from_first(results.write_config, folder, config)
             else:
                 of_run = simulation.walk, simulation.mesh_devices, self._seconds_before if earlier else None
-                from_first(results.begin, folder, config, *of_run)
+                from_first(results.begin, folder, config, *of_run, self._checkpoints.run)
             from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
         except BaseException:
             self._checkpoints.close()
@@ -98,14 +102,14 @@ class Recorder:
         self._lines = bytearray(lines)
         every_seconds = config.checkpoint_every_seconds if every_seconds is None else every_seconds
         options = (config.keep_checkpoints, config.keep_best, every_seconds)
-        self._best, self._keeps_best = self._best_so_far(), config.keep_best
+        self._best, self._keeps_best = self._best_so_far(), config.keep_best and config.keep_checkpoints > 0
         self._saver = Saver(self._checkpoints, *options, best=self._best)
         self._remembered: tuple[Any, ...] | None = None
         self._rows: list[dict[str, Any]] = []
         place = folder / METRICS if is_first() else Path(os.devnull)
         self._stream: IO[bytes] = place.open("ab" if earlier else "wb")
 
-    def _resumed(self, shapes: Any) -> _Earlier | None:
+    def _resumed(self, shapes: Any, keeps: int) -> _Earlier | None:
         """What the newest checkpoint that can be read holds; ``metrics.jsonl`` is made to agree with it."""
 
         def read(round_number: int) -> Stored:
@@ -113,6 +117,8 @@ class Recorder:
 
         newest = self._checkpoints.newest(read)
         if newest is None:
+            if not keeps and is_first() and (self._folder / METRICS).exists():
+                tqdm.write(f"{str(self._folder)!r}: no checkpoint to go on from; begins anew", file=sys.stderr)
             return None
         round_number, (state, lines) = newest
         if lines is None:  # written by an older version
@@ -168,8 +174,7 @@ class Recorder:
     def _to_hold(self, event: Evaluation) -> tuple[Any, ...]:
         """The arguments of :meth:`~.saver.Saver.hold` for the newest evaluation."""
         end = len(self._lines)
-        by = choice_metric(event.metrics)
-        return event.round, event.state, event.metrics[by], lambda: bytes(self._lines[:end]), by
+        return event.round, event.state, _accuracy(event), lambda: bytes(self._lines[:end])
 
     def _append(self, line: bytes) -> None:
         self._stream.write(line)
@@ -242,8 +247,9 @@ class Recorder:
 
 
 def _accuracy(event: Evaluation) -> float:
-    """By which the best state is chosen."""
-    return float(event.metrics[choice_metric(event.metrics)])
+    """By which the best state is chosen, as it reads back from ``metrics.jsonl``."""
+    accuracy = metrics_file.plain(event.metrics[choice_metric(event.metrics)])
+    return np.nan if accuracy is None else float(accuracy)
 
 
 def _figures_before(folder: Path) -> dict[str, Any]:

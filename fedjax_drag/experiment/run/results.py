@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.digest import sha256
 from fedjax_drag.experiment.build.own_parts import checksums
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config, flatten
@@ -29,12 +28,15 @@ from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
-from fedjax_drag.files import check_kinds, read_json, write_text
+from fedjax_drag.files import check_kinds, read_json, sha256, write_text
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.version import __version__
 
 CONFIG, ENVIRONMENT, SUMMARY = "config.yaml", "environment.json", "summary.json"
+RUN = "run"
+"""Key of ``environment.json``: the name of the run, which its checkpoints have too."""
+
 EARLIER, EARLIER_SECONDS = "earlier_sessions", "earlier_seconds"
 """Keys of ``environment.json``: the environments in which a run was begun and resumed before, and the time it took."""
 
@@ -133,10 +135,20 @@ def check_same(folder: Path, config: Config) -> None:
     try:
         if not (folder / CONFIG).read_text(encoding="utf-8", errors="replace").strip():
             raise ValueError(f"{CONFIG} is empty")
-        stored, wanted = flatten(resolve(load(folder / CONFIG))), flatten(config)
+        stored = resolve(load(folder / CONFIG))
     except ValueError as error:
         remedy = f"to go on under the configuration that is given, remove that {CONFIG}"
         raise FolderError(f"the run to resume in {str(folder)!r}: {error}; {remedy}") from None
+    if (found := first_difference(stored, config)) is not None:
+        key, old, new = found
+        hint = " or more" if key == "rounds" else ""
+        raise ValueError(f"{key}={new!r}: the run to resume in {str(folder)!r} has {key}={old!r}; must be that{hint}")
+    _warn_of_changed_files(folder, config)
+
+
+def first_difference(before: Config, config: Config) -> tuple[str, Any, Any] | None:
+    """The first key by which two resolved configurations are of different runs, its old and its new value."""
+    stored, wanted = flatten(before), flatten(config)
     for key in [*wanted, *(key for key in stored if key not in wanted)]:
         old, new = stored.get(key), wanted.get(key)
         if key == "byzantine_fraction":  # versions that had no None for "not given" stored 0.0
@@ -144,11 +156,8 @@ def check_same(folder: Path, config: Config) -> None:
         if key == "mesh" and old is None and new == "auto":  # the default of older versions, and today's
             continue
         if old != new and key not in FREE and not (key == "rounds" and config.rounds > stored["rounds"]):
-            hint = " or more" if key == "rounds" else ""
-            raise ValueError(
-                f"{key}={new!r}: the run to resume in {str(folder)!r} has {key}={old!r}; must be that{hint}"
-            )
-    _warn_of_changed_files(folder, config)
+            return key, old, new
+    return None
 
 
 def _warn_of_changed_files(folder: Path, config: Config) -> None:
@@ -206,6 +215,7 @@ def begin(
     walk: Walk | None = None,
     mesh_devices: int = 1,
     seconds_before: float | None = None,
+    run: str | None = None,
 ) -> None:
     """Makes the folder with its ``config.yaml`` and ``environment.json``.
 
@@ -215,9 +225,11 @@ def begin(
       walk: how it goes through its clients; None for a comparison, whose runs have folders of their own.
       mesh_devices: how many devices share its clients.
       seconds_before: what sessions before this one took, of a run that goes on; its environments are kept as well.
+      run: its name, which its checkpoints have too.
     """
     write_config(folder, config)
     way = walk._asdict() | {"mesh_devices": mesh_devices} if walk else {}
+    way |= {RUN: run} if run else {}
     before = {}
     if seconds_before is not None and (last := read_environment(folder)):
         earlier = last.pop(EARLIER, [])

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.run.checkpoints import Checkpoints, on_host
+from fedjax_drag.experiment.run.checkpoints import Checkpoints
+from fedjax_drag.experiment.run.stored.leaves import on_host
 from fedjax_drag.simulation.devices import row_file
 from fedjax_drag.simulation.devices.processes import is_first
 
@@ -49,7 +50,6 @@ class Held(NamedTuple):
     state: dict[str, Any]
     accuracy: float
     history: Callable[[], bytes]
-    metric: str
 
     @property
     def num_bytes(self) -> int:
@@ -62,7 +62,7 @@ class Saver:
 
     Args:
       checkpoints: of the results folder; this alone writes them.
-      keep: how many of the newest states are kept, >= 1.
+      keep: how many of the newest states are kept; with 0 nothing is written.
       keep_best: whether the one with the highest accuracy is kept as well.
       every_seconds: time between two writings; with 0 each state is on disk when :meth:`hold` returns.
       best: the highest accuracy so far; -inf for none.
@@ -76,10 +76,10 @@ class Saver:
         self._held: list[Held] = []
         self._writing: Future[None] | None = None
         self._last = time.monotonic()
-        if is_first():
+        if keep and is_first():
             import_ahead("orbax.checkpoint")
 
-    def hold(self, round_number: int, state: Any, accuracy: Any, history: Callable[[], bytes], metric: str) -> None:
+    def hold(self, round_number: int, state: Any, accuracy: float, history: Callable[[], bytes]) -> None:
         """Takes over a state after an evaluation; all processes that have parts of it must call.
 
         Args:
@@ -87,18 +87,19 @@ class Saver:
           state: after them; its buffers may be reused afterwards.
           accuracy: by which the best is chosen.
           history: gives the lines of ``metrics.jsonl`` up to the round; called in another thread.
-          metric: which accuracy that is.
 
         Raises:
           Exception: what went wrong while the states before were written.
         """
         _await_imports()
+        if not self._keep:
+            return
         self._wait(only_if_done=True)
         if row_file.found_in(state) is not None:  # the next round writes into the file
             self.finish()
-            self._checkpoints.save(round_number, state, float(accuracy), history(), metric)
+            self._checkpoints.save(round_number, state, accuracy, history())
             return
-        held = Held(round_number, on_host(state), float(accuracy), history, metric)
+        held = Held(round_number, on_host(state), accuracy, history)
         if not is_first():
             return
         if held.accuracy >= self._best:
@@ -150,4 +151,4 @@ class Saver:
 
 def _write(checkpoints: Checkpoints, held: list[Held]) -> None:
     for one in held:
-        checkpoints.save(one.round, one.state, one.accuracy, one.history(), one.metric)
+        checkpoints.save(one.round, one.state, one.accuracy, one.history())

@@ -1,3 +1,5 @@
+import dataclasses
+import json
 import shutil
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -7,9 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import TINY
 
 import fedjax_drag as fd
+from fedjax_drag.experiment.build.resolve import resolve
+from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params, load_variables
+from fedjax_drag.experiment.run.errors import FolderError
 
 
 class State(NamedTuple):
@@ -184,7 +190,9 @@ def test_damaged_one_is_reported_and_the_one_before_it_used(tmp_path, state, dam
 def test_one_whose_removal_was_interrupted_is_removed(tmp_path, state):
     kept = saved(tmp_path, state, [0.1, 0.9, 0.2, 0.3])
     shutil.copytree(tmp_path / "checkpoints" / "3", tmp_path / "checkpoints" / "1")
-    shutil.rmtree(tmp_path / "checkpoints" / "1" / "metrics")
+    (tmp_path / "checkpoints" / "1" / "record.json").unlink()
+    for name in ("5.partial", "6.orbax-checkpoint-tmp-1"):
+        (tmp_path / "checkpoints" / name / "default").mkdir(parents=True)
     assert newest(tmp_path, state, writes=True) == (4, 4)
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == kept == [2, 3, 4]
 
@@ -202,14 +210,96 @@ def test_none_that_can_be_read(tmp_path, state):
     assert (tmp_path / "checkpoints" / "2").exists(), "nothing is removed"
 
 
+def of_an_older_version(folder, metrics):
+    (folder / "record.json").unlink()
+    (folder / "metrics").mkdir()
+    (folder / "metrics" / "metrics").write_text(metrics)
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"test_accuracy": null}'])
-def test_damaged_accuracy_costs_its_place_among_the_best_only(tmp_path, state, content):
+def test_damaged_accuracy_of_an_older_version_costs_its_place_among_the_best_only(tmp_path, state, content):
     saved(tmp_path, state, [0.1, 0.9, 0.3])
+    for number, accuracy in (("1", content), ("2", '{"test_accuracy": 0.9}'), ("3", '{"test_accuracy": 0.3}')):
+        if (tmp_path / "checkpoints" / number).exists():
+            of_an_older_version(tmp_path / "checkpoints" / number, accuracy)
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        assert (checkpoints.latest(), checkpoints.best()) == (3, 2)
     (tmp_path / "checkpoints" / "2" / "metrics" / "metrics").write_text(content)
     with closing(Checkpoints(tmp_path)) as checkpoints:
-        assert (checkpoints.latest(), checkpoints.best()) == (3, 3)
+        assert checkpoints.best() == 3
     assert newest(tmp_path, state) == (3, 3)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"crc32": 1}', "[" * 100_000, "0.9"])
+def test_what_chooses_among_checkpoints_is_under_a_checksum(tmp_path, state, content):
+    saved(tmp_path, state, [0.1, 0.9, 0.3])
+    record = tmp_path / "checkpoints" / "2" / "record.json"
+    record.write_text(record.read_text().replace("0.9", "0.2") if content == "0.9" else content)
+    with pytest.raises(ValueError, match=r"^checkpoint of round 2: damaged: record\.json: ") as caught:
+        load_params(tmp_path, "best")
+    assert "\n" not in str(caught.value)
+    load_params(tmp_path, "latest")
+    assert newest(tmp_path, state, writes=True, keep=1) == (3, 3)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
+
+
+def test_a_checkpoint_knows_its_round_its_run_and_its_configuration(tmp_path, state, capsys):
+    """Folders that were renamed, exchanged or copied went on from other parameters than they said."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "environment.json").write_text(json.dumps({"run": name}))
+        saved(tmp_path / name, state, [0.1, 0.2, 0.3])
+    place, elsewhere = tmp_path / "one" / "checkpoints", tmp_path / "other" / "checkpoints"
+    (place / "3").rename(place / "7")
+    with pytest.raises(ValueError, match=r"^checkpoint of round 7: is that of round 3$"):
+        load_params(tmp_path / "one")
+    shutil.rmtree(place / "7")
+    shutil.copytree(elsewhere / "3", place / "3")
+    with pytest.raises(ValueError, match=r"^checkpoint of round 3: is of another run \(other\) than the folder"):
+        load_params(tmp_path / "one")
+    assert newest(tmp_path / "one", state) == (2, 2)
+    assert "checkpoint of round 3: is of another run" in capsys.readouterr().err
+    shutil.rmtree(place / "2" / "default")
+    shutil.copytree(elsewhere / "3" / "default", place / "2" / "default")
+    with pytest.raises(ValueError, match=r"^checkpoint of round 2: damaged: does not match its checksum$"):
+        load_params(tmp_path / "one", 2)
+    shutil.rmtree(place)
+    shutil.copytree(elsewhere, place)
+    with pytest.raises(FolderError, match="no checkpoint is of this run: ") as caught:
+        newest(tmp_path / "one", state)
+    assert "remove" not in str(caught.value)
+
+
+def test_a_checkpoint_of_another_configuration_is_named(tmp_path, state):
+    configs = [resolve(load(TINY | {"seed": seed})) for seed in (0, 1)]
+    saved(tmp_path, state, [0.1], config=configs[0])
+    assert newest(tmp_path, state, config=dataclasses.replace(configs[0], rounds=99, keep_best=False)) == (1, 1)
+    with pytest.raises(FolderError, match=r"round 1: is of a run with seed=0, and this one has 1$"):
+        newest(tmp_path, state, config=configs[1])
+
+
+def test_another_dtype_is_named_and_no_damage(tmp_path, state):
+    with jax.enable_x64(True):
+        wide = state._replace(params={"b": jnp.ones(3, float), "a": [jnp.ones(3, float), jnp.ones((0, 3), float)]})
+    for place, x64, kept, wanted in (("x64", True, wide, state), ("usual", False, state, wide)):
+        (tmp_path / place).mkdir()
+        with jax.enable_x64(x64):
+            saved(tmp_path / place, kept, [0.1])
+        match = r"no checkpoint is of this run: .*has float\d\d at params.*; this run has .*; JAX_ENABLE_X64 must be"
+        with jax.enable_x64(not x64), pytest.raises(FolderError, match=match) as caught:
+            newest(tmp_path / place, wanted)
+        assert "damaged" not in str(caught.value)
+        assert load_params(tmp_path / place)["b"].dtype == kept.params["b"].dtype, "whatever this process has"
+
+
+@pytest.mark.parametrize("name", ["0020", "٢", "20 ", "-1", "x"])
+def test_other_folders_are_no_checkpoints(tmp_path, state, name):
+    saved(tmp_path, state, [0.1])
+    (tmp_path / "checkpoints" / name / "default").mkdir(parents=True)
+    assert newest(tmp_path, state, writes=True) == (1, 1)
+    load_params(tmp_path, "best")
+    assert (tmp_path / "checkpoints" / name).exists()
 
 
 @pytest.mark.slow

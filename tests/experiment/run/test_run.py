@@ -12,6 +12,7 @@ from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run import lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.run import execute, plan, run
+from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.simulation.planning import setup
 from fedjax_drag.simulation.program.clients_axis import Walk
 
@@ -172,7 +173,7 @@ def test_state_of_clients_is_resumed(tiny, tmp_path, place):
 
 @pytest.mark.thorough
 def test_rows_on_the_disk_that_are_damaged_or_were_being_written(tiny, tmp_path, capsys):
-    """The checkpoint before serves; a kill between a checkpoint and the name of its rows costs nothing."""
+    """The checkpoint before serves; a kill while one is written costs nothing."""
     config, folder = load(tiny, ["algorithm=scaffold", "client_state=disk"]), tmp_path / "out"
     whole = run(config, out=folder)
     checkpoints = folder / "checkpoints"
@@ -181,8 +182,8 @@ def test_rows_on_the_disk_that_are_damaged_or_were_being_written(tiny, tmp_path,
         (folder / "summary.json").unlink()
         return run(config, out=folder, resume=True, quiet=True).state
 
-    (checkpoints / "6" / "client_rows").rename(checkpoints / "client_rows.6")
-    (checkpoints / "client_rows.8").write_bytes(b"begun")
+    (checkpoints / "8.partial").mkdir()
+    (checkpoints / "8.partial" / "client_rows").write_bytes(b"begun")
     chex.assert_trees_all_equal(resumed(), whole.state)
     assert sorted(path.name for path in checkpoints.iterdir()) == ["4", "6"]
     assert (checkpoints / "6" / "client_rows").is_file()
@@ -218,6 +219,23 @@ def test_a_session_that_is_killed_keeps_the_time_of_those_before(tiny, tmp_path,
     assert environment["earlier_seconds"] == pytest.approx(first)
     assert len(environment["earlier_sessions"]) == 2
     assert json.loads((out / "summary.json").read_text())["seconds"] >= first
+
+
+@pytest.mark.optimised
+def test_a_run_that_keeps_no_checkpoints_writes_none_and_begins_anew(tiny, finished, tmp_path, capsys, interrupt_after):
+    light = tiny | {"keep_checkpoints": 0}
+    with interrupt_after(2), pytest.raises(KeyboardInterrupt):
+        run(light, out=tmp_path / "out", quiet=True)
+    capsys.readouterr()
+    run(light, out=tmp_path / "out", resume=True, quiet=True)
+    assert capsys.readouterr().err == f"{str(tmp_path / 'out')!r}: no checkpoint to go on from; begins anew\n"
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()
+    assert not (tmp_path / "out" / "checkpoints").exists()
+    folder, grid = tmp_path / "sweep", light | {"axes": {"seed": [0, 1], "step_size": [0.1, 0.2]}}
+    for resume in (False, True):
+        ended = sweep(grid, out=folder, resume=resume, quiet=True)
+        assert {cell.status for cell in ended.cells} == {"done"}
+        assert not [path for path in folder.rglob("*") if path.name == "checkpoints"]
 
 
 @pytest.mark.optimised

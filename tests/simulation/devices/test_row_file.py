@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.run import client_rows
+from fedjax_drag.experiment.run.stored import client_rows
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.devices import host_state, row_file
 from fedjax_drag.simulation.devices.row_file import FileRows, RowFile

@@ -15,8 +15,8 @@ from flax.traverse_util import flatten_dict
 from tiny import SYNTHETIC, TINY
 
 import fedjax_drag as fd
-from fedjax_drag.digest import sha256
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
+from fedjax_drag.files import sha256
 from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.model.start import Start

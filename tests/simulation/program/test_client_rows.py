@@ -10,7 +10,8 @@ import optax
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.experiment.run.checkpoints import Checkpoints, _flatten
+from fedjax_drag.experiment.run.checkpoints import Checkpoints
+from fedjax_drag.experiment.run.stored.leaves import flattened
 from fedjax_drag.simulation import prepare, trace
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.program.work import NOTHING_KEPT, ClientRows
@@ -119,7 +120,7 @@ def test_a_run_that_keeps_nothing_has_the_state_that_it_had(settings, fedavg):
     simulation = prepare(fedavg, **settings(local_optimizer=optax.trace(0.9)))
     assert simulation.shapes.clients == NOTHING_KEPT == ClientRows((), ())
     assert simulation.client_state_bytes == 0
-    names = jax.eval_shape(_flatten, simulation.shapes)
+    names = jax.eval_shape(flattened, simulation.shapes)
     assert not [name for name in names if name.startswith("clients")]
     assert "round" in names
 

@@ -1,0 +1,81 @@
+"""What a checkpoint is: its round, its run, its configuration and its accuracy, in a file beside its state.
+
+The file has a checksum of its own, and that of the state: nothing by which a checkpoint is chosen can change, and no
+state can take the place of another, without being noticed. Checkpoints of older versions have no such file.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedjax_drag.experiment.build.resolve import resolve
+from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.config.own import as_text
+from fedjax_drag.experiment.run.metrics_file import plain
+from fedjax_drag.experiment.run.results import first_difference
+from fedjax_drag.files import read_json, write_text
+
+FILE = "record.json"
+
+
+class Record(NamedTuple):
+    """What a checkpoint is.
+
+    Attributes:
+      round: rounds done.
+      accuracy: by which the best is chosen; None if it is not finite.
+      state: checksum of its state.
+      run: the name of its run, or None.
+      config: the configuration of its run as plain values, or empty.
+    """
+
+    round: int
+    accuracy: float | None
+    state: int
+    run: str | None
+    config: dict[str, Any]
+
+
+def write(folder: Path, record: Record) -> None:
+    """Writes the record of a checkpoint into its folder."""
+    content = record._asdict()
+    write_text(folder / FILE, json.dumps(content | {"crc32": _checksum(content)}, indent=1) + "\n")
+
+
+def read(folder: Path) -> Record | None:
+    """Reads the record of a checkpoint; None if there is no such file.
+
+    Raises:
+      ValueError: it cannot be read, or does not match its checksum.
+    """
+    try:
+        content = read_json(folder / FILE)
+        checksum = content.pop("crc32")
+        record = Record(**content)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{FILE}: {error}") from error
+    if checksum != _checksum(content):
+        raise ValueError(f"{FILE}: does not match its checksum")
+    return record
+
+
+def plain_mapping(config: Config) -> dict[str, Any]:
+    """A configuration as a file holds it."""
+    return plain(as_text(config.to_mapping()))
+
+
+def difference(stored: Mapping[str, Any], config: Config) -> str:
+    """The first key, with its value, in which a stored configuration decides otherwise; empty if there is none."""
+    if stored == plain_mapping(config):
+        return ""
+    found = first_difference(resolve(load(stored)), config)
+    return "" if found is None else f"{found[0]}={found[1]!r}, and this one has {found[2]!r}"
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
