@@ -60,7 +60,7 @@ def run(
     Without --out the results go to runs/NAME, where NAME is the configuration's name and the changes, such as
     runs/quickstart,aggregator=krum,attack=sign_flip. With --resume, if there is no such folder, the one is taken whose
     name differs only in keys that may change in between: rounds, keep_checkpoints, keep_best,
-    checkpoint_every_seconds, stop_on_divergence and time_clients.
+    checkpoint_every_seconds, stop_on_divergence, patience, stop_when and time_clients.
 
     On a CPU every core is a device, and the clients of a round are shared among them where that is faster; mesh=null
     keeps to one device.
@@ -183,4 +183,6 @@ def _conclude(folder: Path, labels: Sequence[str], quiet: bool) -> None:
     if quiet:
         return
     rows = {label: (run.history, results.read_summary(run.folder)) for label, run in zip(labels, runs, strict=True)}
-    typer.echo(f"\n{table(rows)}\n\nresults in {folder}, curve in {figure}")
+    ended = [f"{label}: {figures['ended_early']}" for label, (_, figures) in rows.items() if "ended_early" in figures]
+    typer.echo("\n".join(["", table(rows), *([""] if ended else []), *ended]))
+    typer.echo(f"\nresults in {folder}, curve in {figure}")

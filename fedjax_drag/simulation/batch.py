@@ -7,7 +7,7 @@ key, its clients' index lists and its malicious clients. All cells share one cop
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from fedjax_drag.simulation.cells import Cells, LoweredBatch, Numbers, examples_
 from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import nans, program_cache
 from fedjax_drag.simulation.devices.placement import everywhere
+from fedjax_drag.simulation.early_stopping import Reason
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
@@ -159,13 +160,16 @@ class BatchSimulation:
         which: Sequence[int],
         callbacks: Sequence[Callable[[BatchEvaluation], Any]] = (),
         initial: Sequence[RunState] | None = None,
+        over: Collection[int] = (),
     ) -> list[Result]:
-        """Runs cells to the last round, or each to the first evaluation after its parameters diverged.
+        """Runs cells to the last round, or each to the first evaluation after which it is to end.
 
         Args:
           which: their places, up to :attr:`width` of them.
-          callbacks: each is called on the host after every evaluation.
+          callbacks: each is called on the host after every evaluation; it may return why some of the cells are to end,
+            by place. The program goes on computing them with the others, and nothing of that is kept.
           initial: states to continue from, all after the same round; default a fresh start.
+          over: places in ``which`` of cells that do not go on from ``initial``.
 
         Returns:
           A result for each cell, with an equal share of running and compilation time. Histories start after
@@ -180,7 +184,8 @@ class BatchSimulation:
         started = time.perf_counter()
         histories: list[list[dict[str, Any]]] = [[] for _ in which]
         diverged_at: dict[int, int] = {}
-        stopped: dict[int, RunState] = {}
+        stopped: dict[int, RunState] = {place: _of(place, states) for place in over}
+        ended: dict[int, Reason] = {}
         done = int(states.round[0])
         while done < self.first.num_rounds and len(stopped) < len(which):
             running = [place for place in range(len(which)) if place not in stopped]
@@ -196,15 +201,15 @@ class BatchSimulation:
                 if totals.diverged_at:
                     diverged_at.setdefault(place, int(totals.diverged_at))
             for callback in callbacks:
-                callback(BatchEvaluation(done, self.first.num_rounds, rows, states, diverged_at))
-            if self.first.stop_on_divergence:
-                stopped |= {place: _of(place, states) for place in diverged_at if place in rows}
+                ended |= callback(BatchEvaluation(done, self.first.num_rounds, rows, states, diverged_at)) or {}
+            over = {*ended, *(diverged_at if self.first.stop_on_divergence else ())}
+            stopped |= {place: _of(place, states) for place in over if place in rows}
         jax.block_until_ready(states)
         seconds = (time.perf_counter() - started) / len(which)
         spent = Spent(seconds, compiled.seconds / len(which), seconds_per_step)
         ends = [stopped.get(place) or _row(place, states) for place in range(len(which))]
         return [
-            self._result(history, end, spent, diverged_at.get(place), self.costs[which[place]])
+            self._result(history, end, spent, diverged_at.get(place), self.costs[which[place]], ended.get(place))
             for place, (history, end) in enumerate(zip(histories, ends, strict=True))
         ]
 
@@ -226,6 +231,7 @@ class BatchSimulation:
         spent: Spent,
         diverged_at: int | None,
         cost: ClientCost,
+        ended_early: Reason | None,
     ) -> Result:
         return Result(
             params=joined(state.params, state.model.frozen),
@@ -236,6 +242,7 @@ class BatchSimulation:
             cost=cost,
             seconds_per_step=spent.per_step,
             diverged_at=diverged_at,
+            ended_early=ended_early,
         )
 
     def _cells_at(self, places: Sequence[int]) -> Cells:

@@ -31,6 +31,8 @@ WATCHING = {
     "callbacks": "fd.simulate takes it, and so does run of what fd.simulation.prepare returns",
     "initial": "fd.simulate takes it, and so does run of what fd.simulation.prepare returns",
     "progress": "only fd.simulate shows it",
+    "patience": "fd.simulate takes it",
+    "stop_when": "fd.simulate takes it",
 }
 """Options of ``fd.simulate`` that the functions which run nothing do not take."""
 
@@ -64,6 +66,8 @@ ALIASES = {
     "callback": "callbacks",
     "compressor": "compression",
     "verbose": "progress",
+    "early_stopping": "patience",
+    "target_accuracy": "stop_when",
     "eval_interval": "eval_every",
     "eval": "eval_every",
     "params": "initial_params",

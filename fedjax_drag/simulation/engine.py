@@ -18,6 +18,7 @@ from fedjax_drag.simulation.devices.placement import (
     place_data,
     resolve_mesh,
 )
+from fedjax_drag.simulation.early_stopping import EarlyStopping, Stopper
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.option_groups import check_adversary
 from fedjax_drag.simulation.options import check_options
@@ -160,6 +161,8 @@ def simulate(
     callbacks: Sequence[Callable[[Evaluation], Any]] = (),
     initial: RunState | None = None,
     progress: bool | None = None,
+    patience: int | None = None,
+    stop_when: Any = None,
     **settings: Any,
 ) -> Result:
     """Runs a federation and returns its parameters and history.
@@ -169,10 +172,14 @@ def simulate(
 
     Args:
       algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
-      callbacks: functions that are called with an :class:`Evaluation` after each evaluation.
+      callbacks: functions that are called with an :class:`Evaluation` after each evaluation. Where one returns True the
+        run ends, with its result. An exception of one carries the result so far as its attribute ``result``.
       initial: state to continue from, such as ``result.state``; default a fresh start.
       progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on
         standard error; False for neither; default None: the bar where there can be one, and no lines.
+      patience: evaluations in a row without a higher accuracy after which the run ends; default None: never.
+      stop_when: accuracy at which the run ends, or a function of an :class:`Evaluation` that returns True where it is
+        to end; default None.
       **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`. Those without a default must be
         given, and one of ``local_steps`` and ``local_epochs``.
 
@@ -188,6 +195,8 @@ def simulate(
       ...             step_size=0.01)
     """
     check_options(Watching(callbacks=callbacks, initial=initial, progress=progress))
+    early = EarlyStopping(patience=patience, stop_when=stop_when)
+    check_options(early)
     if initial is not None and settings.get("initial_params") is not None:
         raise ValueError("initial_params: is for a fresh start; must not be given with initial, which has parameters")
     simulation = prepare(algorithm, **settings)
@@ -199,4 +208,4 @@ def simulate(
     progress = progress if processes.is_first() else False
     advice = [] if progress is False else advisors(settings.get("mesh", Settings.mesh), simulation.cohort_size)
     with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
-        return simulation.run([show, *advice, *callbacks], initial)
+        return simulation.run([show, *advice, *callbacks, Stopper(early)], initial)

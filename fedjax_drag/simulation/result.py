@@ -59,6 +59,8 @@ class Result(NamedTuple):
       seconds_per_step: measured time of a client's local step; None if it was not measured.
       diverged_at: the first round after which a parameter was not finite; None if there is none. With
         ``stop_on_divergence``, the history ends with the evaluation that follows it.
+      ended_early: why and after which round ``patience``, ``stop_when`` or a callback has ended the run; None if they
+        have not.
     """
 
     params: Params
@@ -69,6 +71,7 @@ class Result(NamedTuple):
     cost: ClientCost
     seconds_per_step: float | None
     diverged_at: int | None = None
+    ended_early: str | None = None
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name}: {value}" for name, value in self._figures().items())
@@ -105,6 +108,8 @@ class Result(NamedTuple):
                 figures[name.replace("_", " ")] = f"{history[name][-1]:.4g}"
         figures["parameters"] = f"{sum(np.size(leaf) for leaf in jax.tree.leaves(self.params)):,}"
         figures["seconds"] = f"{self.seconds:.1f} and {self.compile_seconds:.1f} of compilation"
+        if self.ended_early is not None:
+            figures["ended early"] = self.ended_early
         return figures
 
     @property

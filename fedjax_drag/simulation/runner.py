@@ -16,6 +16,7 @@ from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import host_state, nans, program_cache
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
+from fedjax_drag.simulation.early_stopping import said
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
@@ -132,7 +133,11 @@ class Simulation:
         return per_client.num_bytes(self.shapes)
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
-        """Compiles, then runs to the last round, or to the first evaluation after the parameters diverged.
+        """Compiles, then runs to the last round, or to the first evaluation after which it is to end.
+
+        That is one after the parameters diverged, or one for which a callback returns True or a
+        :class:`~fedjax_drag.simulation.early_stopping.Reason`. An exception of a callback carries what was computed so
+        far as its attribute ``result``.
 
         Where an identical run has been compiled in this process, its programs are used
         (:mod:`~fedjax_drag.simulation.devices.program_cache`).
@@ -161,8 +166,24 @@ class Simulation:
 
         started = time.perf_counter()
         history: list[dict[str, Any]] = []
-        done, diverged_at = int(state.round), None
-        while done < self.num_rounds and not (diverged_at and self.stop_on_divergence):
+        done, diverged_at, ended = int(state.round), None, None
+
+        def result() -> Result:
+            jax.block_until_ready(state)
+            params = joined(state.params, state.model.frozen)
+            return Result(
+                params=params if self.key.is_fully_addressable else own_copy(params),
+                history=with_client_seconds(stack_history(history), seconds_per_step),
+                state=state,
+                seconds=time.perf_counter() - started,
+                compile_seconds=compile_seconds,
+                cost=self.cost,
+                seconds_per_step=seconds_per_step,
+                diverged_at=diverged_at,
+                ended_early=ended,
+            )
+
+        while done < self.num_rounds and not ended and not (diverged_at and self.stop_on_divergence):
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
             with nans.located(done + 1, target):
                 state, metrics, totals = self._advance(compiled, state, done, target)
@@ -173,22 +194,15 @@ class Simulation:
             row = history_row(target, target - done, metrics, totals, evaluated, self.cost, self.spent(target))
             history.append(row)
             done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
-            for callback in callbacks:
-                callback(Evaluation(done, self.num_rounds, dict(row), state, diverged_at))
-        jax.block_until_ready(state)
-        columns = with_client_seconds(stack_history(history), seconds_per_step)
-        seconds = time.perf_counter() - started
-        params = joined(state.params, state.model.frozen)
-        return Result(
-            params=params if self.key.is_fully_addressable else own_copy(params),
-            history=columns,
-            state=state,
-            seconds=seconds,
-            compile_seconds=compile_seconds,
-            cost=self.cost,
-            seconds_per_step=seconds_per_step,
-            diverged_at=diverged_at,
-        )
+            try:
+                for callback in callbacks:
+                    answer = callback(Evaluation(done, self.num_rounds, dict(row), state, diverged_at))
+                    ended = ended or said(answer, done)
+            except BaseException as error:
+                error.result = result()  # pyright: ignore[reportAttributeAccessIssue]
+                error.add_note(f"The run up to round {done} is this exception's attribute 'result'.")
+                raise
+        return result()
 
     def _uncompiled(self) -> list[Any]:
         """The programs of rounds and of the evaluation that are still to be compiled."""

@@ -16,6 +16,7 @@ from fedjax_drag.compression import COMPRESSOR, Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
+from fedjax_drag.simulation.early_stopping import EarlyStopping
 from fedjax_drag.simulation.every_client.split import Split, hold_out
 from fedjax_drag.simulation.model.trainable import Trainable, check_trainable
 from fedjax_drag.simulation.option_groups import (
@@ -131,7 +132,8 @@ class Watching:
 
     Attributes:
       callbacks: functions that are called with an :class:`~fedjax_drag.simulation.runner.Evaluation` after each
-        evaluation.
+        evaluation. Where one returns True the run ends, with its result. An exception of one carries the result so
+        far as its attribute ``result``.
       initial: state to continue from, such as ``result.state``; default a fresh start.
       progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on
         standard error; False for neither; default None: the bar where there can be one, and no lines.
@@ -144,7 +146,7 @@ class Watching:
 
 @documented
 @options
-class SimulateArguments(Watching, Arguments):
+class SimulateArguments(EarlyStopping, Watching, Arguments):
     """The arguments of :func:`~fedjax_drag.simulation.engine.simulate`."""
 
 

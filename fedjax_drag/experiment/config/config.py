@@ -23,6 +23,7 @@ from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTION
 from fedjax_drag.experiment.config.names import check_name
 from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.experiment.config.yaml_text import one_line
+from fedjax_drag.simulation.early_stopping import EarlyStopping
 from fedjax_drag.simulation.model.trainable import check_patterns
 from fedjax_drag.simulation.option_groups import (
     Adversary,
@@ -55,7 +56,7 @@ def component(name: str, **arguments: Any) -> Any:
 
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(Measurement, Execution, Adversary, Participation, LocalWork):
+class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, LocalWork):
     """One experiment, or several that are compared; :func:`check` makes it.
 
     Attributes:

@@ -163,6 +163,8 @@ def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[
         return "diverged", f"test_loss is not finite at round {last}"
     if figures.get("interrupted") is True:
         return "interrupted", f"stopped after {last} of {rounds} rounds"
+    if isinstance(ended := figures.get("ended_early"), str):
+        return "done", ended
     if last < rounds:
         return "unfinished", f"{last} of {rounds} rounds so far"
     return "done", rejection(history)

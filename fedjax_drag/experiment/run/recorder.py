@@ -26,6 +26,7 @@ from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.devices.processes import from_first, is_first
+from fedjax_drag.simulation.early_stopping import Reason, reason
 from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, with_client_seconds
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -68,6 +69,8 @@ class Recorder:
     Attributes:
       start: rounds already done.
       state: the state after them, or None at the beginning.
+      history: of the evaluations before.
+      is_over: whether nothing is left to do after them.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class Recorder:
         resume: bool,
         every_seconds: float | None = None,
     ):
-        self._folder = folder
+        self._folder, self._config = folder, config
         self._begun = time.perf_counter()
         from_first(partial(folder.mkdir, parents=True, exist_ok=True))
         self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, writes=True, config=config)
@@ -88,8 +91,10 @@ class Recorder:
             self._checkpoints.run = before or from_first(secrets.token_hex, 8)
             self._before = from_first(_figures_before, folder) if earlier else {}
             self._seconds_before = from_first(results.seconds_before, folder) if earlier else 0.0
-            is_over = earlier is not None and earlier.round >= config.rounds
-            if is_over and from_first(results.read_environment, folder):
+            self.is_over = earlier is not None and (
+                earlier.round >= config.rounds or reason(earlier.history, config) is not None
+            )
+            if self.is_over and from_first(results.read_environment, folder):
                 from_first(results.write_config, folder, config)
             else:
                 of_run = simulation.walk, simulation.mesh_devices, self._seconds_before if earlier else None
@@ -98,7 +103,7 @@ class Recorder:
         except BaseException:
             self._checkpoints.close()
             raise
-        self.start, lines, self._earlier, self.state = earlier or _Earlier(0, b"", {}, None)
+        self.start, lines, self.history, self.state = earlier or _Earlier(0, b"", {}, None)
         self._lines = bytearray(lines)
         every_seconds = config.checkpoint_every_seconds if every_seconds is None else every_seconds
         options = (config.keep_checkpoints, config.keep_best, every_seconds)
@@ -130,10 +135,10 @@ class Recorder:
 
     def _best_so_far(self) -> float:
         """The accuracy of the best checkpoint; -inf without one."""
-        best = self._checkpoints.best() if self._earlier else None
+        best = self._checkpoints.best() if self.history else None
         if best is None:
             return -np.inf
-        accuracies = self._earlier[choice_metric(self._earlier)][self._earlier["round"] == best]
+        accuracies = self.history[choice_metric(self.history)][self.history["round"] == best]
         return float(accuracies[0]) if accuracies.size else -np.inf
 
     def __call__(self, event: Evaluation) -> None:
@@ -192,9 +197,9 @@ class Recorder:
 
     def finish(self, result: Result) -> Result:
         """Writes the summary; returns the result with the history from before a resume."""
-        history = self._earlier
+        history = self.history
         if result.history:
-            history = metrics_file.join(self._earlier, result.history) if self._earlier else result.history
+            history = metrics_file.join(self.history, result.history) if self.history else result.history
         history = with_client_seconds(history, result.seconds_per_step)
         done = int(history["round"][-1]) - self.start
         seconds = result.seconds + result.compile_seconds if done or not self._before else 0.0
@@ -205,12 +210,18 @@ class Recorder:
         figures |= {"client_cost": result.cost._asdict(), "seconds_per_local_step": result.seconds_per_step}
         if result.diverged_at is not None:
             figures["diverged_at"] = result.diverged_at
+        result = result._replace(history=history, ended_early=self._ended_early(history))
+        if result.ended_early is not None:
+            figures["ended_early"] = result.ended_early
         figures["metrics_crc32"] = zlib.crc32(self._lines)
         with self._writing(figures["rounds"]):
             self._save_remembered()
             self._saver.finish()
             self._conclude(figures | {"interrupted": False})
-        return result._replace(history=history)
+        return result
+
+    def _ended_early(self, history: History) -> Reason | None:
+        return None if not history or history["round"][-1] >= self._config.rounds else reason(history, self._config)
 
     def interrupted(self, share: float = 1.0) -> None:
         """Writes the newest states and the summary of a run that was stopped; its evaluations are already there.
@@ -218,15 +229,17 @@ class Recorder:
         Args:
           share: of this session's time that counts for the run, which may be one of several in a program.
         """
-        present = {*self._earlier, *chain(*self._rows)}
+        present = {*self.history, *chain(*self._rows)}
         history = {
-            key: np.concatenate([self._earlier.get(key, np.zeros(0)), np.array([row[key] for row in self._rows])])
+            key: np.concatenate([self.history.get(key, np.zeros(0)), np.array([row[key] for row in self._rows])])
             for key in _SUMMARISED
             if key in present
         }
         seconds = share * (time.perf_counter() - self._begun)
         figures = summary(history, self._seconds_before + seconds, None) | self._session()
-        self._conclude(figures | {"interrupted": True})
+        ended = self._ended_early(history)
+        over = {} if ended is None else {"ended_early": ended}  # in a program with others that went on
+        self._conclude(figures | {"interrupted": ended is None} | over)
         with self._writing(figures["rounds"]):
             self._saver.finish()
 

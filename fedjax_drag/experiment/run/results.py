@@ -53,7 +53,15 @@ ASIDE = (metrics_file.DAMAGED, DAMAGED_CHECKPOINTS)
 SUMMARY_KEYS = ("rounds", "final_accuracy", "best_accuracy", "seconds", "interrupted")
 """What every ``summary.json`` has."""
 
-FREE = ("keep_checkpoints", "keep_best", "checkpoint_every_seconds", "stop_on_divergence", "time_clients")
+FREE = (
+    "keep_checkpoints",
+    "keep_best",
+    "checkpoint_every_seconds",
+    "stop_on_divergence",
+    "time_clients",
+    "patience",
+    "stop_when",
+)
 """Keys that may change when a run is resumed: they decide what is kept or measured, and where it ends."""
 
 REMEDY = "choose --resume, --overwrite or another --out (in Python resume=True, overwrite=True or another out)"

@@ -1,5 +1,6 @@
 """Runs experiments and records them."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from functools import partial
@@ -14,6 +15,7 @@ from fedjax_drag.experiment.run.planning import Job, Plan, plan
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.simulation import Result
 from fedjax_drag.simulation.devices.processes import from_first, is_first
+from fedjax_drag.simulation.early_stopping import Stopper
 from fedjax_drag.simulation.progress import unless_quiet
 from fedjax_drag.simulation.result import rejection
 
@@ -115,7 +117,8 @@ def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> 
     if job.simulation.client_state_bytes:
         size = job.simulation.client_state_bytes / 2**20
         bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")
-    callbacks = [lambda event: bar.update(event.round, event.metrics)]
+    stopper = Stopper(job.config, {} if recorder is None else recorder.history)
+    callbacks = [lambda event: bar.update(event.round, event.metrics), stopper]
     if recorder is None:
         try:
             return job.simulation.run(callbacks)
@@ -123,7 +126,10 @@ def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> 
             bar.close()
     try:
         with loggers.opened(log, job.folder, job.label, job.config.to_mapping()) as tools:
-            result = job.simulation.run([recorder, *callbacks, *tools], recorder.state)
+            rounds = recorder.start if recorder.is_over else job.config.rounds
+            result = dataclasses.replace(job.simulation, num_rounds=rounds).run(
+                [recorder, *callbacks, *tools], recorder.state
+            )
         return recorder.finish(result)
     except KeyboardInterrupt:
         recorder.interrupted()

@@ -17,6 +17,7 @@ from fedjax_drag.experiment.run.saver import LARGEST
 from fedjax_drag.experiment.sweep.grid import Point, describe
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
 from fedjax_drag.simulation.progress import has_bars, unless_quiet
+from fedjax_drag.simulation.early_stopping import Reason, Stopper
 from fedjax_drag.simulation.result import Result, choice_metric
 from fedjax_drag.simulation.settings import Settings
 
@@ -115,6 +116,7 @@ class _Chunk:
         self._saved = time.monotonic()
         self._failed: dict[int, Exception] = {}
         self._recorders: dict[int, Recorder] = {}
+        self._stoppers: list[Stopper] = []
         self._locks: list[FolderLock] = []
         try:
             for cell, member in enumerate(members):
@@ -122,6 +124,9 @@ class _Chunk:
                     self._locks.append(FolderLock(member.folder))
                     self._recorders[cell] = Recorder(member.folder, member.point.config, batch, member.resume, 0)
             self._check_starts()
+            self._over = {cell for cell, recorder in self._recorders.items() if recorder.is_over}
+            before = [self._recorders[cell].history if self._recorders else {} for cell in range(len(members))]
+            self._stoppers = [Stopper(member.point.config, one) for member, one in zip(members, before, strict=True)]
         except BaseException:
             self._close()
             raise
@@ -145,7 +150,7 @@ class _Chunk:
             bar.update(event.round, {by: np.mean([row[by] for row in event.rows.values()])})
 
         try:
-            outcomes = self._batch.run(which, [self._record, show], initial)
+            outcomes = self._batch.run(which, [self._record, show], initial, self._over)
             return {
                 member.place: self._failed[cell]
                 if cell in self._failed
@@ -166,9 +171,10 @@ class _Chunk:
         for lock in self._locks:
             lock.release()
 
-    def _record(self, event: BatchEvaluation) -> None:
+    def _record(self, event: BatchEvaluation) -> dict[int, Reason]:
         save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
         recorders = {cell: self._recorders[cell] for cell in event.rows if cell in self._recorders}
+        ended = {cell: self._stoppers[cell](event.of(cell, with_state=False)) for cell in event.rows}
         best: set[int] = set()
         if save:
             event = event._replace(states=jax.device_get(event.states))
@@ -176,7 +182,7 @@ class _Chunk:
             best = {cell for cell, own in recorders.items() if own.is_best(event.of(cell, with_state=False))}
         for cell, recorder in recorders.items():
             try:
-                recorder(event.of(cell, with_state=save))
+                recorder(event.of(cell, with_state=save or ended[cell] is not None))
                 if cell in best:
                     recorder.remember(event.of(cell))
             except Exception as error:  # in its own folder; the others go on
@@ -184,6 +190,7 @@ class _Chunk:
                 self._recorders.pop(cell).close()
         if save:
             self._saved = time.monotonic()
+        return {cell: why for cell, why in ended.items() if why is not None}
 
 
 def _common(members: Sequence[Member]) -> str:

@@ -10,6 +10,7 @@ from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep.grid import Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.files import read_bytes
+from fedjax_drag.simulation.early_stopping import reason as reason_to_end
 from fedjax_drag.simulation.result import Result, rejection, with_client_seconds
 
 
@@ -50,11 +51,12 @@ def finished(folder: Path, point: Point) -> Cell | None:
     history, _, damage = metrics_file.parse(content)
     checksum = zlib.crc32(content)
     damaged = damage or figures.get("metrics_crc32", checksum) != checksum  # older versions wrote none
-    if damaged or not history or figures["interrupted"]:
+    ended_early = reason_to_end(history, point.config) is not None
+    if damaged or not history or (figures["interrupted"] and not ended_early):
         return None
     diverged_at = figures.get("diverged_at")
     stopped = diverged_at is not None and point.config.stop_on_divergence
-    if history["round"][-1] < point.config.rounds and not stopped:
+    if history["round"][-1] < point.config.rounds and not (stopped or ended_early):
         return None
     history = with_client_seconds(history, figures.get("seconds_per_local_step"))
     return judged(point, history, diverged_at)
