@@ -32,7 +32,6 @@ LAYERS = {
     "fedjax_drag.simulation.client_cost": 6,
     "fedjax_drag.simulation.result": 6,
     "fedjax_drag.simulation.options": 6,
-    "fedjax_drag.simulation.early_stopping": 6,
     "fedjax_drag.simulation.option_groups": 6,
     "fedjax_drag.simulation.parts": 6,
     "fedjax_drag.simulation.settings": 6,

@@ -20,11 +20,12 @@ from fedjax_drag.simulation.cells import Cells, LoweredBatch, Numbers, examples_
 from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import nans, program_cache
 from fedjax_drag.simulation.devices.placement import everywhere
-from fedjax_drag.simulation.early_stopping import Reason
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.planning import memory, privacy
+from fedjax_drag.simulation.planning.early_stopping import Reason
+from fedjax_drag.simulation.program.attack_metrics import UNDEFINED
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs
 from fedjax_drag.simulation.program.work import RunState
@@ -216,13 +217,17 @@ class BatchSimulation:
     def _advance(self, cells: Cells, states: RunState, done: int, target: int) -> tuple[RunState, Any]:
         """Rounds ``done`` to ``target``: the states; and on the host the last round's metrics, totals, evaluation."""
         metrics, totals = {}, for_each(self.width, self.programs.totals)
-        with nans.located(done + 1, target):
-            while done < target:
-                stopping.check()
-                done = min(target, done + (self.first.rounds_per_compile or self.first.eval_every))
+        at_once = 1 if nans.are_sought() else self.first.rounds_per_compile or self.first.eval_every
+        while done < target:
+            stopping.check()
+            done = min(target, done + at_once)
+            with nans.unchecked():
                 states, metrics, totals = self.compiled.advance(self.train, cells, states, totals, np.int32(done))
-            measured = metrics, totals, self.compiled.evaluate(cells, states, self.held_out, self.examined)
-            return states, jax.device_get(measured)
+            nans.check(done, {"states": states, "metrics": metrics, "totals": totals}, UNDEFINED)
+        with nans.unchecked():
+            evaluated = self.compiled.evaluate(cells, states, self.held_out, self.examined)
+        nans.check(done, {"evaluation": evaluated})
+        return states, jax.device_get((metrics, totals, evaluated))
 
     def _result(
         self,

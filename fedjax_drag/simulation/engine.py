@@ -18,12 +18,12 @@ from fedjax_drag.simulation.devices.placement import (
     place_data,
     resolve_mesh,
 )
-from fedjax_drag.simulation.early_stopping import EarlyStopping, Stopper
 from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.option_groups import check_adversary
+from fedjax_drag.simulation.option_groups import EarlyStopping, check_adversary
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import as_algorithm
 from fedjax_drag.simulation.planning import initial_params
+from fedjax_drag.simulation.planning.early_stopping import Stopper
 from fedjax_drag.simulation.planning.fingerprint import fingerprint
 from fedjax_drag.simulation.planning.privacy import spent_by
 from fedjax_drag.simulation.planning.setup import federate, programs_of

@@ -236,8 +236,29 @@ class Measurement:
     stop_on_divergence: bool = option(flag, default=True)
 
 
+def check_stop_when(name: str, value: Any) -> None:
+    """Refuses what is neither an accuracy nor a function."""
+    if not callable(value) and not (checks.is_concrete(value) and 0.0 < value <= 1.0):
+        raise ValueError(f"{name}={checks.shown(value)}: must be an accuracy in (0, 1], or for fd.simulate a function")
+
+
+@options
+class EarlyStopping:
+    """When a run ends before its last round; asked after each evaluation.
+
+    Attributes:
+      patience: evaluations in a row, >= 1, of which none has a higher accuracy than the best before, after which the
+        run ends: validation accuracy where the data have a validation split, else test accuracy. Default None: never.
+      stop_when: accuracy in (0, 1], of the same kind, at which the run ends; for ``fd.simulate`` also a function of an
+        :class:`~fedjax_drag.simulation.runner.Evaluation` that returns True where the run is to end. Default None.
+    """
+
+    patience: int | None = option(optional(count), default=None)
+    stop_when: Any = option(optional(check_stop_when), default=None)
+
+
 GROUPS = (LocalWork, Participation, Adversary, Execution, Measurement)
-"""All groups of options."""
+"""The groups of options that a run is prepared from."""
 
 
 def check_pass(local_steps: Any, local_epochs: Any) -> None:

@@ -16,14 +16,15 @@ from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import host_state, nans, program_cache
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
-from fedjax_drag.simulation.early_stopping import said
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.parts import STATE
 from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning.early_stopping import said
 from fedjax_drag.simulation.planning.privacy import Spent
 from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced
+from fedjax_drag.simulation.program.attack_metrics import UNDEFINED
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, own_examples
@@ -136,8 +137,8 @@ class Simulation:
         """Compiles, then runs to the last round, or to the first evaluation after which it is to end.
 
         That is one after the parameters diverged, or one for which a callback returns True or a
-        :class:`~fedjax_drag.simulation.early_stopping.Reason`. An exception of a callback carries what was computed so
-        far as its attribute ``result``.
+        :class:`~fedjax_drag.simulation.planning.early_stopping.Reason`. An exception of a callback carries what was
+        computed so far as its attribute ``result``.
 
         Where an identical run has been compiled in this process, its programs are used
         (:mod:`~fedjax_drag.simulation.devices.program_cache`).
@@ -185,10 +186,11 @@ class Simulation:
 
         while done < self.num_rounds and not ended and not (diverged_at and self.stop_on_divergence):
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
-            with nans.located(done + 1, target):
+            with nans.unchecked():
                 state, metrics, totals = self._advance(compiled, state, done, target)
                 own = own_examples(self.federation, state)
                 evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation, own)
+            nans.check(target, {"evaluation": evaluated})
             metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
             evaluated = by_client_and_class(evaluated, self.diagnostics)
             row = history_row(target, target - done, metrics, totals, evaluated, self.cost, self.spent(target))
@@ -248,17 +250,18 @@ class Simulation:
     def _advance(self, compiled: Lowered, state: RunState, done: int, target: int) -> tuple[RunState, Any, Any]:
         """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
         metrics, totals = {}, self.shared.outline.totals
+        at_once = 1 if nans.are_sought() else self.rounds_per_compile
         while done < target:
             stopping.check()
+            done = min(target, done + (at_once if compiled.draw is None else 1))
             if compiled.draw is None:
-                done = min(target, done + self.rounds_per_compile)
                 state, metrics, totals = compiled.advance(self.federation, self.key, state, totals, np.int32(done))
-                continue
-            done += 1
-            client_ids = np.asarray(compiled.draw(self.federation, self.key, per_client.without_rows(state)))
-            cohort = host_state.take(state, client_ids, self.shardings)
-            after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
-            state = host_state.store(state, after, client_ids)
+            else:
+                client_ids = np.asarray(compiled.draw(self.federation, self.key, per_client.without_rows(state)))
+                cohort = host_state.take(state, client_ids, self.shardings)
+                after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
+                state = host_state.store(state, after, client_ids)
+            nans.check(done, {"state": state, "metrics": metrics, "totals": totals}, UNDEFINED)
         return state, metrics, totals
 
     def initial_state(self) -> RunState:

@@ -16,11 +16,11 @@ from fedjax_drag.compression import COMPRESSOR, Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
-from fedjax_drag.simulation.early_stopping import EarlyStopping
 from fedjax_drag.simulation.every_client.split import Split, hold_out
 from fedjax_drag.simulation.model.trainable import Trainable, check_trainable
 from fedjax_drag.simulation.option_groups import (
     Adversary,
+    EarlyStopping,
     Execution,
     LocalWork,
     Measurement,

@@ -11,6 +11,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag.simulation import calls
+from fedjax_drag.simulation.option_groups import EarlyStopping
 from fedjax_drag.simulation.parts import as_algorithm
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
 
@@ -51,7 +52,7 @@ def test_other_names_of_options_lead_to_options():
 
 @pytest.mark.parametrize("function", [fd.simulation.prepare, fd.simulation.lower])
 def test_options_of_a_run_lead_to_where_it_runs(function):
-    options = [field.name for field in dataclasses.fields(Watching)]
+    options = [field.name for group in (Watching, EarlyStopping) for field in dataclasses.fields(group)]
     assert sorted(calls.WATCHING) == sorted(options)
     for name in [*options, "verbose", "callback"]:
         with pytest.raises(ValueError, match=rf"^{name}=None: unknown setting; (only )?fd\.simulate (takes|shows) it"):

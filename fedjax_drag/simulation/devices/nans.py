@@ -1,33 +1,41 @@
-"""Errors of JAX's search for NaN (``jax.debug_nans``), with the rounds that they belong to."""
+"""The search for NaNs (``jax.debug_nans``) in what the programs of a run return.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+JAX's own looks at the first call of a program compiled ahead of time alone, and takes an undefined share for an error.
+"""
 
-from jax._src import dispatch
+import contextlib
+from collections.abc import Container
+from typing import Any
 
-# Programs compiled ahead of time raise an exception that JAX does not export.
-_RAISED: tuple[type[Exception], ...] = (
-    FloatingPointError,
-    getattr(dispatch, "InternalFloatingPointError", FloatingPointError),
-)
+import jax
+import jax.numpy as jnp
 
 
-@contextmanager
-def located(first: int, last: int) -> Iterator[None]:
-    """Adds the rounds to JAX's error about a NaN or an infinity.
+def are_sought() -> bool:
+    """Whether JAX is configured to search, for all or for this thread."""
+    return bool(jax.config.jax_debug_nans)
 
-    With ``jax.debug_nans`` JAX checks what a compiled program returns. NaN that a program computes and masks are not
-    errors.
+
+def unchecked() -> contextlib.AbstractContextManager[Any]:
+    """Leaves out JAX's own search, in place of which :func:`check` stands."""
+    return jax.debug_nans(False) if are_sought() else contextlib.nullcontext()
+
+
+def check(done: int, returned: Any, undefined: Container[str] = ()) -> None:
+    """Refuses a NaN, if NaNs are sought.
 
     Args:
-      first: round that the program begins with, from 1.
-      last: round after which it returns.
+      done: rounds after which the programs have returned.
+      returned: pytree of what they have returned.
+      undefined: names of metrics that may be NaN.
 
     Raises:
-      FloatingPointError: in place of JAX's.
+      FloatingPointError: one line with the round and the place of the first NaN.
     """
-    try:
-        yield
-    except _RAISED as error:
-        detail = ", ".join(map(str, error.args))
-        raise FloatingPointError(f"JAX found a NaN in what rounds {first} to {last} returned ({detail})") from error
+    if not are_sought():
+        return
+    for path, leaf in jax.tree.leaves_with_path(returned):
+        may_be = any(getattr(entry, "key", None) in undefined for entry in path)
+        if not may_be and jnp.issubdtype(leaf.dtype, jnp.inexact) and bool(jnp.isnan(leaf).any()):
+            place = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise FloatingPointError(f"a NaN after round {done} in {place}")

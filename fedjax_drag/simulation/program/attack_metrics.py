@@ -7,6 +7,9 @@ from jaxtyping import Array, Bool, Float, Shaped
 from fedjax_drag import tree
 from fedjax_drag.types import Deltas, Params
 
+UNDEFINED = ("detection_tpr", "detection_fpr")
+"""Metrics that are NaN where there is nobody of whom they are a share."""
+
 
 def sum_of_benign(
     honest: Deltas, malicious: Bool[Array, " clients"], valid: Bool[Array, " clients"] | None = None

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag import checks
-from fedjax_drag.simulation.options import count, option, optional, options
 from fedjax_drag.simulation.result import ROUNDING, TEST, VALIDATION, choice_metric
 
 
@@ -15,32 +13,12 @@ class Reason(str):
     """Why a run ends, in one line; a callback that returns it ends the run, as one that returns True does."""
 
 
-def _check_stop_when(name: str, value: Any) -> None:
-    if not callable(value) and not (checks.is_concrete(value) and 0.0 < value <= 1.0):
-        raise ValueError(f"{name}={checks.shown(value)}: must be an accuracy in (0, 1], or for fd.simulate a function")
-
-
-@options
-class EarlyStopping:
-    """When a run ends before its last round; asked after each evaluation.
-
-    Attributes:
-      patience: evaluations in a row, >= 1, of which none has a higher accuracy than the best before, after which the
-        run ends: validation accuracy where the data have a validation split, else test accuracy. Default None: never.
-      stop_when: accuracy in (0, 1], of the same kind, at which the run ends; for ``fd.simulate`` also a function of an
-        :class:`~fedjax_drag.simulation.runner.Evaluation` that returns True where the run is to end. Default None.
-    """
-
-    patience: int | None = option(optional(count), default=None)
-    stop_when: Any = option(optional(_check_stop_when), default=None)
-
-
 def reason(history: Mapping[str, Any], asked: Any) -> Reason | None:
     """Why a run with this history ends, by accuracies alone; None if it goes on.
 
     Args:
       history: ``round`` and accuracies of all evaluations so far.
-      asked: what has the fields of :class:`EarlyStopping`.
+      asked: what has the fields of :class:`~fedjax_drag.simulation.option_groups.EarlyStopping`.
     """
     if not history or (asked.patience is None and asked.stop_when is None):
         return None
@@ -59,7 +37,7 @@ class Stopper:
     """A callback that ends a run when it is asked to.
 
     Args:
-      asked: what has the fields of :class:`EarlyStopping`.
+      asked: what has the fields of :class:`~fedjax_drag.simulation.option_groups.EarlyStopping`.
       history: of the evaluations before the first call, where a run goes on.
     """
 
