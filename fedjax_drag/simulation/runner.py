@@ -186,8 +186,8 @@ class Simulation:
 
         while done < self.num_rounds and not ended and not (diverged_at and self.stop_on_divergence):
             target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
+            state, metrics, totals = self._advance(compiled, state, done, target)
             with nans.unchecked():
-                state, metrics, totals = self._advance(compiled, state, done, target)
                 own = own_examples(self.federation, state)
                 evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation, own)
             nans.check(target, {"evaluation": evaluated})
@@ -254,13 +254,14 @@ class Simulation:
         while done < target:
             stopping.check()
             done = min(target, done + (at_once if compiled.draw is None else 1))
-            if compiled.draw is None:
-                state, metrics, totals = compiled.advance(self.federation, self.key, state, totals, np.int32(done))
-            else:
-                client_ids = np.asarray(compiled.draw(self.federation, self.key, per_client.without_rows(state)))
-                cohort = host_state.take(state, client_ids, self.shardings)
-                after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
-                state = host_state.store(state, after, client_ids)
+            with nans.unchecked():
+                if compiled.draw is None:
+                    state, metrics, totals = compiled.advance(self.federation, self.key, state, totals, np.int32(done))
+                else:
+                    client_ids = np.asarray(compiled.draw(self.federation, self.key, per_client.without_rows(state)))
+                    cohort = host_state.take(state, client_ids, self.shardings)
+                    after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
+                    state = host_state.store(state, after, client_ids)
             nans.check(done, {"state": state, "metrics": metrics, "totals": totals}, UNDEFINED)
         return state, metrics, totals
 

@@ -4,7 +4,7 @@ JAX's own looks at the first call of a program compiled ahead of time alone, and
 """
 
 import contextlib
-from collections.abc import Container
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 def are_sought() -> bool:
     """Whether JAX is configured to search, for all or for this thread."""
-    return bool(jax.config.jax_debug_nans)
+    return bool(jax.config.read("jax_debug_nans"))
 
 
 def unchecked() -> contextlib.AbstractContextManager[Any]:
@@ -21,7 +21,7 @@ def unchecked() -> contextlib.AbstractContextManager[Any]:
     return jax.debug_nans(False) if are_sought() else contextlib.nullcontext()
 
 
-def check(done: int, returned: Any, undefined: Container[str] = ()) -> None:
+def check(done: int, returned: Any, undefined: Iterable[str] = ()) -> None:
     """Refuses a NaN, if NaNs are sought.
 
     Args:
@@ -35,7 +35,7 @@ def check(done: int, returned: Any, undefined: Container[str] = ()) -> None:
     if not are_sought():
         return
     for path, leaf in jax.tree.leaves_with_path(returned):
-        may_be = any(getattr(entry, "key", None) in undefined for entry in path)
-        if not may_be and jnp.issubdtype(leaf.dtype, jnp.inexact) and bool(jnp.isnan(leaf).any()):
+        names = {str(getattr(entry, "key", "")) for entry in path}
+        if names.isdisjoint(undefined) and jnp.issubdtype(leaf.dtype, jnp.inexact) and bool(jnp.isnan(leaf).any()):
             place = jax.tree_util.keystr(path, simple=True, separator="/")
             raise FloatingPointError(f"a NaN after round {done} in {place}")

@@ -81,7 +81,7 @@ def test_a_nan_is_told_with_its_rounds(command, small_file):
     assert found.exit_code == 1
     (line,) = found.stderr.splitlines()
     assert line.startswith("fedjax-drag: error: the run failed: FloatingPointError: a NaN after round ")
-    assert " in evaluation/test_loss" in line, "before a parameter is not finite"
+    assert " in metrics/train_loss " in line, "before a parameter is not finite"
 
 
 @pytest.mark.slow
