@@ -10,7 +10,6 @@ process leaves. Without :func:`listen`, as in a notebook, Ctrl-C is Python's own
 import contextlib
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -31,10 +30,10 @@ def listen(last_words: Callable[[], str]) -> None:
     Args:
       last_words: what the thread writes to standard error before it ends the process.
     """
-    receiving, sending = socket.socketpair()
-    sending.setblocking(False)
-    signal.set_wakeup_fd(sending.fileno())  # written to whatever the main thread does, also inside a library
-    threading.Thread(target=_obey, args=(receiving, sending, last_words), name="signals", daemon=True).start()
+    receiving, sending = os.pipe()
+    os.set_blocking(sending, False)
+    signal.set_wakeup_fd(sending)  # written to whatever the main thread does, also inside a library
+    threading.Thread(target=_obey, args=(receiving, last_words), name="signals", daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
@@ -61,24 +60,16 @@ def check(seconds: float = 0.0) -> None:
         raise KeyboardInterrupt
 
 
-def _obey(receiving: socket.socket, sending: socket.socket, last_words: Callable[[], str]) -> None:
-    del sending  # named here to stay open
-    _receive(receiving)
-    _is_asked.set()
-    if _saves.is_set():
-        receiving.settimeout(GRACE_SECONDS)
-        with contextlib.suppress(TimeoutError):
-            _receive(receiving)
+def _obey(receiving: int, last_words: Callable[[], str]) -> None:
+    while True:
+        if os.read(receiving, 1)[0] not in (signal.SIGINT, signal.SIGTERM):
+            continue
+        if _is_asked.is_set() or not _saves.is_set():
             _end(last_words)
-        if _is_ending.is_set():
-            receiving.settimeout(None)
-            _receive(receiving)
-    _end(last_words)
-
-
-def _receive(receiving: socket.socket) -> None:
-    while receiving.recv(1)[0] not in (signal.SIGINT, signal.SIGTERM):
-        pass
+        _is_asked.set()
+        late = threading.Timer(GRACE_SECONDS, lambda: _is_ending.is_set() or _end(last_words))
+        late.daemon = True
+        late.start()
 
 
 def _end(last_words: Callable[[], str]) -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 def are_sought() -> bool:
     """Whether JAX is configured to search, for all or for this thread."""
-    return bool(jax.config.read("jax_debug_nans"))
+    return bool(jax.config.jax_debug_nans)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def unchecked() -> contextlib.AbstractContextManager[Any]:
