@@ -7,6 +7,7 @@ import typer
 
 from fedjax_drag import stopping
 from fedjax_drag.cli.common import (
+    FAILED,
     AllowCode,
     Debug,
     DebugNans,
@@ -88,7 +89,7 @@ def sweep(
     that diverges is noted in DIR/table.csv (and .parquet) and DIR/summary.md and does not stop the others. Without
     --out DIR is runs/NAME, named as by 'run'.
 
-    Exit status: 0 done, 1 every cell failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume
+    Exit status: 0 done, 1 cells failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume
     goes on from there).
     """
     with reported(debug), watched(debug_nans):
@@ -97,7 +98,7 @@ def sweep(
             from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster, sweep_folder
             from fedjax_drag.experiment.sweep import sweep as sweeping
-            from fedjax_drag.experiment.sweep.grid import load_grid
+            from fedjax_drag.experiment.sweep.grid import describe, load_grid
             from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
             grid = load_grid(config, overrides or (), Code(allow_code))
@@ -117,5 +118,7 @@ def sweep(
                 finished = cluster.execute(planned, target, jobs or 1, quiet=quiet or None)
         if not quiet:
             typer.echo(f"\n{(folder / sweep_folder.SUMMARY).read_text(encoding='utf-8')}\nresults in {folder}")
-        if all(cell.status == "failed" for cell in finished.cells):
-            raise RuntimeError(f"every cell: {finished.cells[0].message}")
+        if failed := [cell for cell in finished.cells if cell.status == "failed"]:
+            first = f"{describe(failed[0].values)}: {failed[0].message}"
+            typer.echo(f"fedjax-drag: error: {len(failed)} of {len(finished.cells)} cells failed; {first}", err=True)
+            raise typer.Exit(FAILED)

@@ -30,6 +30,7 @@ from fedjax_drag.experiment.sweep.outcomes import failed, finished, interrupted,
 from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.devices.host_state import DEVICE
+from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.progress import unless_quiet
 
@@ -153,9 +154,24 @@ def plan(
         federations = planning.Federations()
         for point in grid.points:
             federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
+        _check_files(grid.points)
         if folder is not None and overwrite:
             sweep_folder.clear(folder)
     return Plan(grid, folder, resume, federations, lock=lock)
+
+
+def _check_files(points: Iterable[Point]) -> None:
+    """Refuses cells that name a file that is not there."""
+    named = {(point.config.initial_params, str(point.config.availability)): point for point in points}
+    for point in named.values():
+        start, trace = point.config.initial_params, point.config.availability
+        try:
+            if start is not None:
+                initial_params.located(start)
+            if isinstance(trace, str) and not Path(trace).is_file():
+                raise ValueError(f"availability={trace!r}: no such file in {str(Path.cwd())!r}")
+        except ValueError as error:
+            raise ValueError(f"axes: {point.label}: {error}") from None
 
 
 def _check_same(grid: Grid, folder: Path) -> None:

@@ -184,6 +184,13 @@ def test_wrong_axes_are_refused_before_anything_is_written(tmp_path, given, over
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("key", ["initial_params", "availability"])
+def test_a_file_that_is_not_there_is_refused_before_anything_is_written(tmp_path, key):
+    with pytest.raises(ValueError, match=rf"^axes: {key}=nowhere.npy: {key}='nowhere.npy': no such file"):
+        sweep(small(**{key: [None, "nowhere.npy"]}), out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -581,14 +588,13 @@ def test_command(command, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
     done = command("sweep", path)
-    assert (done.exit_code, done.stderr) == (0, "")
+    krum = "krum: num_byzantine=2"
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"fedjax-drag: error: 1 of 2 cells failed; {krum}")
     assert (tmp_path / "runs" / "small" / "summary.md").read_text(encoding="utf-8") in done.stdout
     assert command("sweep", path).exit_code == 2
-    assert command("sweep", path, "--resume", "--quiet").output == ""
-
-    failed = command("sweep", path, "axes.aggregator=[krum]", "--out", "x", "--quiet")
-    assert failed.exit_code == 1
-    assert failed.stderr.startswith("fedjax-drag: error: the run failed: RuntimeError: every cell: num_byzantine=2")
+    again = command("sweep", path, "--resume", "--quiet")
+    assert (again.exit_code, again.stdout) == (1, "")
 
 
 @pytest.mark.thorough
