@@ -74,6 +74,24 @@ def one_device_per_core() -> None:
         jax.config.update("jax_num_cpu_devices", num_cores())
 
 
+def start() -> None:
+    """Starts JAX's devices, whose number must have been set before.
+
+    Raises:
+      ValueError: the devices that ``JAX_PLATFORMS`` names are not here.
+    """
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # an assertion without a text where the driver is missing
+        if not (asked := os.environ.get("JAX_PLATFORMS")):
+            raise
+        reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        raise ValueError(
+            f"JAX_PLATFORMS={asked}: JAX finds no such device{reason}; unset it, or install JAX for it, as with "
+            "pip install 'fedjax-drag[cuda]'"
+        ) from None
+
+
 def num_cores() -> int:
     """CPU cores that this process may use: those of its affinity, within the quota of its control groups, >= 1."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every platform

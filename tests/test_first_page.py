@@ -126,4 +126,4 @@ def test_every_command_succeeds_after_those_before_it(short_configurations):
             exec(block, {})
     assert len(run) >= 30
     folders = {path.name for path in (short_configurations / "runs").iterdir()}
-    assert {"quickstart", "c05", "quickstart,aggregator=krum,attack=sign_flip,byzantine_fraction=0.3"} <= folders
+    assert {"quickstart", "c05", "quickstart-aggregator_krum-attack_sign_flip-byzantine_fraction_0.3"} <= folders

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli import arena, data, listing, plan, plot, report, run, sweep
+from fedjax_drag.cli import arena, configs, data, listing, plan, plot, report, run, sweep
 from fedjax_drag.cli.common import laid_out
 from fedjax_drag.version import __version__
 
 # Nothing else is imported here: JAX and matplotlib take seconds, and --help needs neither.
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
 def _version(asked: bool) -> None:
@@ -30,12 +30,12 @@ def _app(
 
     \b
     Examples:
-      fedjax-drag run configs/quickstart.yaml
-      fedjax-drag run configs/quickstart.yaml rounds=50 aggregator.c=0.5 --out runs/c05
-      fedjax-drag run configs/quickstart.yaml aggregator=krum attack=sign_flip byzantine_fraction=0.3
-      fedjax-drag run configs/fashion_mnist_drag.yaml --resume
-      fedjax-drag sweep configs/sweeps/robustness_matrix.yaml
-      fedjax-drag plan configs/quickstart.yaml --target h100
+      fedjax-drag configs
+      fedjax-drag run quickstart
+      fedjax-drag run quickstart rounds=50 aggregator.c=0.5 --out runs/c05
+      fedjax-drag run quickstart aggregator=krum attack=sign_flip byzantine_fraction=0.3
+      fedjax-drag run quickstart --resume rounds=400
+      fedjax-drag sweep quickstart 'axes.aggregator.c=[0.1,0.25,0.5]' --out runs/c
       fedjax-drag plot runs/quickstart runs/c05 -o accuracy.png
       fedjax-drag report runs/quickstart
       fedjax-drag list aggregators
@@ -50,4 +50,5 @@ app.command()(plot.plot)
 app.command()(report.report)
 app.command("list")(listing.list_)
 app.add_typer(arena.app, name="arena")
+app.add_typer(configs.app, name="configs")
 app.add_typer(data.app, name="data")

@@ -9,6 +9,7 @@ from fedjax_drag import stopping
 from fedjax_drag.cli.common import (
     Debug,
     Quiet,
+    config_argument,
     laid_out,
     misuse,
     reported,
@@ -26,7 +27,7 @@ app = typer.Typer(
 @app.command()
 @laid_out
 def run(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the arena.", show_default=False)],
+    config: Annotated[Path, config_argument("an arena")],
     entry: Annotated[
         list[str] | None, typer.Option(metavar="LABEL", help="Play this entry alone; repeatable. Default all.")
     ] = None,
@@ -68,16 +69,18 @@ def run(
 
     \b
     Examples:
-      fedjax-drag arena run configs/arena/digits.yaml
-      fedjax-drag arena run configs/arena/digits.yaml --entry krum
-      fedjax-drag arena run mine.yaml --standing digits --entry my_rule
+      fedjax-drag arena run arena/digits --standing digits --entry krum
       fedjax-drag arena table runs/arena_digits
+
+    \b
+    With a rule of your own, among the entries of a copy of the configuration:
+      fedjax-drag arena run mine.yaml --standing digits --entry my_rule
 
     Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
     """
     with reported(debug):
         with misuse(), uncollected():
-            from fedjax_drag.cores import one_device_per_core
+            from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.arena import standing as standings
             from fedjax_drag.experiment.arena.protocol import load_arena
             from fedjax_drag.experiment.arena.trials import Trials
@@ -88,6 +91,7 @@ def run(
             arena = arena.only(entry) if entry else arena
             keep_compiled()
             one_device_per_core()
+            start()
             trials = Trials(out or Path("runs") / slug(arena.name), quiet or None, allow_code)
             given = None if standing is None else standings.read(standing)
             standings.begin(arena, trials, given)
@@ -120,7 +124,7 @@ def table(
     \b
     Examples:
       fedjax-drag arena table runs/arena_digits
-      fedjax-drag arena table runs/arena_digits --since old/arena.json --html arena.html
+      fedjax-drag arena table runs/arena_digits --since digits --html arena.html
     """
     with reported(debug):
         with misuse(), writes("html", html), writes("figures", figures):

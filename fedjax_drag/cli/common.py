@@ -1,6 +1,8 @@
 """Shared by the commands: layout of help, errors as one line, the default results folder."""
 
 import gc
+import glob
+import os
 import shlex
 import sys
 import traceback
@@ -13,11 +15,36 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from fedjax_drag.cli.ending import FAILED, INTERRUPTED, MISUSED, last_words, shares_a_run
+from fedjax_drag.experiment.config import shipped
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.files import partial_of
 
 _CONNECTIONS = ("gloo", "nccl", "coordination")
 """Words in JAX's errors about other processes: the links between CPUs and between GPUs, and the service for all."""
+
+
+def _config_path(context: typer.Context, given: str | None) -> Any:
+    """The file of a configuration that was given by its path or its name, looked up before JAX is imported."""
+    if given is None or context.resilient_parsing:  # the shell asks for completions
+        return given
+    with reported(debug=False), misuse():
+        return shipped.find(given)
+
+
+def _complete_config(incomplete: str) -> list[str]:
+    """Configurations of the package, files and folders that begin so."""
+    names = [name for name in shipped.paths() if name.startswith(incomplete)]
+    here = sorted(glob.glob(f"{glob.escape(incomplete)}*"))
+    return [*names, *(os.path.join(path, "") if os.path.isdir(path) else path for path in here)]
+
+
+def config_argument(of: str) -> Any:
+    """The argument CONFIG of a command that takes the configuration of ``of``."""
+    help_ = f"YAML file of {of}, or the name of one that 'fedjax-drag configs' lists."
+    return typer.Argument(
+        metavar="CONFIG", help=help_, show_default=False, callback=_config_path, autocompletion=_complete_config
+    )
+
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 DebugNans = Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")]
@@ -66,22 +93,40 @@ OutFolder = Annotated[
 ]
 
 
-def _without_options(context: typer.Context, changes: list[str] | None) -> list[str] | None:
-    """Refuses a change that names an option of the command, such as ``out=x``, as the user's error; returns all."""
+def _well_formed(context: typer.Context, changes: list[str] | None) -> list[str] | None:
+    """Refuses a change that is no KEY=VALUE or names an option of the command, such as ``out=x``; returns all."""
+    if context.resilient_parsing or not changes:
+        return changes
     options = {option.name: option for option in context.command.params if option.opts[0].startswith("-")}
-    with reported(debug=False):
-        for change in changes or ():
+    with reported(debug=False), misuse():
+        for change in changes:
             key, _, value = change.partition("=")
             if option := options.get(key):
                 is_flag = getattr(option, "is_flag", False)
                 meant = option.opts[0] if is_flag else f"{option.opts[0]} {shlex.quote(value)}"
                 raise MisuseError(f"{change}: an option, not a key of the configuration; did you mean {meant}?")
+        from fedjax_drag.experiment.config.yaml_text import parse
+
+        parse(changes)
     return changes
+
+
+def _complete_key(incomplete: str) -> list[str]:
+    """Keys of the package's configurations that begin so."""
+    texts = (path.read_text(encoding="utf-8") for path in shipped.paths().values())
+    keys = {line.partition(":")[0] for text in texts for line in text.splitlines() if line[:1].isalpha()}
+    return [f"{key}=" for key in sorted(keys - {"name"}) if key.startswith(incomplete)]
 
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.", show_default=False, callback=_without_options),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Changes to it.",
+        show_default=False,
+        callback=_well_formed,
+        autocompletion=_complete_key,
+    ),
 ]
 
 
@@ -129,7 +174,7 @@ def reported(debug: bool) -> Iterator[None]:
         misused = isinstance(error, MisuseError | FolderError)
         kind = "" if misused else f"the run failed: {type(error).__name__}: "
         hint = "" if misused or debug else " (--debug shows where)"
-        text = f"{kind}{_printable(next(iter(str(error).strip().splitlines()), ''))}{hint}"
+        text = f"{kind}{_printable(next(iter(str(error).strip().splitlines()), 'no message'))}{hint}"
         if has_lost_a_process(error):
             text = "another process of this run ended; run all again with --resume"
         typer.echo(f"fedjax-drag: error: {text}", err=True)
@@ -195,15 +240,16 @@ def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
     Raises:
       ValueError: several folders differ in nothing else.
     """
-    from fedjax_drag.experiment.config.names import earlier_names, without_keys
+    from fedjax_drag.experiment.config.names import earlier_names, shell_safe, without_keys
     from fedjax_drag.experiment.run import results
 
     runs, free = Path("runs"), ("rounds", *results.FREE)
     names = earlier_names(name, overrides, free)
     if not resume:
         return runs / names[0]
-    others = sorted(path for path in runs.glob("*/") if without_keys(path.name, free) == names[-1])
-    found = [runs / earlier for earlier in names if (runs / earlier).exists()]
+    there = {shell_safe(path.name): path for path in sorted(runs.glob("*/"), key=lambda path: "=" not in path.name)}
+    others = sorted(path for name, path in there.items() if without_keys(name, free) == names[-1])
+    found = [there[earlier] for earlier in names if earlier in there]
     if not found and len(others) > 1:
         raise ValueError(f"--resume: {', '.join(map(str, others))} could go on; name one by --out")
     return (found or others or [runs / names[-1]])[0]

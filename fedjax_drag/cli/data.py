@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import AllowCode, Debug, Overrides, laid_out, misuse, reported, writes
+from fedjax_drag.cli.common import AllowCode, Debug, Overrides, config_argument, laid_out, misuse, reported, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -28,7 +28,7 @@ def status(
     \b
     Examples:
       fedjax-drag data status
-      fedjax-drag data status --data-dir ~/data
+      fedjax-drag data status --data-dir .
     """
     with reported(debug):
         with misuse():
@@ -63,10 +63,10 @@ def prepare(
     who share data through TFDS.
 
     \b
-    Examples:
+    With files of the data set, or TensorFlow to download them:
       fedjax-drag data prepare fashion_mnist --from /usr/share/datasets/fashion-mnist
       fedjax-drag data prepare cifar10 --allow-download
-      fedjax-drag run CONFIG data=fashion_mnist data.source=tfds
+      fedjax-drag run fashion_mnist_drag data.source=tfds
     """
     with reported(debug):
         with misuse():
@@ -79,7 +79,7 @@ def prepare(
 @app.command()
 @laid_out
 def skew(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of an experiment.", show_default=False)],
+    config: Annotated[Path, config_argument("an experiment")],
     overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Heat map: .png, .pdf or .svg.")
@@ -91,8 +91,8 @@ def skew(
 
     \b
     Examples:
-      fedjax-drag data skew configs/quickstart.yaml
-      fedjax-drag data skew configs/quickstart.yaml partition.beta=10 -o skew.png
+      fedjax-drag data skew quickstart
+      fedjax-drag data skew quickstart partition.beta=10 -o skew.png
     """
     with reported(debug):
         with misuse(), writes("output", output):

@@ -6,20 +6,42 @@ import typer
 
 from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
 
-# Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
+# Nothing else is imported here: JAX takes its time, and neither --help nor a wrong kind needs it.
+
+KINDS = (
+    "aggregators",
+    "algorithms",
+    "clients",
+    "privacy",
+    "attacks",
+    "compressors",
+    "partitions",
+    "models",
+    "datasets",
+    "optimizers",
+    "local_optimizers",
+    "schedules",
+    "losses",
+    "augmentations",
+)
+"""Those of the catalog, which imports JAX."""
+
+
+def _complete_kind(incomplete: str) -> list[str]:
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 @laid_out
 def list_(
     kind: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="KIND",
-            help="aggregators, algorithms, clients, privacy, attacks, compressors, partitions, models, datasets, "
-            "optimizers, local_optimizers, schedules, losses or augmentations.",
+            help=f"{', '.join(KINDS[:-1])} or {KINDS[-1]}; left out, the kinds are listed.",
             show_default=False,
+            autocompletion=_complete_kind,
         ),
-    ],
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -29,11 +51,18 @@ def list_(
 
     \b
     Examples:
+      fedjax-drag list
       fedjax-drag list aggregators
       fedjax-drag list aggregators --markdown
     """
     with reported(debug):
+        if kind is None:
+            typer.echo("\n".join(KINDS))
+            return
         with misuse():
+            from fedjax_drag.checks import one_of
+
+            one_of("kind", kind, KINDS)
             from fedjax_drag.experiment.build import catalog
 
             text = catalog.table(kind) if markdown else catalog.describe(kind)

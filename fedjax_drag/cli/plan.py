@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedjax_drag.cli.common import FAILED, AllowCode, Debug, MisuseError, Overrides, laid_out, misuse, reported
+from fedjax_drag.cli.common import (
+    FAILED,
+    AllowCode,
+    Debug,
+    MisuseError,
+    Overrides,
+    config_argument,
+    laid_out,
+    misuse,
+    reported,
+)
 
 if TYPE_CHECKING:
     from fedjax_drag.accelerators.targets import Target
@@ -20,9 +30,7 @@ if TYPE_CHECKING:
 
 @laid_out
 def plan(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="YAML file of an experiment or a sweep.", show_default=False)
-    ],
+    config: Annotated[Path, config_argument("an experiment or a sweep")],
     overrides: Overrides = None,
     target: Annotated[
         str,
@@ -43,12 +51,12 @@ def plan(
     go below, and nothing is computed: what a run really takes, only the device tells.
 
     \b
-    Examples:
-      fedjax-drag plan configs/quickstart.yaml
-      fedjax-drag plan configs/quickstart.yaml cohort_size=40 --target v5e:1x1
-      fedjax-drag plan configs/quickstart.yaml cohort_size=40 mesh=all --target h100:8
-      fedjax-drag plan configs/sweeps/robustness_matrix.yaml 'axes.seed=[0]' --target v5e:2x2
-      fedjax-drag plan configs/quickstart.yaml --json
+    With the compiler for the target, which is installed as below:
+      fedjax-drag plan quickstart
+      fedjax-drag plan quickstart cohort_size=40 --target v5e:1x1
+      fedjax-drag plan quickstart cohort_size=40 mesh=all --target h100:8
+      fedjax-drag plan sweeps/robustness_matrix 'axes.seed=[0]' --target v5e:2x2
+      fedjax-drag plan quickstart --json
 
     A target is a GPU (h100, h200, a100-40, a100-80, or several of one host such as h100:8) or a slice of TPUs by its
     shape (v5e:2x2, v6e:4x4, v5p:2x2x1). A configuration with axes is planned as a sweep: its programs, the memory of a
@@ -86,9 +94,9 @@ def _loaded(
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing is computed, and no device is taken
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors of compilers, and no warnings
     with silent():  # what compilers say of devices that are not here
-        import jax
+        from fedjax_drag.cores import start
 
-        jax.devices()
+        start()
     from fedjax_drag.accelerators import targets
     from fedjax_drag.experiment.build.experiment import load_experiment
     from fedjax_drag.experiment.build.own_parts import Code

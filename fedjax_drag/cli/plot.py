@@ -37,9 +37,9 @@ def plot(
 
     \b
     Examples:
-      fedjax-drag plot runs/seed0 runs/seed1 runs/seed2 -o accuracy.svg
-      fedjax-drag plot runs/a runs/b --label ours=runs/a --metric test_loss -o loss.png
-      fedjax-drag plot runs/compressors --against bytes_up -o bytes.svg
+      fedjax-drag plot runs/quickstart runs/seed1 -o accuracy.svg
+      fedjax-drag plot runs/quickstart runs/c05 --label ours=runs/c05 --metric test_loss -o loss.png
+      fedjax-drag plot runs/strength --against bytes_up -o bytes.svg
     """
     with reported(debug):
         with misuse(), writes("output", output):

@@ -33,7 +33,7 @@ def report(
     \b
     Examples:
       fedjax-drag report runs/quickstart
-      fedjax-drag report runs/robustness --target 0.8 --out robustness.html
+      fedjax-drag report runs/short --target 0.8 --out robustness.html
     """
     with reported(debug):
         with misuse(), writes("out", out or folder / "report.html"):

@@ -15,6 +15,7 @@ from fedjax_drag.cli.common import (
     OutFolder,
     Overrides,
     Quiet,
+    config_argument,
     default_folder,
     laid_out,
     misuse,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @laid_out
 def run(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.", show_default=False)],
+    config: Annotated[Path, config_argument("an experiment")],
     overrides: Overrides = None,
     out: OutFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
@@ -58,7 +59,7 @@ def run(
     MODULE:NAME.
 
     Without --out the results go to runs/NAME, where NAME is the configuration's name and the changes, such as
-    runs/quickstart,aggregator=krum,attack=sign_flip. With --resume, if there is no such folder, the one is taken whose
+    runs/quickstart-aggregator_krum-attack_sign_flip. With --resume, if there is no such folder, the one is taken whose
     name differs only in keys that may change in between: rounds, keep_checkpoints, keep_best,
     checkpoint_every_seconds, stop_on_divergence, patience, stop_when and time_clients.
 
@@ -67,16 +68,19 @@ def run(
 
     \b
     Examples:
-      fedjax-drag run configs/quickstart.yaml
-      fedjax-drag run configs/quickstart.yaml aggregator=krum attack=sign_flip byzantine_fraction=0.3
-      fedjax-drag run configs/quickstart.yaml seed=1 --out runs/seed1
-      fedjax-drag run configs/quickstart.yaml algorithm=scaffold 'model.hidden=[128,64]'
-      fedjax-drag run CONFIG 'aggregator={name: fedavg, server_optimizer: {name: adam, learning_rate: 0.01}}'
-      fedjax-drag run CONFIG aggregator=nnm aggregator.aggregator=krum
-      fedjax-drag run CONFIG aggregator=my_rules.py:my_rule aggregator.power=2.0
-      fedjax-drag run configs/quickstart.yaml --resume rounds=400
-      fedjax-drag run configs/quickstart.yaml --log tensorboard
+      fedjax-drag run quickstart
+      fedjax-drag run quickstart aggregator=krum attack=sign_flip byzantine_fraction=0.3
+      fedjax-drag run quickstart seed=1 --out runs/seed1
+      fedjax-drag run quickstart algorithm=scaffold 'model.hidden=[128,64]'
+      fedjax-drag run quickstart 'aggregator={name: fedavg, server_optimizer: {name: adam, learning_rate: 0.01}}'
+      fedjax-drag run quickstart aggregator=nnm aggregator.aggregator=krum
+      fedjax-drag run quickstart --resume rounds=400
       fedjax-drag run runs/quickstart/config.yaml --out runs/again
+
+    \b
+    With a rule of your own, with the extra [tensorboard]:
+      fedjax-drag run quickstart aggregator=my_rules.py:my_rule aggregator.power=2.0
+      fedjax-drag run quickstart --log tensorboard --out runs/logged
 
     With --distributed every process of a job calls the same command, and the clients are shared among the devices of
     all (mesh=all, whose number of processes must divide cohort_size). SLURM and Open MPI say by themselves who takes
@@ -84,7 +88,7 @@ def run(
     process is one device unless JAX_NUM_CPU_DEVICES says more.
 
     \b
-    Examples:
+    In a job of several processes:
       srun --nodes 2 --ntasks-per-node 4 --gpus-per-node 4 fedjax-drag run CONFIG --distributed
       fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 0
       fedjax-drag run CONFIG --distributed --coordinator 10.0.0.1:1234 --num-processes 2 --process-id 1
@@ -120,7 +124,7 @@ def _planned(
     allow_code: bool,
 ) -> "Plan":
     """Loads the experiment, sets up the devices, which must come before their first use, and builds the runs."""
-    from fedjax_drag.cores import one_device_per_core
+    from fedjax_drag.cores import one_device_per_core, start
     from fedjax_drag.experiment.build.experiment import load_experiment
     from fedjax_drag.experiment.run.planning import plan
     from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
@@ -138,6 +142,7 @@ def _planned(
         raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
     elif any(run.mesh in ("auto", "cores") for run in experiment.runs.values()):
         one_device_per_core()
+    start()
     return plan(experiment, out=folder, resume=resume, overwrite=overwrite, log=log)
 
 

@@ -14,6 +14,7 @@ from fedjax_drag.cli.common import (
     OutFolder,
     Overrides,
     Quiet,
+    config_argument,
     default_folder,
     laid_out,
     misuse,
@@ -27,7 +28,7 @@ from fedjax_drag.cli.common import (
 
 @laid_out
 def sweep(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the sweep.", show_default=False)],
+    config: Annotated[Path, config_argument("a sweep")],
     overrides: Overrides = None,
     out: OutFolder = None,
     resume: Annotated[
@@ -68,11 +69,14 @@ def sweep(
 
     \b
     Examples:
-      fedjax-drag sweep configs/sweeps/robustness_matrix.yaml
-      fedjax-drag sweep configs/sweeps/robustness_matrix.yaml rounds=20 'axes.seed=[0]' --out runs/short
-      fedjax-drag sweep configs/sweeps/robustness_matrix.yaml --resume
-      fedjax-drag sweep CONFIG 'axes.aggregator=[median, my_rules.py:my_rule]' 'axes.seed=[0,1]'
-      fedjax-drag plot runs/robustness_matrix/cells/fedavg-* -o fedavg.png
+      fedjax-drag sweep quickstart 'axes.aggregator.c=[0.1,0.25,0.5]' 'axes.seed=[0,1]' --out runs/strength
+      fedjax-drag sweep sweeps/robustness_matrix rounds=20 'axes.seed=[0]' --out runs/short
+      fedjax-drag sweep sweeps/robustness_matrix rounds=20 'axes.seed=[0]' --out runs/short --resume
+      fedjax-drag plot runs/short/cells/fedavg-* -o fedavg.png
+
+    \b
+    With a rule of your own:
+      fedjax-drag sweep quickstart 'axes.aggregator=[median, my_rules.py:my_rule]' 'axes.seed=[0,1]'
 
     With --launcher as many jobs as --jobs says share the cells; this command waits for them and puts the table
     together. They are submitted with submitit (pip install 'fedjax-drag[cluster]'), whose words --job takes:
@@ -94,7 +98,7 @@ def sweep(
     """
     with reported(debug), watched(debug_nans):
         with misuse(), uncollected():
-            from fedjax_drag.cores import one_device_per_core
+            from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster, sweep_folder
             from fedjax_drag.experiment.sweep import sweep as sweeping
@@ -110,6 +114,8 @@ def sweep(
             if launcher is not None and debug_nans:
                 raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
             target = launcher and cluster.executor(launcher, folder / cluster.JOBS, job_options or ())
+            if target is None:
+                start()
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
         with planned, stopping.saving():
             if target is None:

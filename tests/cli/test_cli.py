@@ -14,8 +14,12 @@ import fedjax_drag
 from fedjax_drag.cli.app import app
 from fedjax_drag.cli.common import default_folder
 from fedjax_drag.experiment.build import catalog
+from fedjax_drag.experiment.config import shipped
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.names import shell_safe
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
+
+SOURCE = os.environ | {"PYTHONPATH": str(Path(fedjax_drag.__file__).parents[1])}
 
 
 def one_line(result, status):
@@ -113,8 +117,75 @@ def test_run_with_components_inside_components(command, tiny_file, tmp_path):
     assert "aggregator.c.end_value=0.2: the run to resume in 'a' has aggregator.c.end_value=0.1" in one_line(other, 2)
 
 
-def test_missing_configuration(command):
-    assert "configuration 'none.yaml': no such file" in one_line(command("run", "none.yaml"), 2)
+def test_configurations_of_the_package_have_names(command, tmp_path):
+    """They are listed, found by name wherever one is, and copied; a file of that path wins; close names are told."""
+    listed = command("configs").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(shipped.paths())
+    assert "arena/digits  " in listed[4 + 2]
+    assert "arena run  An arena that is played in minutes" in listed[4 + 2]
+    assert (
+        command("data", "skew", "quickstart").exit_code
+        == command("data", "skew", "configs/quickstart.yaml").exit_code
+        == 0
+    )
+    assert "axes: belong to a sweep" in one_line(command("run", "sweeps/robustness_matrix"), 2)
+    assert command("configs", "copy", "quickstart", "-o", "quickstart").stdout == "quickstart\n"
+    assert "is there already" in one_line(command("configs", "copy", "arena/digits", "-o", "quickstart"), 2)
+    Path("quickstart").write_text("rounds: 0", encoding="utf-8")
+    assert "rounds=0" in one_line(command("run", "quickstart"), 2)
+    wrong = "no such file, and none of the package"
+    for name, close in (("quikstart", "'quickstart'"), ("drag000_fig3", "'paper/drag000_fig3_emnist'")):
+        assert f"configuration '{name}': {wrong}; did you mean {close}" in one_line(command("plan", name), 2)
+    assert f"configuration '../x': {wrong}; 'fedjax-drag configs' lists them" in one_line(command("sweep", "../x"), 2)
+
+
+def test_mistakes_that_need_no_jax_are_told_without_it(tmp_path):
+    """Of a command, an option, a configuration's name, the form of a change, a kind: imports take seconds."""
+    mistakes = [["runn"], ["run", "--wrong"], ["run", "none"], ["run", "quickstart", "rounds"], ["list", "rules"]]
+    code = [
+        "import sys",
+        "from typer.testing import CliRunner",
+        "from fedjax_drag.cli.app import app",
+        *(f"assert CliRunner().invoke(app, {mistake}).exit_code == 2" for mistake in mistakes),
+        "assert 'jax' not in sys.modules",
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(code)], check=True, cwd=tmp_path, env=SOURCE)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["run", "sweep", "plan"])
+def test_devices_that_are_not_here_are_one_line(tmp_path, name):
+    """JAX raises an assertion without a text where the driver is missing."""
+    given = ["axes.seed=[0,1]"] if name == "sweep" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "fedjax_drag", name, "quickstart", *given],
+        cwd=tmp_path,
+        env=SOURCE | {"JAX_PLATFORMS": "cuda"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        pytest.skip("there is a GPU")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("fedjax-drag: error: JAX_PLATFORMS=cuda: JAX finds no such device")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("run quick", "quickstart"),
+        ("sweep why/", "why/worst_clients"),
+        ("run quickstart roun", "rounds="),
+        ("list at", "attacks"),
+    ],
+)
+def test_the_shell_completes_names_and_keys(command, monkeypatch, typed, completed):
+    monkeypatch.setenv("_FEDJAX_DRAG_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"fedjax-drag {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    assert completed in command().stdout.splitlines()
 
 
 @pytest.mark.thorough
@@ -141,8 +212,8 @@ def test_overrides_have_a_folder_of_their_own(command, tiny_file, tmp_path):
     changes = ["rounds=2", "aggregator=krum", "aggregator.num_byzantine=1"]
     done = command("run", tiny_file, *changes)
     assert done.exit_code == 0
-    assert "results in runs/tiny,rounds=2,aggregator=krum,aggregator.num_byzantine=1," in done.stdout
-    assert folders(tmp_path) == ["tiny,rounds=2", "tiny,rounds=2,aggregator=krum,aggregator.num_byzantine=1"]
+    assert "results in runs/tiny-rounds_2-aggregator_krum-aggregator.num_byzantine_1," in done.stdout
+    assert folders(tmp_path) == ["tiny-rounds_2", "tiny-rounds_2-aggregator_krum-aggregator.num_byzantine_1"]
     assert "already holds a run" in one_line(command("run", tiny_file, *changes), 2)
     assert command("run", tiny_file, *changes, "--resume").exit_code == 0
 
@@ -152,10 +223,10 @@ def test_resume_finds_the_run_that_had_fewer_rounds(command, tiny_file, tmp_path
     for arguments in (["seed=1"], ["seed=1", "--resume", "rounds=8", "keep_checkpoints=1"]):
         done = command("run", tiny_file, *arguments)
         assert done.exit_code == 0, done.output
-    assert folders(tmp_path) == ["tiny,seed=1"]
-    assert rounds_in(tmp_path / "runs" / "tiny,seed=1") == 8
+    assert folders(tmp_path) == ["tiny-seed_1"]
+    assert rounds_in(tmp_path / "runs" / "tiny-seed_1") == 8
     missing = one_line(command("run", tiny_file, "seed=2", "--resume", "rounds=8"), 2)
-    assert missing == "out='runs/tiny,seed=2': holds no run to resume"
+    assert missing == "out='runs/tiny-seed_2': holds no run to resume"
 
 
 @pytest.mark.thorough
@@ -183,10 +254,12 @@ def test_resume_prefers_the_run_of_the_same_command(command, tiny_file, tmp_path
         (["rounds=8", "rounds=4"], ["rounds=8"], 0),
     ],
 )
-def test_resume_finds_the_folder_whatever_the_number_of_rounds(tmp_path, monkeypatch, there, overrides, taken):
+@pytest.mark.parametrize("written", ["by this version", "with commas and equals signs"])
+def test_resume_finds_the_folder_whatever_the_number_of_rounds(tmp_path, monkeypatch, written, there, overrides, taken):
     monkeypatch.chdir(tmp_path)
-    made = [Path("runs", ",".join(["tiny", *filter(None, [name])])) for name in there]
-    for folder in [*made, Path("runs/tiny,seed=7,rounds=4"), Path("runs/tiny2,rounds=4")]:
+    names = [",".join(["tiny", *filter(None, [name])]) for name in there]
+    made = [Path("runs", shell_safe(name) if written == "by this version" else name) for name in names]
+    for folder in [*made, Path("runs/tiny,seed=7,rounds=4"), Path("runs/tiny2-rounds_4")]:
         folder.mkdir(parents=True)
     assert default_folder("tiny", overrides, resume=True) == made[taken]
 
@@ -194,8 +267,8 @@ def test_resume_finds_the_folder_whatever_the_number_of_rounds(tmp_path, monkeyp
 def test_resume_does_not_choose_between_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for rounds in (4, 6):
-        Path(f"runs/tiny,rounds={rounds}").mkdir(parents=True)
-    with pytest.raises(ValueError, match="rounds=4, runs/tiny,rounds=6 could go on; name one by --out"):
+        Path(f"runs/tiny-rounds_{rounds}").mkdir(parents=True)
+    with pytest.raises(ValueError, match="rounds_4, runs/tiny-rounds_6 could go on; name one by --out"):
         default_folder("tiny", ["rounds=8"], resume=True)
 
 
@@ -216,7 +289,7 @@ def test_a_sweep_resumes_the_folder_of_its_overrides(command, tiny_file, tmp_pat
     first = command("sweep", tiny_file, *axes)
     assert first.exit_code == 0, first.output
     (folder,) = folders(tmp_path)
-    assert folder == "tiny,axes.seed=0-1,rounds=2,data=name-synthetic-num_examples-60-dim-8"
+    assert folder == "tiny-axes.seed_0-1-rounds_2-data_name-synthetic-num_examples-60-dim-8"
     line = one_line(command("sweep", tiny_file, *axes), 2)
     assert f"out='runs/{folder}': already holds a sweep; choose --resume, --overwrite or another --out" in line
     assert command("sweep", tiny_file, *axes, "--resume").exit_code == 0
@@ -254,6 +327,10 @@ def test_list(command, kind):
 def test_help_of_list_names_every_kind(command):
     said = command("list", "--help").output
     assert [kind for kind in catalog.KINDS if kind not in said] == []
+
+
+def test_list_without_a_kind_lists_the_kinds(command):
+    assert command("list").stdout.split() == list(catalog.KINDS)
 
 
 def test_list_as_markdown(command):
@@ -314,15 +391,14 @@ def test_version(command):
 def test_as_a_process(tiny_file, tmp_path):
     """The entry point itself: streams, exit status, and no warnings or log lines of the libraries."""
     program = [sys.executable, "-m", "fedjax_drag"]
-    source = os.environ | {"PYTHONPATH": str(Path(fedjax_drag.__file__).parents[1])}
 
     def call(*arguments):
         command = [*program, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=source, capture_output=True, text=True, check=False)
+        return subprocess.run(command, cwd=tmp_path, env=SOURCE, capture_output=True, text=True, check=False)
 
     done = call("run", str(tiny_file), "rounds=2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads((tmp_path / "runs" / "tiny,rounds=2" / "summary.json").read_text())["rounds"] == 2
+    assert json.loads((tmp_path / "runs" / "tiny-rounds_2" / "summary.json").read_text())["rounds"] == 2
     refused = call("run", str(tiny_file), "rounds=2")
     assert refused.returncode == 2
     assert refused.stdout == ""

@@ -10,10 +10,12 @@ from fedjax_drag.experiment.config.config import Config, check
 from fedjax_drag.experiment.config.merging import merged
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import OwnName, with_own_names
+from fedjax_drag.experiment.config.shipped import find
 from fedjax_drag.experiment.config.yaml_text import parse, read_file
 
 Source = str | Path | Mapping[str, Any] | Config
-"""Where a configuration comes from: a YAML file, a mapping of its keys, or a checked configuration."""
+"""Where a configuration comes from: a YAML file, by its path or by a name that the package has; a mapping of its keys;
+or a checked configuration."""
 
 
 def load(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Config:
@@ -22,7 +24,8 @@ def load(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> C
     Names and arguments of components are checked by :func:`fedjax_drag.experiment.build.resolve.resolve`.
 
     Args:
-      source: path of a YAML file, a mapping, or a :class:`~fedjax_drag.experiment.config.config.Config`. A mapping may
+      source: path of a YAML file or name of a configuration of the package, such as ``quickstart``; a mapping; or a
+        :class:`~fedjax_drag.experiment.config.config.Config`. A mapping may
         have Python objects in the place of names (:mod:`fedjax_drag.experiment.config.own`); data that are split among
         clients already need no partition.
       overrides: ``key=value`` strings with dotted keys, applied in turn: ``rounds=50``,
@@ -68,7 +71,7 @@ def read(source: Source) -> dict[str, Any]:
     if not isinstance(source, Mapping | str | os.PathLike):
         raise ValueError(f"config={shown(source)}: must be the path of a YAML file, or a mapping of its keys")
     if not isinstance(source, Mapping):
-        return with_own_names(read_file(Path(source)))
+        return with_own_names(read_file(find(source)))
     data = source.get("data")
     data = data.get("name") if isinstance(data, Mapping) else data
     as_given = {} if getattr(data, "rows", None) is None else {"partition": OwnName("as_given", _as_given)}

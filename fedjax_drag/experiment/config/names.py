@@ -25,23 +25,28 @@ def check_name(key: str, value: str) -> None:
 
 
 def folder_name(name: str, overrides: Iterable[str]) -> str:
-    """The name of a results folder, such as ``quickstart,aggregator=krum,attack=sign_flip``.
+    """The name of a results folder, such as ``quickstart-aggregator_krum-attack_sign_flip``.
 
     Args:
       name: of the configuration.
       overrides: ``key=value`` strings, in the order in which they appear in the folder's name; ``name`` is left out.
 
     Returns:
-      Letters, digits and ``._=+-,`` only. A name with overrides has at most 100 bytes; a longer one ends with a hash.
+      Letters, digits and ``._+-`` only. A name with overrides has at most 100 bytes; a longer one ends with a hash.
     """
     kept = [override for override in overrides if _key(override) != "name"]
     plain = [re.sub(r"[^\w.=+-]+", "-", re.sub(r"[]['\"{}\s]+", "", override)).strip("-.") for override in kept]
-    whole = ",".join([slug(name), *plain])
+    whole = shell_safe(",".join([slug(name), *plain]))
     if not kept or len(whole.encode()) <= _MOST_BYTES_WITH_OVERRIDES:
         return whole
     checksum = hashlib.sha256(json.dumps([name, *kept]).encode()).hexdigest()[:8]
     begin = whole.encode()[: _MOST_BYTES_WITH_OVERRIDES - len(checksum) - 1].decode(errors="ignore")
-    return f"{begin.rstrip('-._,=')}-{checksum}"
+    return f"{begin.rstrip('-._')}-{checksum}"
+
+
+def shell_safe(folder: str) -> str:
+    """A folder's name without the commas and equals signs that separated overrides and values in earlier versions."""
+    return folder.replace(",", "-").replace("=", "_")
 
 
 def earlier_names(name: str, overrides: Iterable[str], free: Collection[str]) -> list[str]:
@@ -56,8 +61,11 @@ def earlier_names(name: str, overrides: Iterable[str], free: Collection[str]) ->
 
 
 def without_keys(folder: str, keys: Iterable[str]) -> str:
-    """The name of a results folder without its overrides of ``keys``; one that ends with a hash cannot be changed."""
-    return re.sub(rf",(?:{'|'.join(map(re.escape, keys))})=[^,]*", "", folder)
+    """The name of a results folder without its overrides of ``keys``, whose values are numbers or single words.
+
+    One that ends with a hash cannot be changed.
+    """
+    return re.sub(rf"-(?:{'|'.join(map(re.escape, keys))})_(?:e-\d|[^-])*", "", folder)
 
 
 def _key(override: str) -> str:

@@ -15,11 +15,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
+# JAX is imported where a Python object is: a mistake in a file is told without it.
 
 PYTHON = "python:"
 """What the name of a part given as a Python object begins with."""
@@ -66,6 +64,8 @@ def with_own_names(value: Any, where: str = "") -> Any:
     """
     if isinstance(value, Mapping):
         return _with_own_names(value, where)
+    if type(value) in (str, bool, int, float, type(None)):
+        return value
     if where.rpartition(".")[2] == "model" and _is_pair(value):
         return {"name": OwnName(_label(value[1]), value)}
     if _is_list(value):
@@ -149,6 +149,9 @@ def _is_plain(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Whether a value is a number, or True or False, of NumPy or JAX."""
+    import jax
+    import jax.numpy as jnp
+
     is_scalar = isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0
     return is_scalar and (jnp.issubdtype(value.dtype, np.number) or value.dtype == bool)
 
@@ -165,6 +168,8 @@ def _is_pair(value: Any) -> bool:
 
 def _label(part: Any) -> str:
     """What a Python object is called: a function's name, that of the builder of a rule or an attack, or its class's."""
+    from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
+
     if isinstance(part, Aggregator | Algorithm | Attack | ClientRule):
         return part.name
     named = getattr(part, "update", part) if hasattr(part, "_fields") else part  # an optimizer
