@@ -39,6 +39,7 @@ def train():
 OFTEN = ("drag",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.slow) for n in AGGREGATORS])
 def test_rule_learns(train, name):
     result = train(fd.algorithms.from_aggregator(AGGREGATORS[name]))

@@ -163,6 +163,7 @@ RULES = [
 ]
 
 
+@pytest.mark.thorough
 @bounded
 @given(cohorts, st.sampled_from([0.125, 0.5, 2.0, 64.0]))
 def test_scaling_all_deltas_scales_the_update(G, factor):

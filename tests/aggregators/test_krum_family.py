@@ -107,6 +107,7 @@ def test_translation_rotation_and_scale_change_no_choice(name):
                 np.testing.assert_allclose(after, change(update), atol=1e-5 * np.abs(change(G)).max())
 
 
+@pytest.mark.thorough
 def test_krum_scores_against_sorted_distances():
     G = draw()
     apart = np.sort([np.linalg.norm(G - g, axis=1) for g in G], axis=1)

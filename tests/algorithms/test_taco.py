@@ -78,6 +78,7 @@ def test_a_round_follows_the_equations():
     np.testing.assert_allclose(downlink.own, 1 - np.array([0.1, alpha[0]]), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_work_of_a_round_is_the_lower_median_of_what_the_clients_report():
     """In absolute value, so that a claim below 0 is none of negative work."""
     method, steps = built(), jnp.array([3.0, 100.0, -2.0, 1.0])

@@ -63,6 +63,7 @@ def test_krum_attack_does_not_count_absent_malicious_clients():
         np.testing.assert_allclose(abs(rows[attackers & present]), expected, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_krum_chooses_the_forged_delta():
     _, malicious, forged = krum_attacked("full")
     rule = aggregators.krum(num_byzantine=MALICIOUS)
@@ -101,7 +102,7 @@ def trim_attacked(knowledge, b=2.0):
     return G, malicious, sent(trim_attack(knowledge=knowledge, b=b))(G, malicious)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("knowledge", "b"), [("full", 2.0), ("full", 1.25), ("partial", 2.0)])
 def test_trim_attack_draws_uniformly_from_the_intervals_of_its_twin(knowledge, b):
     shares = []

@@ -166,10 +166,10 @@ def test_one_compilation_serves_all_rounds(case):
     assert TRACES[case.label] == before
 
 
+@pytest.mark.thorough
 @parametrize(
     [case for case in AGGREGATORS if not case.sweeps], slow=lambda case: case.label not in FEW, fast=in_fast_tier
 )
-@pytest.mark.sample(1)
 def test_scan_over_rounds_equals_a_loop(case):
     """The others are scanned in the next test."""
     rule, apply = compiled(case)
@@ -490,8 +490,8 @@ def test_as_many_attackers_as_it_tolerates_send_long_deltas(case, magnitude):
         assert np.isfinite(flatten(params)).all()
 
 
+@pytest.mark.thorough
 @parametrize(AGGREGATORS, slow=lambda case: case.label not in ("drag", "median"))
-@pytest.mark.sample(1)
 def test_gradients_are_finite(case):
     """Attacks are optimised through rules."""
     rule, _ = compiled(case)

@@ -36,6 +36,7 @@ def turned(change):
     return sgd()._replace(direction=direction)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("rule", "message"),
     [

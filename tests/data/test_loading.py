@@ -102,6 +102,7 @@ def test_a_damaged_file_is_an_error_and_not_replaced_by_another_source(tmp_path)
         load("mnist", data_dir=tmp_path)
 
 
+@pytest.mark.thorough
 def test_data_need_no_device_and_no_slow_import():
     code = """
 import sys

@@ -189,7 +189,7 @@ def test_few_output_channels_make_no_convolution():
     assert convolutions_in(gradient, x, kernel, platform="cuda") == ["1"] * 3
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", sorted(FORMS, key=["grouped", "patches"].__contains__, reverse=True))
 @pytest.mark.parametrize("shape", [WIDE, BANDED, SHAPES[4]], ids=str)
 def test_every_form_is_the_plain_convolution(form, shape):
@@ -207,7 +207,7 @@ def test_unused_input_gradient_costs_nothing():
     assert gradient.lower(x, kernel).compile().as_text().count(" convolution(") == 2
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(4, 6), (5, 7), (2, 2)])
 def test_max_pool(size):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *size, 3)), jnp.float32)

@@ -82,6 +82,7 @@ def test_half_precision_is_compared_in_float32():
     np.testing.assert_allclose(measured, exact(rows), rtol=3e-6)
 
 
+@pytest.mark.thorough
 def test_double_precision_stays():
     with jax.enable_x64(True):
         G = COMMON + TWICE + 1e-9 * draw()

@@ -61,6 +61,7 @@ def test_keeps_the_promises_of_rules(builder):
     check_aggregator(builder(fedavg(), 0.5, 0.3))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
 def test_without_noise_it_is_the_mean_of_clipped_deltas(builder):
     np.testing.assert_allclose(moved(builder(fedavg(), CLIP, 0.0), matrix()), clipped_mean(matrix()), atol=2e-7)

@@ -54,7 +54,7 @@ def settings(rule, client=None, **changes):
 UNEVEN = [0.1, 0.1, 0.1, 0.4, 0.2, 0.2]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("rule", "changes", "sampling"),
     [

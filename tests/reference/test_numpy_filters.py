@@ -136,7 +136,7 @@ LARGE = ("meamed", "monna", "clipping", "arc", "dnc", "signguard", "clipped_clus
 """Rules whose twins are quick for 41 clients."""
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "S"),
     [twins.seldom(name, S, unless=S == 10) for name in PAIRS for S in (10, *([41] if name in LARGE else []))],

@@ -34,7 +34,7 @@ class Elsewhere:
     platform = "gpu"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [

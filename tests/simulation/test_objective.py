@@ -16,6 +16,7 @@ LOGITS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32) * 3
 LABELS = np.array([0, 1, 2, 3, 4, 4], np.int32)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 def test_cross_entropy(smoothing):
     targets = optax.smooth_labels(jax.nn.one_hot(LABELS, 5), smoothing)

@@ -119,6 +119,7 @@ def test_damaged_gzip_is_refused(tmp_path):
     refused(tmp_path, "damaged gzip")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "train_counts", "test_counts"),
     [

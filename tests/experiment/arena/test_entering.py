@@ -123,6 +123,7 @@ def test_what_is_wrong_is_one_line(change, message):
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("played")
 def test_a_notebook_shows_the_own_row_marked():
     standing = fd.arena.enter(clipped, arena=fd.arena.run(PROTOCOL), label="<mine>")

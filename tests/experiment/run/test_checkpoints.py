@@ -167,7 +167,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 def test_damaged_one_is_reported_and_the_one_before_it_used(tmp_path, state, damage, capsys):
     state = state._replace(params={"w": jax.random.normal(jax.random.key(0), (40, 50))})
     saved(tmp_path, state, [0.1, 0.2, 0.3])

@@ -17,6 +17,7 @@ from fedjax_drag.simulation import Evaluation
 SPLIT = TINY | SYNTHETIC | {"data": SYNTHETIC["data"] | {"validation_fraction": 0.25}}
 
 
+@pytest.mark.thorough
 def test_the_best_checkpoint_is_chosen_by_validation(tmp_path):
     with plan(SPLIT | {"keep_checkpoints": 1}) as planned:
         (job,) = planned.jobs

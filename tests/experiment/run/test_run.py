@@ -272,6 +272,7 @@ def test_resume_under_another_configuration_names_the_difference(tiny, finished,
         run(tiny, overrides=[override], out=folder, resume=True)
 
 
+@pytest.mark.thorough
 def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_path):
     stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config
     for key in ("keep_checkpoints", "stop_on_divergence", "compute_dtype"):

@@ -63,6 +63,7 @@ def hits(fed, params, batch):
     return (x @ np.asarray(layer["kernel"], np.float64) + np.asarray(layer["bias"])).argmax(1) == batch.y
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [0, pytest.param(3, marks=pytest.mark.thorough)])
 def test_accuracies_of_clients_and_classes_once_more_in_numpy(uneven, evaluated, plain, number):
     attack = {"attack": fd.attacks.sign_flip(), "num_byzantine": number}

@@ -128,6 +128,7 @@ def test_parameters_that_are_not_trained_may_be_integers(settings, fedavg):
     fd.simulation.prepare(fedavg, **settings(model=(counted, linear), trainable="kernel"))
 
 
+@pytest.mark.thorough
 def test_dropout_of_rate_0_is_none(settings, fedavg):
     fd.simulation.prepare(fedavg, **settings(model=WithDropout(rate=0.0)))
 

@@ -40,6 +40,7 @@ def test_distances_agree_with_scipy_on_ragged_clients(kind, distance):
         assert compiled(a, a, count) == 0
 
 
+@pytest.mark.thorough
 def test_distances_of_simple_distributions():
     certain = jnp.eye(4)
     assert flattened(certain[:1], jnp.full((1, 4), 0.25), 1) == pytest.approx(0.375)
