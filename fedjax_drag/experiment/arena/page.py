@@ -14,8 +14,8 @@ from fedjax_drag.experiment.arena.record import SHIPPED, Record
 from fedjax_drag.experiment.build import catalog, registry
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.report import csv_files
+from fedjax_drag.experiment.report.matrices import Entry
 from fedjax_drag.experiment.report.rendering import check_place, render
-from fedjax_drag.experiment.report.tables import Entry
 from fedjax_drag.files import write_text
 
 _WIDE = ("place", "clean", "mean", "needs", "passes", "minutes")

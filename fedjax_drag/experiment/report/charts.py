@@ -12,6 +12,9 @@ import numpy as np
 
 from fedjax_drag.experiment.figures.labels import clean
 
+MOST_BANDS = 4
+"""Lines that have bands; those of more would merge, and have whiskers instead."""
+
 MOST_POINTS = 300
 """Points of a line; more are thinned out evenly."""
 
@@ -22,6 +25,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "
 MUTED, INK = -1, -2
 """Numbers of what is no series: what is there but does not count, and marks in the colour of the text."""
 
+_WHISKERS = 6  # of a line over many rounds
 _LARGEST = 1e100  # what is larger is left out, as what is not finite is
 _LOG_RATIO = 100.0
 
@@ -87,18 +91,21 @@ def scale(title: str, lines: Sequence[Line], percent: bool) -> Scale:
 
 
 def curves(lines: Sequence[Line], axis: Scale, target: float | None = None) -> dict[str, Any]:
-    """Lines with bands over communication rounds, and a dotted line at ``target``."""
+    """Lines with bands, or whiskers if they are many, over communication rounds, and a dotted line at ``target``."""
     data, series = [], []
+    banded = [id(line) for line in lines if line.low is not None]
     last = max((float(line.x[-1]) for line in lines if line.x.size), default=1.0)
     for line in lines:
         kept = thinned(len(line.x))
         x = line.x[kept].tolist()
-        if line.low is not None and line.high is not None:
+        if line.low is not None and line.high is not None and len(banded) <= MOST_BANDS:
             edge = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
             data += [edge | {"y": numbers(line.low[kept])}, edge | {"y": numbers(line.high[kept]), "fill": "tonexty"}]
             series += [line.series] * 2
         data.append(_line(line, x, kept, axis))
         series.append(line.series)
+        if line.low is not None and len(banded) > MOST_BANDS:
+            data[-1]["error_y"] = whiskers(line, kept, banded.index(id(line)) / len(banded))
     first = min((float(line.x[0]) for line in lines if line.x.size), default=0.0)
     margin = 0.02 * (last if first <= 0.2 * last else last - first)
     layout: dict[str, Any] = {
@@ -117,6 +124,19 @@ def curves(lines: Sequence[Line], axis: Scale, target: float | None = None) -> d
     if target is not None:
         layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}]
     return {"data": data, "layout": layout, "series": series}
+
+
+def whiskers(line: Line, kept: np.ndarray, shift: float = 0.0, most: int = _WHISKERS) -> dict[str, Any]:
+    """From the minimum to the maximum at so many of the points, from the place ``shift`` in [0, 1) on."""
+    assert line.low is not None
+    assert line.high is not None
+    number = len(kept)
+    chosen = np.unique(((np.arange(most) + shift) * number / most).astype(int)) if number > most else np.arange(number)
+    ends = [np.full(number, np.nan), np.full(number, np.nan)]
+    ends[0][chosen] = (line.high - line.y)[kept][chosen]
+    ends[1][chosen] = (line.y - line.low)[kept][chosen]
+    above, below = map(numbers, ends)
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5, "width": 3}
 
 
 def drawable(values: np.ndarray) -> np.ndarray:

@@ -27,10 +27,11 @@ def of_chart(chart: dict[str, Any]) -> list[list[Any]]:
     if first.get("type") == "heatmap":
         ticks = chart["layout"]["yaxis"]
         names = dict(zip(ticks.get("tickvals", ()), ticks.get("ticktext", ()), strict=True))
+        rows, columns = first.get("y", range(len(first["z"]))), first.get("x", range(len(first["z"][0])))
         cells = [
             [x, names.get(y, y), first["z"][row][column]]
-            for row, y in enumerate(first["y"])
-            for column, x in enumerate(first["x"])
+            for row, y in enumerate(rows)
+            for column, x in enumerate(columns)
         ]
         return [[*axes, "value"], *cells]
     lines = []

@@ -11,8 +11,19 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.figures.labels import clean, header, method
-from fedjax_drag.experiment.report import clients, curves, every_client, skew, tables
+from fedjax_drag.experiment.report import (
+    charts,
+    clients,
+    csv_files,
+    curves,
+    every_client,
+    matrices,
+    parameters,
+    skew,
+    tables,
+)
 from fedjax_drag.experiment.report.curves import Group
+from fedjax_drag.experiment.report.matrices import Grid
 from fedjax_drag.experiment.report.reading import Found, Run, finite, read
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.experiment.run import metric_kinds, results
@@ -59,17 +70,21 @@ def write(
     place = Path(folder) / results.REPORT if out is None else Path(out)
     check_place("out", place)
     with np.errstate(all="ignore"):  # figures may come from anywhere; what is not finite is left out where it is shown
-        page = render("page.html", _content(read(Path(folder)), Path(folder), target, with_skew))
+        page = render(
+            "page.html", _content(read(Path(folder)), Path(folder), target, with_skew, _address(Path(folder), place))
+        )
     place.parent.mkdir(parents=True, exist_ok=True)
     write_text(place, page)
     return place
 
 
-def _content(found: Found, folder: Path, target: float | None, with_skew: bool) -> dict[str, Any]:
+def _content(found: Found, folder: Path, target: float | None, with_skew: bool, address: str | None) -> dict[str, Any]:
     """All that the template asks for."""
     groups = curves.groups(found.runs)
     aim = tables.target_for(groups) if target is None else target
     drawing: list[dict[str, Any]] = []
+    matrix, by_parameters = matrices.matrix(found), matrices.parameter_map(found, parameters.numeric(found))
+    sweep_of_two = len(by_parameters) == 1 and matrix is not None and not matrix.worst  # the map is the matrix
     configs = [run.config for run in found.runs]
     splits, about_splits = skew.splits(found.runs, drawing) if with_skew else ([], "Not asked for.")
     return {
@@ -77,15 +92,22 @@ def _content(found: Found, folder: Path, target: float | None, with_skew: bool) 
         "variant": clean(_variant(found.name, folder.resolve().name), 160),
         "kind": found.kind,
         "header": header(configs),
-        "facts": _facts(found, groups, aim),
+        "facts": _facts(found, groups, matrix, aim),
         "wrong": _wrong(found.runs),
-        "robustness": tables.robustness(found),
+        "matrix": None if sweep_of_two else matrix,
+        "maps": by_parameters,
+        "parameters": parameters.blocks(found, drawing),
+        "differences": matrices.differences(groups, matrix is not None and matrix.worst),
         "blocks": curves.blocks(groups, aim, drawing),
         "seeds": max(len(group.runs) for group in groups),
         "target": aim,
         "chosen": target is None,
+        "bands": charts.MOST_BANDS,
+        "settings": any(group.column for group in groups),
+        "address": address,
         "measure": metric_kinds.title(curves.choice_of(groups)),
         "table": tables.results(groups, aim),
+        "folders": address is not None and any(run.place for run in found.runs),
         "every_client": every_client.blocks(groups, drawing),
         "clients": clients.diagnostics(found.runs, drawing),
         "clients_left": max(0, len(found.runs) - clients.RUNS),
@@ -94,7 +116,14 @@ def _content(found: Found, folder: Path, target: float | None, with_skew: bool) 
         "yaml": found.yaml,
         "environments": _environments(found.runs),
         "charts": drawing,
+        "files": [csv_files.link(csv_files.of_chart(chart)) for chart in drawing],
     }
+
+
+def _address(folder: Path, page: Path) -> str | None:
+    """Of the folder from the page, as long as it lies beside or below it; None elsewhere: a page tells no paths."""
+    here, there = page.parent.resolve(), folder.resolve()
+    return f"./{there.relative_to(here).as_posix()}" if there.is_relative_to(here) else None
 
 
 def _variant(name: str, folder: str) -> str:
@@ -105,7 +134,7 @@ def _variant(name: str, folder: str) -> str:
     return "" if folder == own else folder
 
 
-def _facts(found: Found, groups: Sequence[Group], target: float | None) -> list[Fact]:
+def _facts(found: Found, groups: Sequence[Group], matrix: Grid | None, target: float | None) -> list[Fact]:
     """What a reader wants to know first."""
     begun = [group for group in groups if group.drawn]
     if not begun:
@@ -118,11 +147,10 @@ def _facts(found: Found, groups: Sequence[Group], target: float | None) -> list[
     name = "highest final accuracy" if metric == TEST else "final test accuracy of the best"
     about = ", ".join(filter(None, (best.row, best.column, _choice(metric, best.final(metric)))))
     facts = [Fact(name, _percent(best.final(TEST)), about)]
-    matrix = tables.robustness(found)
-    if matrix is not None and matrix.rows[0][1].shade is not None:
-        label, worst, _ = matrix.rows[0]
+    if matrix is not None and matrix.worst and matrix.rows[0][1][0].shade is not None:  # the best setting is that one
+        label, (worst, *others) = matrix.rows[0]
         name = "best worst case" if matrix.metric == TEST else f"best worst case, {metric_kinds.title(matrix.metric)}"
-        facts.insert(0, Fact(name, f"{worst.text} %", f"{label}, over {len(matrix.rows[0][2])} settings"))
+        facts = [Fact(name, f"{worst.text} %", f"{label}, over {len(others)} conditions")]
     if target is not None and found.kind == "comparison":
         rounds = [(tables.rounds_to(run, metric, target), group.row) for group in begun for run in group.drawn]
         reached = [(number, row) for number, row in rounds if number is not None]

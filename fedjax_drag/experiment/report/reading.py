@@ -37,6 +37,8 @@ class Run:
       message: what went wrong, or empty.
       figures: its ``summary.json``, or empty.
       environment: its ``environment.json``, or empty.
+      place: its folder within that of the results; empty if it is the same.
+      values: of a cell of a sweep, the number or the label of its value by axis.
     """
 
     row: str
@@ -48,6 +50,8 @@ class Run:
     message: str
     figures: dict[str, Any]
     environment: dict[str, Any]
+    place: str = ""
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def scalars(self, name: str) -> np.ndarray | None:
         """A quantity of which there is one number for each evaluation ``[E]``; None if it is not that, or not there."""
@@ -93,7 +97,10 @@ def read(folder: Path) -> Found:
     yaml = written(config.to_mapping())
     compared = variants(config)
     if compared:
-        runs = tuple(_run(folder / slug(label), (label, "", label), variant) for label, variant in compared.items())
+        runs = tuple(
+            dataclasses.replace(_run(folder / slug(label), (label, "", label), variant), place=slug(label))
+            for label, variant in compared.items()
+        )
         return Found("comparison", config.name, runs, None, yaml)
     only = _run(folder, (config.name, "", config.name), config)
     return Found("run", config.name, (only,), None, yaml)
@@ -122,11 +129,13 @@ def finite(value: Any) -> float | None:
 def _sweep(folder: Path) -> Found:
     grid = load_grid(folder / sweep_folder.CONFIG)
     failures = _failures(folder / sweep_folder.TABLE, grid)
-    runs = []
+    runs, sides = [], outcome_table.axes_of(grid)
     for point in grid.points:
-        names = (*outcome_table.place(grid, point.values), point.label)
+        row, column = (outcome_table.setting(grid, point.values, axes) for axes in sides)
         failure = failures.get(_key(point.values))
-        runs.append(_run(folder / sweep_folder.CELLS / point.folder, names, point.config, failure))
+        place = f"{sweep_folder.CELLS}/{point.folder}"
+        run = _run(folder / place, (row, column, point.label), point.config, failure)
+        runs.append(dataclasses.replace(run, place=place, values=point.values))
     yaml = written(grid.to_mapping())
     return Found("sweep", grid.base.name, tuple(runs), grid, yaml)
 

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def render(template: str, content: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    templates.globals["clean"] = clean
+    templates.globals |= {"clean": clean, "quote": urllib.parse.quote}
     library = _SOURCES.joinpath(_LIBRARY).read_text(encoding="utf-8") if content["charts"] else ""
     script, style = (_SOURCES.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script) if text)

@@ -76,6 +76,7 @@ def _heat_map(report: SkewReport) -> dict[str, Any]:
         "type": "heatmap",
         "z": charts.numbers(np.where(counts > 0, np.sqrt(counts), np.nan), 4),
         "customdata": counts.tolist(),
+        "meta": "customdata",  # what a file has
         "colorscale": _COLORS,
         "zmin": 0.0,
         "zmax": float(np.sqrt(top)) or 1.0,

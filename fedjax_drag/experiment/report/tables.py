@@ -1,4 +1,4 @@
-"""The figures of runs as tables: final accuracy, what it took to reach a target, and the matrix of a sweep."""
+"""The figures of runs as a table: final accuracy, and what it took to reach a target."""
 
 import itertools
 from collections import Counter
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.curves import Group, choice_of
-from fedjax_drag.experiment.report.reading import Found, Run, cells, finite
-from fedjax_drag.experiment.sweep import outcome_table
+from fedjax_drag.experiment.report.reading import Run, finite
 from fedjax_drag.simulation.result import ROUNDING, TEST, VALIDATION, client_seconds, first_reached, last_highest
 
 DASH = "\N{EN DASH}"
@@ -28,6 +28,7 @@ class Row(NamedTuple):
       status: how the runs ended.
       ok: whether all came to a good end.
       figures: texts, one for each of the heads.
+      folders: seeds and folders of the runs, within that of the results.
     """
 
     row: str
@@ -35,38 +36,15 @@ class Row(NamedTuple):
     status: str
     ok: bool
     figures: list[str]
+    folders: list[tuple[int, str]]
 
 
 class Table(NamedTuple):
-    """The table of results; the heads are those of the figures."""
+    """The table of results; the heads are those of the figures; ``csv`` has a line for each run, in numbers."""
 
     heads: list[str]
     rows: list[Row]
-
-
-class Entry(NamedTuple):
-    """A cell of the matrix: its text, and its shade from 0 to 100, None if it has no figure."""
-
-    text: str
-    shade: int | None
-
-
-class Robustness(NamedTuple):
-    """The matrix of a sweep.
-
-    Attributes:
-      axis: what the rows are values of.
-      heads: a line for each other axis: its name, and its labels with the number of columns that each spans.
-      rows: label, worst case and entries, the best worst case first.
-      num_seeds: runs behind an entry.
-      metric: the accuracy that the entries are.
-    """
-
-    axis: str
-    heads: list[tuple[str, list[tuple[str, int]]]]
-    rows: list[tuple[str, Entry, list[Entry]]]
-    num_seeds: int
-    metric: str
+    csv: str
 
 
 class BestRound(NamedTuple):
@@ -91,64 +69,54 @@ def results(found: Sequence[Group], target: float | None) -> Table:
     With validation examples the best round and the target are by validation accuracy.
     """
     metric = choice_of(found)
-    accuracies: list[tuple[str, Callable[[Run], float]]] = [("final accuracy, %", lambda run: _last(run, TEST))]
+    accuracies: list[tuple[str, Callable[[Run], float]]] = [("final accuracy, %", lambda run: last(run, TEST))]
     if metric == VALIDATION:
         accuracies.append(("best validation accuracy, %", lambda run: best_of(run, metric).accuracy))
         accuracies.append(("test accuracy there, %", lambda run: best_of(run, metric).test_accuracy))
     else:
         accuracies.append(("best accuracy, %", lambda run: best_of(run, metric).accuracy))
-    wanted: list[tuple[str, Callable[[Group], str]]] = [
-        (head, lambda group, figure=figure: _over(group, lambda run: 100 * figure(run))) for head, figure in accuracies
+    wanted: list[tuple[str, Callable[[Run], float | None], Callable[[Group], str]]] = [
+        (head, figure, lambda group, figure=figure: over(group, lambda run: 100 * figure(run)))
+        for head, figure in accuracies
     ]
-    wanted.append(("worst tenth of the clients, %", lambda group: _over(group, _worst_tenth)))
+    worst = "worst tenth of the clients, %"
+    wanted.append((worst, lambda run: (_worst_tenth(run) or np.nan) / 100, lambda group: over(group, _worst_tenth)))
     if target is not None:
-        to = f"to {100 * target:g} %"
-        wanted += [
-            (f"rounds {to}", lambda group: _to(group, (metric, target), lambda run: run.history["round"], ",.0f")),
-            (f"client seconds {to}", lambda group: _to(group, (metric, target), _client_seconds, ".3g")),
-            (f"MB sent {to}", lambda group: _to(group, (metric, target), _megabytes, ",.0f")),
+        aim = (metric, target)
+        costs: list[tuple[str, Callable[[Run], np.ndarray | None], str]] = [
+            ("rounds", lambda run: run.history["round"], ",.0f"),
+            ("client seconds", _client_seconds, ".3g"),
+            ("MB sent", _megabytes, ",.0f"),
         ]
-    wanted.append(("wall clock, s", lambda group: _over(group, lambda run: finite(run.figures.get("seconds")), False)))
-    texts = [[tell(group) for _, tell in wanted] for group in found]
+        wanted += [
+            (
+                f"{name} to {100 * target:g} %",
+                lambda run, cost=cost: _when_reached(run, aim, cost),
+                lambda group, cost=cost, form=form: _to(group, aim, cost, form),
+            )
+            for name, cost, form in costs
+        ]
+    wanted.append(("wall clock, s", _seconds, lambda group: over(group, _seconds, False)))
+    texts = [[tell(group) for _, _, tell in wanted] for group in found]
     kept = [any(line[i] != DASH for line in texts) for i in range(len(wanted))]
     rows = [
-        Row(group.row, group.column, *_end(group.runs), list(itertools.compress(line, kept)))
+        Row(group.row, group.column, *_end(group.runs), list(itertools.compress(line, kept)), _folders(group))
         for group, line in zip(found, texts, strict=True)
     ]
-    return Table(list(itertools.compress((head for head, _ in wanted), kept)), rows)
-
-
-def robustness(found: Found) -> Robustness | None:
-    """The matrix of a sweep with more than one column; None if there is none."""
-    if found.grid is None:
-        return None
-    grid, made = found.grid, outcome_table.matrix(found.grid, cells(found))
-    if len(made.columns) < 2:
-        return None
-    settings = dict.fromkeys(
-        tuple((axis, str(point.values[axis])) for axis in grid.axes if axis not in ("seed", made.axis))
-        for point in grid.points
-    )
-    heads = []
-    for level, (axis, _) in enumerate(next(iter(settings))):
-        runs = [list(same) for _, same in itertools.groupby(settings, key=lambda setting: setting[: level + 1])]
-        heads.append((axis.rpartition(".")[2], [(same[0][level][1], len(same)) for same in runs]))
-    known = made.mean[np.isfinite(made.mean)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-
-    def shade(value: float) -> int | None:
-        # Cubed, since good rules are close together where a bad one is far away.
-        return round(100 * ((value - low) / (high - low or 1.0)) ** 3) if np.isfinite(value) else None
-
-    rows = [
-        (
-            row,
-            Entry(outcome_table.percent(worst), shade(worst)),
-            [Entry(*pair) for pair in zip(texts, map(shade, means), strict=True)],
-        )
-        for row, texts, means, worst in zip(made.rows, made.texts, made.mean.tolist(), made.worst.tolist(), strict=True)
+    figures = [(head.removesuffix(", %"), figure) for head, figure, _ in itertools.compress(wanted, kept)]
+    lines = [
+        [run.row, run.column, run.config.seed, run.status, run.place]
+        + [figure(run) if run.history else None for _, figure in figures]
+        for group in found
+        for run in group.runs
     ]
-    return Robustness(made.axis, heads, rows, made.num_seeds, made.metric)
+    head = ["what", "setting", "seed", "status", "folder", *(name for name, _ in figures)]
+    return Table(list(itertools.compress((head for head, _, _ in wanted), kept)), rows, csv_files.link([head, *lines]))
+
+
+def _folders(group: Group) -> list[tuple[int, str]]:
+    """Seeds and folders of the runs that have one."""
+    return [(run.config.seed, run.place) for run in group.runs if run.place and run.history]
 
 
 def best_of(run: Run, metric: str) -> BestRound:
@@ -171,8 +139,19 @@ def rounds_to(run: Run, metric: str, target: float) -> int | None:
     return None if place is None else int(run.history["round"][place])
 
 
-def _last(run: Run, metric: str) -> float:
+def last(run: Run, metric: str) -> float:
+    """An accuracy at the end of a run that has begun."""
     return float(run.history[metric][-1])
+
+
+def _seconds(run: Run) -> float | None:
+    return finite(run.figures.get("seconds"))
+
+
+def _when_reached(run: Run, target: tuple[str, float], measured: Callable[[Run], np.ndarray | None]) -> float | None:
+    """What was measured when a run first had the accuracy of a kind that is the target; None if it never had."""
+    place, values = first_reached(run.history[target[0]], target[1]), measured(run)
+    return None if place is None or values is None else float(values[place])
 
 
 def _client_seconds(run: Run) -> np.ndarray | None:
@@ -187,7 +166,8 @@ def _megabytes(run: Run) -> np.ndarray | None:
     return None if down is None or up is None else np.cumsum(down + up) / 1e6
 
 
-def _over(group: Group, figure: Callable[[Run], float | None], spread: bool = True) -> str:
+def over(group: Group, figure: Callable[[Run], float | None], spread: bool = True) -> str:
+    """A figure of the runs behind a line: mean and standard deviation."""
     known = [value for run in group.drawn if (value := figure(run)) is not None and np.isfinite(value)]
     # Seeds that ran as one program share its wall clock, so that their spread is none of the measurement.
     return _told(known if spread or not known else [float(np.mean(known))], ".1f")
@@ -195,15 +175,13 @@ def _over(group: Group, figure: Callable[[Run], float | None], spread: bool = Tr
 
 def _to(group: Group, target: tuple[str, float], measured: Callable[[Run], np.ndarray | None], form: str) -> str:
     """What was measured when a group's runs first had the accuracy of a kind that is the target."""
-    metric, accuracy = target
-    known = [(run, values) for run in group.drawn if (values := measured(run)) is not None]
-    pairs = [(first_reached(run.history[metric], accuracy), values) for run, values in known]
-    reached = [float(values[place]) for place, values in pairs if place is not None]
-    if not pairs:
+    known = [run for run in group.drawn if measured(run) is not None]
+    reached = [x for run in known if (x := _when_reached(run, target, measured)) is not None]
+    if not known:
         return DASH
     if not reached:
         return "not reached"
-    return _told(reached, form) + (f" ({len(reached)} of {len(pairs)})" if len(reached) < len(pairs) else "")
+    return _told(reached, form) + (f" ({len(reached)} of {len(known)})" if len(reached) < len(known) else "")
 
 
 def _told(values: Sequence[float], form: str) -> str:

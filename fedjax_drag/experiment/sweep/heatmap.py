@@ -19,7 +19,7 @@ _INK, _MUTED, _EMPTY = "#222222", "#6B6B6B", "#F1F1F1"
 
 
 def draw(matrix: Matrix, title: str) -> Figure:
-    """Draws a matrix: a column for the worst case set apart, cells that failed hatched.
+    """Draws a matrix: a column for the worst case, if there is one, set apart, cells that failed hatched.
 
     Args:
       matrix: from :func:`~fedjax_drag.experiment.sweep.outcome_table.matrix`.
@@ -29,7 +29,8 @@ def draw(matrix: Matrix, title: str) -> Figure:
       The figure.
     """
     num_rows, num_columns = matrix.mean.shape
-    width, height = num_columns + 1 + _GAP, num_rows
+    places: list[float] = [*range(num_columns), *([] if matrix.worst is None else [num_columns + _GAP])]
+    width, height = places[-1] + 1, num_rows
     figure = Figure(figsize=(_WIDTH * width, _HEIGHT * height), facecolor="white")
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     known = matrix.mean[np.isfinite(matrix.mean)]
@@ -38,19 +39,21 @@ def draw(matrix: Matrix, title: str) -> Figure:
         for column in range(num_columns):
             hatched = bool(matrix.failed[row, column])
             _cell(axes, column, row, matrix.mean[row, column], matrix.texts[row][column], scale, hatched)
-        _cell(axes, num_columns + _GAP, row, matrix.worst[row], percent(matrix.worst[row]), scale, False)
-    places = [*range(num_columns), num_columns + _GAP]
+        if matrix.worst is not None:
+            _cell(axes, places[-1], row, matrix.worst[row], percent(matrix.worst[row]), scale, False)
     axes.set(xlim=(-0.5, width - 0.5), ylim=(num_rows - 0.5, -0.5))
     # A line for each axis, or neighbours that differ in the last one would look alike.
     labels = ["\n".join(_short(part, 40) for part in label.split(", ")) for label in (*matrix.columns, "worst case")]
-    axes.set_xticks(places, labels)
+    axes.set_xticks(places, labels[: len(places)])
     axes.set_yticks(range(num_rows), [_short(label, 40) for label in matrix.rows])
+    axes.set_ylabel(_short(matrix.axis, 40), color=_MUTED, fontsize=9.5, parse_math=False)
     axes.tick_params(length=0, labelcolor=_INK, labelsize=9.5)
     for text in axes.get_xticklabels():
         text.set(rotation=50, ha="right", rotation_mode="anchor", parse_math=False)
     for text in axes.get_yticklabels():
         text.set(parse_math=False)
-    axes.get_xticklabels()[-1].set_fontweight("bold")
+    if matrix.worst is not None:
+        axes.get_xticklabels()[-1].set_fontweight("bold")
     axes.spines[:].set_visible(False)
     _head(axes, matrix, title)
     return figure

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag.experiment.config.conditions import is_condition
 from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Grid, describe
@@ -59,18 +60,24 @@ class Cell:
 
 
 class Matrix(NamedTuple):
-    """Final accuracies over the seeds of a sweep, the row with the best worst case first.
+    """Final accuracies over the seeds of a sweep.
+
+    Where some axes are conditions (:data:`~fedjax_drag.experiment.config.conditions.CONDITIONS`) and others are not,
+    rows are combinations of the latter, the best worst case first, and columns those of the conditions. Otherwise rows
+    are values of the first axis that is an aggregator or an algorithm, else of the first axis: numbers as they come,
+    others with the best first; and there is no worst case.
 
     Attributes:
       metric: which accuracy: ``validation_accuracy`` where all cells have it, else ``test_accuracy``.
-      axis: the axis that the rows are values of.
+      axis: the axes that the rows are values of.
       rows: their labels, R.
       columns: combinations of the values of the other axes but the seed, C.
       num_seeds: cells behind each entry.
       mean: over the seeds that have finished, ``[R, C]``; NaN where none has.
       failed: ``[R, C]`` bool: cells have failed and none has finished.
       texts: ``[R][C]`` the entries in percent, for people.
-      worst: the minimum over the columns, ``[R]``; NaN where a column has no figure.
+      worst: the minimum over the columns, ``[R]``; NaN where a column has no figure; None if no axis is a condition, or
+        all are.
       worst_on_test: the same of the test accuracy, ``[R]``; the order is not by it.
     """
 
@@ -82,8 +89,8 @@ class Matrix(NamedTuple):
     mean: np.ndarray
     failed: np.ndarray
     texts: tuple[tuple[str, ...], ...]
-    worst: np.ndarray
-    worst_on_test: np.ndarray
+    worst: np.ndarray | None
+    worst_on_test: np.ndarray | None
 
 
 def table(grid: Grid, cells: Sequence[Cell]) -> Table:
@@ -135,51 +142,87 @@ def write_parquet(path: Path, columns: Table) -> None:
 
 
 def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
-    """Final accuracies by the first axis that is an aggregator or an algorithm, else by the first axis.
+    """The final accuracies of the cells that have run."""
+    sides = axes_of(grid)
+    return _matrix(grid, cells, *sides, crossed=not is_condition(sides[0][0]) and any(map(is_condition, sides[1])))
 
-    Args:
-      grid: the sweep.
-      cells: those that have run.
+
+def worst_cases(grid: Grid, cells: Sequence[Cell]) -> dict[str, float]:
+    """By setting, a combination of the axes that are no conditions, the minimum over the conditions; the best first.
+
+    Where all axes are conditions, or none is, every combination has its own accuracy.
     """
-    places = dict.fromkeys(place(grid, point.values) for point in grid.points)
+    choices, conditions = _divided(grid)
+    found = _matrix(grid, cells, choices or conditions, conditions if choices else [], crossed=True)
+    assert found.worst is not None
+    return dict(zip(found.rows, found.worst.tolist(), strict=True))
+
+
+def axes_of(grid: Grid) -> tuple[list[str], list[str]]:
+    """The axes that rows and columns of a matrix are values of."""
+    choices, conditions = _divided(grid)
+    if choices and conditions:
+        return choices, conditions
+    proper = _proper(grid)
+    first = next((axis for axis in proper if axis in ("aggregator", "algorithm")), proper[0])
+    return [first], [axis for axis in proper if axis != first]
+
+
+def setting(grid: Grid, values: Mapping[str, Any], axes: Sequence[str]) -> str:
+    """The values of some axes in words, numbers with the digits that tell them apart: ``krum, step_size=0.35``."""
+    return describe({axis: texts(grid.labels[axis])[values[axis]] for axis in axes})
+
+
+def texts(values: Sequence[Any]) -> dict[Any, str]:
+    """The values of an axis, numbers rounded to four digits, or to as many as tell them apart."""
+    for digits in range(4, 18):
+        shown = {x: f"{float(f'{x:.{digits}g}'):.15g}" if isinstance(x, float) else str(x) for x in values}
+        if len(set(shown.values())) == len(shown):
+            return shown
+    return {x: str(x) for x in values}
+
+
+def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence[str], crossed: bool) -> Matrix:
+    """The accuracies of combinations of the axes ``by``, with their worst case over the others if they are crossed."""
+
+    def place(values: Mapping[str, Any]) -> tuple[str, str]:
+        row = texts(grid.labels[by[0]])[values[by[0]]] if len(by) == 1 else setting(grid, values, by)
+        return row, setting(grid, values, over)
+
+    places = dict.fromkeys(place(point.values) for point in grid.points)
     rows, columns = (tuple(dict.fromkeys(key[side] for key in places)) for side in (0, 1))
     groups: dict[tuple[str, str], list[Cell]] = {key: [] for key in itertools.product(rows, columns)}
     for cell in cells:
-        groups[place(grid, cell.values)].append(cell)
+        groups[place(cell.values)].append(cell)
     num_seeds, metric = len(grid.points) // len(places), metric_of(cells)
     mean, on_test = (
         np.array([[mean_final(groups[row, column], name) for column in columns] for row in rows])
         for name in (metric, TEST)
     )
     failed = np.array([[_any(groups[row, column], "failed") for column in columns] for row in rows])
-    texts = [tuple(_text(groups[row, column], metric, num_seeds) for column in columns) for row in rows]
+    entries = [tuple(_text(groups[row, column], metric, num_seeds) for column in columns) for row in rows]
     worst = mean.min(axis=1)  # NaN if an entry is: a row with a missing entry has no worst case
-    order = np.argsort(-worst, kind="stable")
+    numeric = len(by) == 1 and all(isinstance(value, int | float) for value in grid.labels[by[0]])
+    best = worst if crossed else np.where(np.isnan(mean), -1.0, mean).max(axis=1)
+    order = np.arange(len(rows)) if numeric and not crossed else np.argsort(-best, kind="stable")
     return Matrix(
         metric,
-        compared(grid),
+        ", ".join(by),
         tuple(rows[i] for i in order),
         tuple(column or title(metric) for column in columns),
         num_seeds,
         mean[order],
         (failed & np.isnan(mean))[order],
-        tuple(texts[i] for i in order),
-        worst[order],
-        on_test.min(axis=1)[order],
+        tuple(entries[i] for i in order),
+        worst[order] if crossed else None,
+        on_test.min(axis=1)[order] if crossed else None,
     )
 
 
-def compared(grid: Grid) -> str:
-    """The axis that the rows of a matrix are values of."""
+def _divided(grid: Grid) -> tuple[list[str], list[str]]:
+    """The axes that are no conditions, and those that are; without the seed."""
     proper = _proper(grid)
-    return next((axis for axis in proper if axis in ("aggregator", "algorithm")), proper[0])
-
-
-def place(grid: Grid, values: Mapping[str, Any]) -> tuple[str, str]:
-    """Row and column of a matrix in which a cell with these values stands."""
-    by = compared(grid)
-    others = {axis: values[axis] for axis in _proper(grid) if axis != by}
-    return str(values[by]), describe(others)
+    return [axis for axis in proper if not is_condition(axis)], [axis for axis in proper if is_condition(axis)]
 
 
 def percent(accuracy: float) -> str:

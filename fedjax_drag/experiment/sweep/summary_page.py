@@ -16,9 +16,10 @@ def summary(grid: Grid, cells: Sequence[Cell]) -> str:
     shown, best = matrix(grid, cells), choice.best(grid, cells)
     over = f", mean over {shown.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if shown.num_seeds > 1 else ""
     accuracy = title(shown.metric).capitalize()
+    worst = "" if shown.worst is None else "; worst case: the minimum over the columns"
     page = [
         f"# {grid.base.name}",
-        f"{accuracy} in % at the end of the run{over}; worst case: the minimum over the columns.",
+        f"{accuracy} in % at the end of the run{over}{worst}.",
         markdown(_lines(shown)),
         *([] if best is None else [f"Best setting: {best}."]),
     ]
@@ -38,8 +39,8 @@ def summary(grid: Grid, cells: Sequence[Cell]) -> str:
 
 def _lines(shown: Matrix) -> list[list[str]]:
     """Head and rows; the worst case on the test examples too where the accuracies are those of others."""
-    worst: list[tuple[str, np.ndarray]] = [("worst case", shown.worst)]
-    if shown.metric != TEST:
+    worst: list[tuple[str, np.ndarray]] = [] if shown.worst is None else [("worst case", shown.worst)]
+    if shown.metric != TEST and shown.worst_on_test is not None:
         worst.append(("worst case on test", shown.worst_on_test))
     head = [shown.axis, *shown.columns, *(name for name, _ in worst)]
     rows = zip(shown.rows, shown.texts, *(values for _, values in worst), strict=True)

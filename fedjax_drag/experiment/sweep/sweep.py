@@ -46,11 +46,11 @@ class Sweep(NamedTuple):
         fastest.
       table: columns by name, a row for each cell and evaluation: the axes, ``status``, ``message`` and the figures of
         the histories.
-      worst_case: by value of the first axis that is an aggregator or an algorithm (else the first axis), the minimum
-        over the combinations of the others of the final accuracy, its mean over the seeds; the best first, NaN where a
-        combination has none. Of the validation accuracy where the data of all cells have a validation split, else of
-        the test accuracy.
-      best: the setting with the highest final accuracy of the same kind, and its test accuracy, a
+      worst_case: by setting (the value of the axis that is neither the seed nor a condition, such as attack, partition
+        and share of malicious clients; of several axes ``"krum, step_size=0.1"``), the minimum over the conditions of
+        the final accuracy, its mean over the seeds; the best first, NaN where a combination has none. Of the validation
+        accuracy where the data of all cells have a validation split, else of the test accuracy.
+      best: the setting with the highest of these, and its test accuracy, a
         :class:`~fedjax_drag.experiment.sweep.choice.Best`; None if there is but one setting, or none has come to a good
         end.
     """
@@ -225,8 +225,7 @@ def execute(
     ended = _in_order(cells)
     if planned.folder is not None:
         sweep_folder.draw(planned.folder, grid, ended, anew)
-    matrix = outcome_table.matrix(grid, ended)
-    worst = dict(zip(matrix.rows, matrix.worst.tolist(), strict=True))
+    worst = outcome_table.worst_cases(grid, ended)
     return Sweep(tuple(ended), outcome_table.table(grid, ended), worst, choice.best(grid, ended))
 
 

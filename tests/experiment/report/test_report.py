@@ -1,7 +1,10 @@
 import base64
+import csv
 import hashlib
+import io
 import json
 import re
+import urllib.parse
 from html.parser import HTMLParser
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from reports import write_run, write_sweep
 
 from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.report import write
 from fedjax_drag.experiment.run import results
 
@@ -41,11 +45,17 @@ class Page(HTMLParser):
 
     def rows(self):
         """Texts of the cells of all tables."""
-        found = re.findall(r"<tr>(.*?)</tr>", self.source, flags=re.S)
+        found = re.findall(r"<tr[^>]*>(.*?)</tr>", self.source, flags=re.S)
         return [
-            [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
+            [" ".join(re.sub(r"<.*?>", "", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
             for row in found
         ]
+
+    def file(self, name):
+        """The lines of the file that a link of this name saves."""
+        (address,) = [a["href"] for _, a in self.tags if a.get("download") == f"{name}.csv"]
+        text = urllib.parse.unquote(address.removeprefix("data:text/csv;charset=utf-8,"))
+        return list(csv.reader(io.StringIO(text)))
 
     def chart(self, about):
         """The chart whose description starts so."""
@@ -77,7 +87,7 @@ def test_run_tells_figures_costs_setup_and_nothing_from_outside(page, tmp_path):
     assert all(word in found.shown for word in ("num_clients: 8", '"jax": "0.10"', "Not asked for."))
     for _, attributes in found.tags:
         assert not {"src", "srcset", "action"} & attributes.keys()
-        assert attributes.get("href", "data:,") == "data:,"
+        assert attributes.get("href", "data:,").startswith("data:")
 
 
 def test_header_tells_data_model_method_attack_and_what_was_overridden(page, tmp_path):
@@ -122,7 +132,7 @@ def test_wall_clock_of_seeds_in_one_program_has_no_spread(page, tmp_path):
     folder, grid = write_sweep(tmp_path / "seeds", {"step_size": [0.1, 0.2], "seed": [0, 1]}, [[0.5] * 3] * 4)
     for point in grid.points:
         (folder / "cells" / point.folder / results.SUMMARY).write_text(json.dumps({"seconds": 12.34}))
-    assert [row[-1] for row in page(folder).rows() if "2 done" in row] == ["12.3", "12.3"]
+    assert [row[-2] for row in page(folder).rows() if "2 done" in row] == ["12.3", "12.3"]
 
 
 def test_first_markers_are_whole_and_curves_stand_beside_small_maps_only(page, tmp_path):
@@ -148,9 +158,9 @@ def test_target_is_chosen_from_what_half_of_the_lines_reach(page, tmp_path):
         write_run(folder / label, [0.1, best, best], {"interrupted": False})
     found = page(folder)
     assert "Target: 90 % test accuracy, the largest multiple" in found.shown
-    assert ["a", "done", "91.0", "91.0", "2"] in found.rows()
-    assert ["b", "done", "78.0", "78.0", "not reached"] in found.rows()
-    assert ["c", "not run", *["\N{EN DASH}"] * 3] in found.rows()
+    assert ["a", "done", "91.0", "91.0", "2", "seed 1"] in found.rows()
+    assert ["b", "done", "78.0", "78.0", "not reached", "seed 2"] in found.rows()
+    assert ["c", "not run", *["\N{EN DASH}"] * 3, ""] in found.rows()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +193,7 @@ def test_sweep_has_bands_over_seeds_a_matrix_and_marks_what_went_wrong(page, tmp
     found = page(folder)
     low, high, mean = found.chart("test accuracy over communication rounds, attack=none")["data"][:3]
     assert (low["y"], high["y"], mean["y"]) == ([0.3, 0.5, 0.6], [0.5, 0.7, 0.8], [0.4, 0.6, 0.7])
-    assert "band: their minimum to their maximum" in found.shown
+    assert "4 lines share a chart: their minimum to their maximum" in found.shown
     assert ["krum", "60.0", "70.0 ± 0.0", "60.0 (1 of 2)"] in found.rows()
     assert ["fedavg", "10.0", "70.0 ± 14.1", "10.0 (1 of 2)"] in found.rows()
     assert f"failed: {message} fedavg, sign_flip, seed=0" in found.shown
@@ -196,9 +206,9 @@ def test_many_lines_are_divided_among_charts(page, tmp_path):
     rates = [0.01 * (i + 1) for i in range(10)]
     folder, _ = write_sweep(tmp_path / "rates", {"step_size": rates}, [[0.1, 0.2, rate] for rate in rates])
     found = page(folder)
-    lines = [len(chart["data"]) for chart in found.charts[:2]]
-    assert lines == [8, 2]
-    assert found.charts[0]["data"][0]["name"] == "0.1"  # the best first
+    _, *curves = found.charts  # after accuracy against the step size
+    assert [len(chart["data"]) for chart in curves[:2]] == [8, 2]
+    assert curves[0]["data"][0]["name"] == "step_size=0.1"  # the best first
 
 
 def test_every_client_is_on_a_sorted_curve_and_classes_are_compared(page, tmp_path):
@@ -280,6 +290,119 @@ def test_skew_is_made_again_from_the_configuration_where_the_data_are(page, tmp_
     )
 
 
+def sweep_of(tmp_path, finals, base=None, **axes):
+    """A sweep with these final accuracies, in the order of the cells."""
+    return write_sweep(tmp_path / "sweep", axes, [[0.1, final] for final in finals], {"rounds": 2} | (base or {}))[0]
+
+
+def test_one_numeric_choice_is_a_line_of_the_final_accuracy(page, tmp_path):
+    rates = [0.01, 0.1, 0.35000000000000003, 1.0]
+    finals = [0.2, 0.4, 0.7, 0.9, 0.8, 0.9, 0.1, 0.1]
+    found = page(sweep_of(tmp_path, finals, step_size=rates, seed=[0, 1]))
+    chart = found.chart("final test accuracy by step_size")
+    low, high, mean = chart["data"]
+    assert (low["y"], high["y"]) == ([0.2, 0.7, 0.8, 0.1], [0.4, 0.9, 0.9, 0.1])
+    assert mean["x"] == rates
+    np.testing.assert_allclose(mean["y"], [0.3, 0.8, 0.85, 0.1])
+    axis = chart["layout"]["xaxis"]
+    assert (axis["type"], axis["title"]["text"]) == ("log", "step_size (log scale)")
+    assert axis["ticktext"] == ["0.01", "0.1", "0.35", "1"]
+    assert "orst case" not in found.shown, "step sizes are no adversary"
+    assert "highest final accuracy 85.0 % step_size=0.35" in found.shown
+    head, *lines = found.file("chart_1")
+    assert head == ["line", "step_size (log scale)", "final test accuracy", "low", "high"]
+    assert [[float(x) for x in line[1:]] for line in lines] == [
+        [x, y, *ends] for x, y, ends in zip(mean["x"], mean["y"], mean["customdata"], strict=True)
+    ]
+
+
+def test_two_numeric_choices_are_a_map_and_differences_are_to_the_best_cell(page, tmp_path):
+    finals = [0.5, 0.5, 0.6, 0.7, 0.9, 0.8, 0.4, 0.4]
+    found = page(
+        sweep_of(
+            tmp_path,
+            finals,
+            {"aggregator": "drag"},
+            step_size=[0.1, 0.2],
+            **{"aggregator.c": [0.25, 0.5], "seed": [0, 1]},
+        )
+    )
+    (head,) = [row for row in found.rows() if row[0].startswith("step_size ↓")]
+    assert head == ["step_size ↓ aggregator.c →", "0.25", "0.5"]
+    assert ["step_size=0.1", "50.0 ± 0.0", "65.0 ± 7.1"] in found.rows()
+    assert ["step_size=0.2", "85.0 ± 7.1", "40.0 ± 0.0"] in found.rows()
+    assert "orst case" not in found.shown
+    head, *lines = found.file("parameters")
+    assert head == ["step_size, by aggregator.c", "0.25", "0.5"]
+    np.testing.assert_allclose(np.array(lines, float), [[0.1, 0.5, 0.65], [0.2, 0.85, 0.4]])
+    head, *lines = found.file("differences")
+    assert head == ["what", "setting", "less", "seeds", "mean", "half_width"]
+    expected = estimate(np.array([0.6 - 0.9, 0.7 - 0.8]))
+    (line,) = [line for line in lines if line[:2] == ["step_size=0.1", "c=0.5"]]
+    assert line[2:4] == ["step_size=0.2, c=0.25", "2"]
+    assert [float(x) for x in line[4:]] == pytest.approx([*expected])
+    assert ["step_size=0.2", "best", "\N{MINUS SIGN}45.0 ± 63.5"] in found.rows()
+
+
+def test_a_choice_under_attacks_has_worst_cases_and_a_line_for_each_attack(page, tmp_path):
+    base = {"aggregator": {"name": "centered_clipping", "radius": 0.1}, "byzantine_fraction": 0.25}
+    axes = {"aggregator.radius": [0.1, 0.3], "attack": [None, "sign_flip"]}
+    found = page(sweep_of(tmp_path, [0.9, 0.2, 0.8, 0.6], base, **axes))
+    assert "best worst case 60.0 % radius=0.3, over 2 conditions" in found.shown
+    assert ["radius=0.3", "60.0", "80.0", "60.0"] in found.rows()
+    chart = found.chart("final test accuracy by aggregator.radius")
+    assert {trace["name"]: trace["y"] for trace in chart["data"]} == {
+        "attack=none": [0.9, 0.8],
+        "sign_flip": [0.2, 0.6],
+    }
+    assert found.file("accuracies")[1:] == [["0.3", "0.6", "0.8", "0.6"], ["0.1", "0.2", "0.9", "0.2"]]
+    assert found.source.count('<label class="range">') == 2, "of accuracy and of loss, a chart for each attack"
+
+
+def test_attacks_alone_have_no_worst_case_and_no_parameter(page, tmp_path):
+    base = {"byzantine_fraction": 0.25}
+    found = page(sweep_of(tmp_path, [0.9, 0.2], base, attack=[None, "sign_flip"]))
+    assert "orst case" not in found.shown
+    assert 'id="parameters"' not in found.source
+    assert [row[0] for row in found.rows() if "done" in row] == ["attack=none", "sign_flip"]
+
+
+def test_results_lead_to_the_folders_of_the_runs_and_are_a_file_of_single_runs(page, tmp_path):
+    folder, grid = write_sweep(
+        tmp_path / "two", {"aggregator": ["fedavg", "krum"], "seed": [0, 1]}, [[0.5, 0.6, 0.7]] * 4
+    )
+    found = page(folder, target=0.6)
+    links = [a["href"] for tag, a in found.tags if tag == "a" and a["href"].startswith("./")]
+    assert links == [f"./two/cells/{point.folder}/" for point in grid.points]
+    assert all((tmp_path / link).is_dir() for link in links)
+    head, *lines = found.file("results")
+    assert head[:5] == ["what", "setting", "seed", "status", "folder"]
+    assert [line[:4] for line in lines] == [[rule, "", seed, "done"] for rule in ("fedavg", "krum") for seed in "01"]
+    column = {name: [float(line[place]) for line in lines] for place, name in enumerate(head) if place > 4}
+    assert (column["final accuracy"], column["rounds to 60 %"]) == ([0.7] * 4, [2.0] * 4)
+    elsewhere = Page(write(folder, tmp_path / "elsewhere" / "page.html", with_skew=False))
+    assert not [a for tag, a in elsewhere.tags if tag == "a" and a["href"].startswith(".")]
+
+
+def test_many_bands_are_whiskers(page, tmp_path):
+    rules = ["fedavg", "krum", "median", "trimmed_mean", "drag"]
+    for number in (4, 5):
+        folder, _ = write_sweep(
+            tmp_path / f"of{number}",
+            {"aggregator": rules[:number], "seed": [0, 1]},
+            [[0.1, 0.3, 0.5], [0.2, 0.4, 0.7]] * number,
+        )
+        traces = page(folder).chart("test accuracy over")["data"]
+        named = [trace for trace in traces if "name" in trace]
+        if number == 4:
+            assert len(traces) == 12
+            assert not any("error_y" in trace for trace in named)
+        else:
+            assert len(traces) == 5
+            np.testing.assert_allclose(named[0]["error_y"]["array"], [0.05, 0.05, 0.1], atol=1e-9)
+            np.testing.assert_allclose(named[0]["error_y"]["arrayminus"], [0.05, 0.05, 0.1], atol=1e-9)
+
+
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\ud800{{ 7*7 }}<a href='javascript:alert(3)'>"
 
 
@@ -307,7 +430,10 @@ def test_nothing_that_files_say_becomes_markup_or_script(page, tmp_path):
     plain = page(write_run(tmp_path / "plain", [0.1], columns=[0]))
     assert [tag for tag, _ in found.tags if tag == "script"] == ["script"] * 3
     assert found.scripts[1:] == plain.scripts[1:]
-    assert not {"img", "a", "iframe", "object", "embed", "form", "base"} & {tag for tag, _ in found.tags}
+    addresses = [a["href"] for tag, a in found.tags if tag == "a"]
+    assert all(address.startswith(("data:text/csv;charset=utf-8,", "./evil/")) for address in addresses)
+    assert not any(set(address) & set('<>"') for address in addresses)
+    assert not {"img", "iframe", "object", "embed", "form", "base"} & {tag for tag, _ in found.tags}
     assert not [a for _, a in found.tags if any(key.startswith("on") for key in a)]
     assert "{{ 7*7 }}" in found.shown
     texts = json.dumps([[trace.get("name", "") for trace in chart["data"]] for chart in found.charts]) + json.dumps(

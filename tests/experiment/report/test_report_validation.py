@@ -35,9 +35,9 @@ def test_the_best_setting_of_a_sweep_is_shown_with_its_test_figure(page, tmp_pat
     folder, _ = write_sweep(tmp_path / "sweep", {"step_size": [0.1, 0.2, 0.3]}, curves, validation=validation)
     shown = page(folder).shown
     if split:
-        assert "final test accuracy of the best 70.0 % 0.3, chosen by validation accuracy 90.0 %" in shown
+        assert "final test accuracy of the best 70.0 % step_size=0.3, chosen by validation accuracy 90.0 %" in shown
     else:
-        assert "highest final accuracy 80.0 % 0.2, chosen on the test set" in shown
+        assert "highest final accuracy 80.0 % step_size=0.2, chosen on the test set" in shown
 
 
 def test_a_matrix_is_by_validation(page, tmp_path):
@@ -52,5 +52,5 @@ def test_a_matrix_is_by_validation(page, tmp_path):
     )
     found = page(folder)
     assert "Final validation accuracy in %" in found.shown
-    assert "best worst case, validation accuracy 50.0 % median, over 2 settings" in found.shown
+    assert "best worst case, validation accuracy 50.0 % median, over 2 conditions" in found.shown
     assert ["median", "50.0", "50.0", "60.0"] in found.rows()

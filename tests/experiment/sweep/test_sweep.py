@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 import sys
 from contextlib import closing
@@ -13,11 +14,13 @@ from tiny import TINY
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.build.own_parts import Code
+from fedjax_drag.experiment.config.conditions import CONDITIONS
+from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import lock
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.run import run
-from fedjax_drag.experiment.sweep import one_program, outcome_table
+from fedjax_drag.experiment.sweep import choice, one_program, outcome_table
 from fedjax_drag.experiment.sweep.grid import _labels, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
@@ -541,12 +544,12 @@ def test_an_axis_named_like_a_figure_keeps_its_column_in_the_table():
 
 
 def test_rows_are_rules_wherever_their_axis_stands_and_the_safest_is_first():
-    grid = load_grid(small(step_size=[0.1, 0.2], seed=[0, 1], aggregator=["fedavg", "median", "drag"]))
-    # Of each step size and seed the three rules.
+    grid = load_grid(small(byzantine_fraction=[0.1, 0.2], seed=[0, 1], aggregator=["fedavg", "median", "drag"]))
+    # Of each share and seed the three rules.
     cells = cells_of(grid, [0.9, 0.5, 0.7, 0.7, 0.5, 0.7, 0.2, 0.6, None, 0.4, 0.4, 0.8])
     found = outcome_table.matrix(grid, cells)
     assert (found.axis, found.rows) == ("aggregator", ("drag", "median", "fedavg"))
-    assert found.columns == ("step_size=0.1", "step_size=0.2")
+    assert found.columns == ("byzantine_fraction=0.1", "byzantine_fraction=0.2")
     np.testing.assert_allclose(found.mean, [[0.7, 0.8], [0.5, 0.5], [0.8, 0.3]])
     np.testing.assert_allclose(found.worst, [0.7, 0.5, 0.3])
     assert found.texts[0] == ("70.0 ± 0.0", "80.0 (1 of 2)")
@@ -554,7 +557,7 @@ def test_rows_are_rules_wherever_their_axis_stands_and_the_safest_is_first():
 
 
 def test_a_row_without_one_of_its_figures_has_no_worst_case_and_is_last():
-    grid = load_grid(small(step_size=[0.1, 0.2], rounds=[2, 3]))
+    grid = load_grid(small(step_size=[0.1, 0.2], dropout_rate=[0.0, 0.3]))
     found = outcome_table.matrix(grid, cells_of(grid, [0.9, None, 0.1, 0.2]))
     assert (found.axis, found.rows) == ("step_size", ("0.2", "0.1"))
     np.testing.assert_array_equal(found.worst, [0.1, np.nan])
@@ -566,7 +569,37 @@ def test_a_row_without_one_of_its_figures_has_no_worst_case_and_is_last():
 def test_seeds_alone_are_the_rows():
     grid = load_grid(small(seed=[0, 1]))
     found = outcome_table.matrix(grid, cells_of(grid, [0.5, 0.6]))
-    assert (found.rows, found.columns) == (("1", "0"), ("test accuracy",))
+    assert (found.rows, found.columns) == (("0", "1"), ("test accuracy",))
+
+
+def test_worst_cases_are_over_conditions_and_the_best_setting_over_all_else():
+    rates = [0.1, 0.35000000000000003]
+    grid = load_grid(small(step_size=rates, aggregator=["fedavg", "krum"], attack=[None, "sign_flip"], seed=[0, 1]))
+    cells = cells_of(grid, [0.9, 0.9, 0.1, 0.3, 0.5, 0.5, 0.6, 0.6, 0.8, 0.8, 0.3, 0.3, 0.7, 0.7, 0.4, 0.4])
+    found = outcome_table.matrix(grid, cells)
+    rows = ["step_size=0.1, krum", "step_size=0.35, krum", "step_size=0.35, fedavg", "step_size=0.1, fedavg"]
+    assert (found.axis, list(found.rows)) == ("step_size, aggregator", rows)
+    np.testing.assert_allclose(found.worst, [0.5, 0.4, 0.3, 0.2])
+    assert list(outcome_table.worst_cases(grid, cells)) == rows
+    best = choice.best(grid, cells)
+    assert (best.values, best.accuracy) == ({"step_size": 0.1, "aggregator": "krum"}, pytest.approx(0.5))
+    assert "step_size=0.1, krum: worst-case test accuracy 50.0 %" in str(best), "not 0.9 without an attack"
+    for axes in (
+        {"step_size": rates, "batch_size": [2, 4]},
+        {"attack": [None, "sign_flip"], "dropout_rate": [0.0, 0.3]},
+    ):
+        alike = load_grid(small(**axes))
+        cells = cells_of(alike, [0.9, 0.2, 0.3, 0.4])
+        assert outcome_table.matrix(alike, cells).worst is None, "no choice is weighed against conditions"
+        assert list(outcome_table.worst_cases(alike, cells).values()) == [0.9, 0.4, 0.3, 0.2]
+        assert "worst case" not in summary(alike, cells)
+
+
+def test_every_condition_is_a_key_and_numbers_have_the_digits_that_tell_them_apart():
+    assert {field.name for field in dataclasses.fields(Config)} > CONDITIONS
+    texts = outcome_table.texts([0.35000000000000003, 1.0, 0.001, 0.3333333333333333, 1000])
+    assert list(texts.values()) == ["0.35", "1", "0.001", "0.3333", "1000"]
+    assert list(outcome_table.texts([0.12345, 0.12346]).values()) == ["0.12345", "0.12346"]
 
 
 def test_summary_names_a_reason_once():

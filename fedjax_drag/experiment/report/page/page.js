@@ -29,7 +29,7 @@
       margin: { l: 44, r: 12, t: 8, b: 36 }, font: { color: color("--ink"), size: 12, family: "system-ui, sans-serif" },
       hoverlabel: { bgcolor: color("--paper"), bordercolor: color("--rule"), font: { color: color("--ink") } },
       dragmode: fine ? "zoom" : false,
-      xaxis: { ...axis, ...chart.layout.xaxis }, yaxis: { ...axis, ...chart.layout.yaxis },
+      xaxis: { ...axis, ...(chart.layout.xaxis.ticktext && innerWidth < 640 && { tickangle: -90 }), ...chart.layout.xaxis }, yaxis: { ...axis, ...chart.layout.yaxis },
     };
   }
 
@@ -38,11 +38,13 @@
     const hidden = new Set(hiddenSeries(element));
     const data = chart.data.map((trace, i) => ({ ...painted(trace, chart.series[i]),
       visible: trace.type === "heatmap" || !hidden.has(chart.series[i]) }));
+    const own = element.closest(".part")?.querySelector(".range input")?.checked;
+    const shown = own ? { ...chart, layout: { ...chart.layout, yaxis: { ...chart.layout.yaxis, range: undefined, autorange: true } } } : chart;
     const alone = !element.closest(".many");
     const tall = alone && matchMedia("(min-width: 40rem)").matches;
     const options = { responsive: !width, displaylogo: false, displayModeBar: fine ? "hover" : false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-    Plotly.react(element, data, layout(chart, width, tall), options);
+    Plotly.react(element, data, layout(shown, width, tall), options);
     drawn.add(element);
   }
 
@@ -76,6 +78,9 @@
     button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true");
     button.closest(".part").querySelectorAll(".chart").forEach((element) => drawn.has(element) && draw(element));
   }));
+
+  document.querySelectorAll(".range input").forEach((box) => box.addEventListener("change", () =>
+    box.closest(".part").querySelectorAll(".chart").forEach((element) => drawn.has(element) && draw(element))));
 
   document.querySelectorAll("select[data-shows]").forEach((select) => {
     const show = () => document.querySelectorAll(`.${select.dataset.shows}`).forEach((block, i) => {
