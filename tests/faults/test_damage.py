@@ -304,6 +304,6 @@ def test_a_cell_whose_checkpoint_cannot_be_read_fails_and_says_what_can_be_done(
     several(removed(f"{CELL}/summary.json"), *(numbers(flipped, f"{CELL}/checkpoints/{one}") for one in checkpoints))(
         out
     )
-    assert call("sweep", sweep / "tiny.yaml", "--quiet", "--out", out, "--resume")[0] == 0
+    assert call("sweep", sweep / "tiny.yaml", "--quiet", "--out", out, "--resume")[0] == 1
     said = (out / "summary.md").read_text()
     assert "no checkpoint can be read; to begin anew, remove that folder and resume" in said

@@ -71,7 +71,7 @@ def _content(standing: Record, old: Record | None, folder: Path) -> dict[str, An
             ("attacks", ", ".join(standing.opponents[1:])),
             ("seeds", ", ".join(map(str, standing.seeds))),
         ],
-        "about": tables.about(standing),
+        "about": " ".join(filter(None, [tables.doubts(standing), tables.about(standing)])),
         "facts": _facts(standing),
         "failures": [(label, message) for label, row in standing.rows.items() for message in row.failures],
         "head": head,

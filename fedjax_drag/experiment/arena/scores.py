@@ -40,7 +40,7 @@ def worst_by_seed(accuracy: Float[np.ndarray, "tasks opponents seeds"]) -> Float
 
 
 def score(accuracies: Mapping[str, Float[np.ndarray, "tasks opponents seeds"]]) -> dict[str, Score]:
-    """The figures of each entry, the highest worst case first.
+    """The figures of each entry, the highest worst case first, of equal ones by label.
 
     Args:
       accuracies: test accuracies by entry; the first opponent is the one that does not attack.
@@ -56,7 +56,7 @@ def score(accuracies: Mapping[str, Float[np.ndarray, "tasks opponents seeds"]]) 
         )
         for label, accuracy in accuracies.items()
     }
-    return dict(sorted(scores.items(), key=lambda item: -item[1].worst.mean))
+    return dict(sorted(scores.items(), key=lambda item: (-item[1].worst.mean, item[0])))
 
 
 def _is_better(one: Float[np.ndarray, " seeds"], other: Float[np.ndarray, " seeds"]) -> bool:

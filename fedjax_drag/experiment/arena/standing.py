@@ -3,25 +3,22 @@
 import dataclasses
 import datetime
 import itertools
-import json
 import time
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from fedjax_drag.experiment.arena import demands, tables
 from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, load_arena
-from fedjax_drag.experiment.arena.record import SHIPPED, Record, Row
+from fedjax_drag.experiment.arena.record import SHIPPED, Record, Row, fields_of
 from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
-from fedjax_drag.experiment.run.lock import LOCK, refuse_links
+from fedjax_drag.experiment.run.lock import HoldsLock, refuse_links, waited_for
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
-from fedjax_drag.files import write_text
+from fedjax_drag.files import read_json, write_text
 from fedjax_drag.simulation.progress import unless_quiet
 from fedjax_drag.version import __version__
 
@@ -114,8 +111,7 @@ def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing
 
 def _write(standing: Standing, arena: Arena, folder: Path, decided: Container[str]) -> None:
     """Writes the standing; rows that are not ``decided`` are those that other processes have written meanwhile."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / LOCK):
+    with HoldsLock(lock=waited_for(folder)):
         others = _rows_in(folder, arena, standing)
         standing.rows.update({label: row for label, row in others.items() if label not in decided})
         standing.write(folder)
@@ -197,10 +193,8 @@ def read(source: str | Path) -> Standing:
         known = f", and the package has {', '.join(names)}" if names else ""
         raise FileNotFoundError(f"{str(path)!r}: no such file; 'fedjax-drag arena run' writes it{known}")
     try:
-        mapping = json.loads(path.read_text(encoding="utf-8"))
-        rows = {label: Row(**row) for label, row in mapping.pop("rows").items()}
-        return Standing(**mapping, rows=rows)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return Standing(**fields_of(read_json(path)))
+    except ValueError as error:
         raise ValueError(f"{str(path)!r}: is not a standing of an arena: {error}") from None
 
 
@@ -236,6 +230,7 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
         passes,
         datetime.date.today().isoformat(),
         __version__,
+        list(outcome.doubts),
     )
 
 

@@ -18,12 +18,20 @@ Lines = list[list[str]]
 def page(standing: Record, changes: Sequence[str] = ()) -> str:
     """Ranks over all tasks, what has changed, then every task by itself, as Markdown."""
     parts = [f"# {standing.name}, version {standing.version}", about(standing), markdown(ranks(standing))]
+    parts[:0] = filter(None, [doubts(standing)])
     parts += [f"Played: {when}."] if (when := played(standing)) else []
     parts += ["## What has changed", "\n".join(f"- {change}" for change in changes)] if changes else []
     for place, name in enumerate(standing.tasks):
         parts += [f"## {name}", markdown(task(standing, place))]
     failed = [f"- {label}: {message}" for label, row in standing.rows.items() for message in row.failures]
     return "\n\n".join([*parts, *(["Runs that failed count as 0:", "\n".join(failed)] if failed else [])]) + "\n"
+
+
+def doubts(standing: Record) -> str:
+    """Which accuracies are no result of learning; empty if none is known to be."""
+    found = [f"{label} against {doubt}" for label, row in standing.rows.items() for doubt in row.doubts]
+    counts = "a model that is not finite counts as chance, and one whose messages were all rejected stands still"
+    return f"Not to be taken at face value ({counts}): {'; '.join(found)}." if found else ""
 
 
 def about(standing: Record) -> str:

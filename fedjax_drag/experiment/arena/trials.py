@@ -36,11 +36,13 @@ class Outcome(NamedTuple):
       choices: by task.
       accuracy: on the test examples at the end of the runs, ``[tasks, opponents, seeds]``; 0 where a run failed.
       failures: what went wrong, each once.
+      doubts: test runs whose accuracy is no result of learning, a line for each opponent.
     """
 
     choices: dict[Values, Choice]
     accuracy: np.ndarray
     failures: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
 
 class Trials(NamedTuple):
@@ -70,8 +72,8 @@ class Trials(NamedTuple):
           KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved.
         """
         choices, tuning_failures = self.tune(arena, entry)
-        accuracy, failures = self.test(arena, entry, choices)
-        return Outcome(choices, accuracy, tuple(dict.fromkeys([*tuning_failures, *failures])))
+        accuracy, failures, doubts = self.test(arena, entry, choices)
+        return Outcome(choices, accuracy, tuple(dict.fromkeys([*tuning_failures, *failures])), tuple(doubts))
 
     def tune(self, arena: Arena, entry: Entry) -> tuple[dict[Values, Choice], list[str]]:
         """What entry and attackers choose in each task, and what went wrong."""
@@ -86,18 +88,20 @@ class Trials(NamedTuple):
 
     def test(
         self, arena: Arena, entry: Entry, choices: Mapping[Values, Choice]
-    ) -> tuple[Float[np.ndarray, "tasks opponents seeds"], list[str]]:
-        """Test accuracies of what was chosen, with fresh seeds, and what went wrong."""
+    ) -> tuple[Float[np.ndarray, "tasks opponents seeds"], list[str], list[str]]:
+        """Test accuracies of what was chosen, with fresh seeds; what went wrong, and what is to be doubted."""
         accuracy = np.zeros((len(choices), len(arena.opponents), len(arena.seeds)))
         failures: list[str] = []
+        doubts: list[str] = []
         for column, opponent in enumerate(arena.opponents):
             grid = _chosen(arena, entry, opponent, choices, self._grid(arena, entry, opponent, arena.seeds))
             cells = self._run(arena, entry, FINAL, opponent, grid)
             failures += _failures(cells)
+            doubts += _doubts(opponent, cells)
             for cell in cells:
                 task = list(choices).index(_values(arena.tasks, cell.values))
                 accuracy[task, column, arena.seeds.index(cell.values["seed"])] = _final(cell, TEST)
-        return accuracy, failures
+        return accuracy, failures, doubts
 
     def check(self, arena: Arena, entry: Entry) -> Grid:
         """The runs of the tuning of an entry without an attack.
@@ -196,6 +200,13 @@ def _final(cell: Cell, metric: str) -> float:
 
 def _failures(cells: Sequence[Cell]) -> list[str]:
     return [cell.message for cell in cells if cell.status == "failed"]
+
+
+def _doubts(opponent: Opponent, cells: Sequence[Cell]) -> list[str]:
+    """How many models against it are not finite, and in how many runs the last messages were all rejected."""
+    kinds = {"not finite": "diverged", "last messages all rejected": "done"}
+    counts = {what: sum(c.status == status and bool(c.message) for c in cells) for what, status in kinds.items()}
+    return [f"{opponent.label}: {number} of {len(cells)} runs {what}" for what, number in counts.items() if number]
 
 
 def _values(axes: Mapping[str, Any], values: Mapping[str, Any]) -> Values:

@@ -7,22 +7,28 @@ it ends. On network file systems it is as reliable as their ``flock``.
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
-from fedjax_drag.experiment.run.errors import FolderError
+from fedjax_drag import stopping
+from fedjax_drag.experiment.run.errors import FolderError, InUseError
 from fedjax_drag.files import check_kinds, read_json, strangers, write_text
 from fedjax_drag.simulation.devices.processes import from_first
 from fedjax_drag.simulation.planning.initial_params import CHECKPOINTS
 
 _INSIDE = ("logs", "cells", "checkpoints.damaged")
 """Folders in a results folder into which a run or a sweep writes."""
+
+_POLL_SECONDS, _SILENT_TRIES = 0.2, 5
+"""Between two tries of a process that waits for a lock, and how many it makes before it says so."""
 
 LOCK, HOLDER = ".lock", ".lock.json"
 FILES = (LOCK, HOLDER)
@@ -49,7 +55,7 @@ class FolderLock:
             self._lock = FileLock(folder / LOCK, thread_local=False)
             self._lock.acquire(blocking=False)
         except Timeout:
-            raise FolderError(f"out={str(folder)!r}: in use by {_holder(folder)}; wait for it or stop it") from None
+            raise InUseError(f"out={str(folder)!r}: in use by {_holder(folder)}; wait for it or stop it") from None
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise FolderError(f"out={str(folder)!r}: cannot be written ({reason}); choose another folder") from error
@@ -68,6 +74,23 @@ class FolderLock:
         for path in self._made if unused else ():
             with contextlib.suppress(OSError):  # another process uses it
                 path.rmdir()
+
+
+def waited_for(folder: Path) -> FolderLock:
+    """The lock of a folder, as soon as no other process holds it; after some time a line says that this one waits.
+
+    Raises:
+      FolderError: the folder cannot be written.
+      KeyboardInterrupt: stopped by a signal.
+    """
+    for tries in itertools.count():
+        try:
+            return FolderLock(folder)
+        except InUseError as error:
+            if tries == _SILENT_TRIES:
+                print(f"fedjax-drag: {error}; waiting", file=sys.stderr, flush=True)
+            stopping.check(_POLL_SECONDS)
+    raise AssertionError
 
 
 def refuse_links(*places: Path) -> None:

@@ -2,15 +2,19 @@
 
 import dataclasses
 import json
+import os
+import re
 
 import numpy as np
 import pytest
 
 import fedjax_drag as fd
+from fedjax_drag import stopping
 from fedjax_drag.experiment.arena import demands, standing
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.protocol import load_arena
 from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
+from fedjax_drag.experiment.run import lock
 
 PROTOCOL = {
     "base": {
@@ -145,49 +149,51 @@ def test_what_is_not_a_standing_is_refused(arena, tmp_path):
     standing.run(arena, Trials(tmp_path))
     path = tmp_path / standing.FILE
     content = json.loads(path.read_text())
-    for wrong in ("[]", "{", json.dumps({**content, "rows": {"krum": {}}})):
-        path.write_text(wrong)
-        with pytest.raises(ValueError, match="is not a standing of an arena"):
-            standing.read(path)
+    row = content["rows"]["krum"]
+    wrong = {
+        "[]": "the file=[]: must be a mapping",
+        "{": "Expecting property name",
+        "[" * 100_000: "nested too deeply",
+        json.dumps({**content, "rows": {"krum": {}}}): "rows.krum: 'label' is unknown or missing",
+        json.dumps({**content, "seeds": 3}): "seeds=3: must be a list",
+        json.dumps({**content, "protocol": {}}): "protocol: has no base",
+    }
+    changes = {
+        "accuracy": ([[[7.0, 0.5]] * 2] * 2, "rows.krum.accuracy=7.0: must be in [0, 1]"),
+        "label": ("other", "rows.krum.label='other': must be 'krum'"),
+        "choices": ([{}, {}], "rows.krum.choices: must be one mapping a task"),
+        "seconds": (True, "rows.krum.seconds=True: must be a finite number"),
+        "passes": ("3", "rows.krum.passes='3': must be a finite number"),
+    }
+    for key, (value, message) in changes.items():
+        wrong[json.dumps({**content, "rows": {"krum": {**row, key: value}}})] = message
+    wrong[json.dumps({**content, "rows": {"krum": {**row, "accuracy": [[[0.5], []]]}}})] = "has shape"
+    for text, message in wrong.items():
+        path.write_text(text)
+        with pytest.raises(ValueError, match=f"is not a standing of an arena: .*{re.escape(message)}") as caught:
+            standing.read(tmp_path)
+        assert "\n" not in str(caught.value)
 
 
-def test_a_configuration_that_is_not_valid_stops_before_anything_is_played(played):
-    broken = load_arena(PROTOCOL | {"entries": {"krun": None}})
-    with pytest.raises(ValueError, match="krun"):
-        standing.run(broken, Trials())
-    assert not played
+def test_what_is_no_result_of_learning_is_said_first(arena, played, monkeypatch):
+    alone = Trials.play
+    doubt = "scale_noise: 2 of 4 runs not finite"
+    monkeypatch.setattr(Trials, "play", lambda self, arena, entry: alone(self, arena, entry)._replace(doubts=(doubt,)))
+    first = standing.run(arena.only(["krum"]), Trials()).table().splitlines()[0]
+    assert first.startswith("Not to be taken at face value (a model that is not finite counts as chance")
+    assert first.endswith(f": krum against {doubt}.")
 
 
-def test_a_file_of_an_older_version_is_read_and_completed(arena, played, tmp_path):
-    arena = arena.only(["krum"])
-    first = standing.run(arena, Trials(tmp_path))
-    path = tmp_path / standing.FILE
-    older = json.loads(path.read_text())
-    del older["protocol"]
-    for row in older["rows"].values():
-        del row["passes"]
-    path.write_text(json.dumps(older))
-    assert standing.read(tmp_path).rows["krum"].passes is None
-    assert " - |" in standing.read(tmp_path).table()
-    with pytest.raises(ValueError, match="standing='arena': does not hold its protocol"):
-        standing.arena_of(standing.read(tmp_path))
-    assert standing.run(arena, Trials(tmp_path)) == first
-    assert standing.read(tmp_path) == first
-    assert played == ["krum"]
-
-
-def test_a_standing_holds_its_arena(arena, played, tmp_path):
-    standing.run(arena, Trials(tmp_path))
-    again = standing.arena_of(standing.read(tmp_path))
-    assert again == arena
-    assert [folder_of(again, one) for one in again.entries] == [folder_of(arena, one) for one in arena.entries]
-
-
-def test_rows_of_another_standing_are_not_played_again(arena, played):
-    given = standing.run(arena.only(["krum"]), Trials())
-    again = standing.run(arena.only(["fedavg", "krum"]), Trials(), given)
-    assert played == ["krum", "fedavg"]
-    assert again.rows["krum"] == given.rows["krum"]
+@pytest.mark.usefixtures("played")
+def test_a_process_that_waits_for_the_lock_says_so(arena, tmp_path, monkeypatch, capsys):
+    held = lock.FolderLock(tmp_path)
+    monkeypatch.setattr(lock, "_SILENT_TRIES", 0)
+    monkeypatch.setattr(stopping, "check", lambda seconds=0.0: held.release() if seconds else None)
+    standing.run(arena.only(["krum"]), Trials(tmp_path))
+    said = capsys.readouterr().err
+    assert f"in use by process {os.getpid()} on" in said
+    assert said.endswith("; waiting\n")
+    assert list(standing.read(tmp_path).rows) == ["krum"]
 
 
 @pytest.mark.sample(2)
