@@ -156,6 +156,7 @@ class Simulation:
         """
         started = time.perf_counter()
         stopping.check()
+        program_cache.check_jit()
         with program_cache.compiling(self._uncompiled(), self.mesh):
             if initial is None:
                 self._init()

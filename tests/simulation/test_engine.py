@@ -245,3 +245,11 @@ def test_a_state_that_changes_its_dtype_is_refused(settings):
     algorithm = fd.algorithms.from_aggregator(rule._replace(apply=apply))
     with pytest.raises(ValueError, match=r"round with \(\) float32: must stay \(\) int32"):
         fd.simulation.prepare(algorithm, **settings())
+
+
+def test_without_compilation_nothing_runs(settings, fedavg):
+    simulation = fd.simulation.prepare(fedavg, **settings(num_rounds=1))
+    with jax.disable_jit():
+        for call in (simulation.run, lambda: fd.simulate(fedavg, **settings(num_rounds=1))):
+            with pytest.raises(ValueError, match=r"^jax_disable_jit=True: must be False"):
+                call()

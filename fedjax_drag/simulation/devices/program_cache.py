@@ -95,6 +95,19 @@ def context() -> Hashable:
     return current, jax_config.trace_context(), jax.devices()[0]
 
 
+def check_jit() -> None:
+    """Refuses to run where JAX compiles nothing.
+
+    Raises:
+      ValueError: ``jax_disable_jit`` is set.
+    """
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            "jax_disable_jit=True: must be False, for a run is compiled before it starts; jax.debug.print shows values "
+            "inside, and a rule called by itself needs no compilation"
+        )
+
+
 def compiled(lowered: Any, mesh: Hashable) -> Any:
     """A lowered program compiled, or the executable of an equal one.
 

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from fedjax_drag.clients import sgd
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.losses import cross_entropy
+from fedjax_drag.simulation.devices import program_cache
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
 from fedjax_drag.simulation.devices.processes import from_first
 from fedjax_drag.simulation.model.forms import functions_of, make_model
@@ -43,8 +44,9 @@ def federate(settings: Settings) -> Federation:
 
     Raises:
       ValueError: if the clients hold too few examples for the root data, or none to be evaluated on, or may take more
-        local steps between two evaluations than are counted.
+        local steps between two evaluations than are counted; or JAX is to compile nothing.
     """
+    program_cache.check_jit()
     _check_total(settings)
     (data, held_out), number = settings.split, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"

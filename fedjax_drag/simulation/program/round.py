@@ -86,7 +86,9 @@ def open_round(
     }
     if who.valid is not None:
         extras["valid"] = who.valid
-    if algorithm.guarantee is not None and who.valid is not None:
+    elif "valid" in algorithm.needs:
+        extras["valid"] = jnp.ones(ids.shape, bool)
+    if "expected_clients" in algorithm.needs or (algorithm.guarantee is not None and who.valid is not None):
         extras["expected_clients"] = attendance.expected_clients(federation, work.cohort_size, state.round)
     if "malicious" in algorithm.needs:
         extras["malicious"] = malicious

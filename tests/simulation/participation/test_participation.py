@@ -1,6 +1,7 @@
 """Clients that are unavailable, drop out, take different numbers of steps, or come late."""
 
 import dataclasses
+from typing import NamedTuple
 
 import chex
 import jax
@@ -262,3 +263,23 @@ def test_cells_of_a_sweep_may_differ_in_who_is_absent(settings, fedavg):
     assert batch.lowered is not None
     with pytest.raises(ValueError, match="dropout_rate: must be given for every cell or for none"):
         prepare_batch([made[0], dataclasses.replace(made[1], dropout_rate=0.0)], [{}, {}], lambda own: made[0])
+
+
+class _Plain(NamedTuple):
+    metrics: dict
+
+
+@pytest.mark.parametrize("changes", [{}, {"dropout_rate": 0.5}], ids=["nobody absent", "some absent"])
+def test_a_rule_receives_what_its_needs_name(settings, changes):
+    """Also where no client can be absent."""
+
+    def apply(params, deltas, state, *, valid, expected_clients, **_):
+        weight = valid / expected_clients
+        return fd.tree.move(params, fd.tree.weighted_sum(weight, deltas)), _Plain({"weight": weight})
+
+    needs = frozenset({"valid", "expected_clients"})
+    rule = fd.types.Aggregator(lambda params: _Plain({"weight": jnp.zeros(5)}), apply, needs=needs)
+    weight = fd.simulate(rule, **settings(num_rounds=1, eval_every=1, **changes)).history["weight"]
+    expected = 5.0 if not changes else 2.5
+    np.testing.assert_allclose(np.unique(weight[weight > 0]), 1 / expected)
+    assert (weight > 0).all() == (not changes)
