@@ -1,5 +1,8 @@
 import json
 import re
+import sys
+import threading
+from io import StringIO
 
 import pytest
 import typer
@@ -9,6 +12,7 @@ from typer.testing import CliRunner
 import reproduce
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import load_grid
+from fedjax_drag.simulation import progress
 from reproduction.judging import questions
 from reproduction.judging.claims import Claim
 from reproduction.publishing import published, verdicts
@@ -164,3 +168,15 @@ def test_listing_has_every_target_with_its_time():
     lines = all_targets.listing().splitlines()
     assert len(lines) == len(all_targets.TARGETS) + 1
     assert lines[-1].split()[-1] == "min"
+
+
+def test_targets_are_counted_where_there_is_no_terminal(monkeypatch):
+    log, wrote = StringIO(), threading.Event()
+    monkeypatch.setattr(log, "flush", wrote.set, raising=False)
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e-3)
+    for _ in reproduce._announced(list(all_targets.TARGETS.values())[:2], Scale.QUICK, quiet=False):
+        wrote.clear()
+        assert wrote.wait(60)
+    lines = [line.split(";")[0] for line in log.getvalue().splitlines()]
+    assert {"reproduce: target 0/2", "reproduce: target 1/2"} <= set(lines)

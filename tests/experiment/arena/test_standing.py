@@ -4,6 +4,9 @@ import dataclasses
 import json
 import os
 import re
+import sys
+import threading
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.protocol import load_arena
 from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
 from fedjax_drag.experiment.run import lock
+from fedjax_drag.simulation import progress
 
 PROTOCOL = {
     "base": {
@@ -182,6 +186,26 @@ def test_what_is_no_result_of_learning_is_said_first(arena, played, monkeypatch)
     first = standing.run(arena.only(["krum"]), Trials()).table().splitlines()[0]
     assert first.startswith("Not to be taken at face value (a model that is not finite counts as chance")
     assert first.endswith(f": krum against {doubt}.")
+
+
+@pytest.mark.usefixtures("played")
+def test_an_arena_tells_how_far_it_is_where_there_is_no_terminal(arena, monkeypatch):
+    log, alone, wrote = StringIO(), Trials.play, threading.Event()
+    monkeypatch.setattr(log, "flush", wrote.set, raising=False)
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e-3)
+
+    def play(self, arena, entry):
+        self.ended()
+        wrote.clear()
+        assert wrote.wait(60)
+        return alone(self, arena, entry)
+
+    monkeypatch.setattr(Trials, "play", play)
+    standing.run(arena.only(["krum", "norm_clipping"]), Trials())
+    assert {"arena arena: sweep 1/8", "arena arena: sweep 5/8"} <= {
+        line.split(";")[0] for line in log.getvalue().splitlines()
+    }
 
 
 @pytest.mark.usefixtures("played")
