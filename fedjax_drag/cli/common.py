@@ -252,4 +252,4 @@ def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
     found = [there[earlier] for earlier in names if earlier in there]
     if not found and len(others) > 1:
         raise ValueError(f"--resume: {', '.join(map(str, others))} could go on; name one by --out")
-    return (found or others or [runs / names[-1]])[0]
+    return (found or others or [runs / names[0]])[0]

@@ -146,6 +146,7 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
     figures = _mapping(folder / results.SUMMARY)
     try:
         history, _, damage = metrics_file.read(metrics)
+        history = metrics_file.typed(history, figures.get("dtypes"))
         status, message = _status(history, figures, config.rounds)
         if damage:
             status, message = "damaged", f"{metrics_file.listed(damage)} left out; --resume restores them"

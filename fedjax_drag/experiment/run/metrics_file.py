@@ -21,6 +21,9 @@ METRICS = "metrics.jsonl"
 DAMAGED = "metrics.damaged.jsonl"
 """Where lines that cannot be read are set aside, beside ``metrics.jsonl``."""
 
+_DTYPES = ("bool", "int32", "int64", "uint32", "float16", "float32", "float64")
+"""Those of the columns of a history."""
+
 History = dict[str, np.ndarray]
 """Recorded quantities by name, each with one entry per evaluation."""
 
@@ -178,6 +181,23 @@ def plain(value: Any) -> Any:
         return array.item()
     number = float(str(array.astype(np.float32) if array.dtype.itemsize < 4 else array))
     return number if math.isfinite(number) else None
+
+
+def typed(history: History, dtypes: Any) -> History:
+    """A history that was read, with the dtypes that it had; a file alone does not tell floats of 32 from 64 bits.
+
+    Args:
+      history: from :func:`read`.
+      dtypes: names of them, by column; what is something else, or does not fit the values, is left out.
+    """
+    wanted = dtypes if isinstance(dtypes, dict) else {}
+
+    def cast(column: np.ndarray, dtype: Any) -> np.ndarray:
+        fits = dtype in _DTYPES and (np.issubdtype(dtype, np.floating) or np.isfinite(column).all())
+        with np.errstate(all="ignore"):
+            return column.astype(dtype) if fits else column
+
+    return {name: cast(column, wanted.get(name)) for name, column in history.items()}
 
 
 def join(earlier: History, later: Mapping[str, Any]) -> History:

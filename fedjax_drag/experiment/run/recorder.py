@@ -103,7 +103,9 @@ class Recorder:
         except BaseException:
             self._checkpoints.close()
             raise
-        self.start, lines, self.history, self.state = earlier or _Earlier(0, b"", {}, None)
+        self.start, lines, history, self.state = earlier or _Earlier(0, b"", {}, None)
+        self._dtypes: dict[str, str] = self._before.get("dtypes") or {}
+        self.history = metrics_file.typed(history, self._dtypes)
         self._lines = bytearray(lines)
         every_seconds = config.checkpoint_every_seconds if every_seconds is None else every_seconds
         options = (config.keep_checkpoints, config.keep_best, every_seconds)
@@ -152,6 +154,7 @@ class Recorder:
             if is_first() and not (self._folder / METRICS).exists():
                 raise FileNotFoundError(f"{str(self._folder)!r} is gone")
             line = metrics_file.line_of(event.metrics)
+            self._dtypes = {name: str(np.asarray(value).dtype) for name, value in event.metrics.items()}
             self._append(line)
             self._lines += line
             self._rows.append({key: event.metrics[key] for key in _SUMMARISED if key in event.metrics})
@@ -253,7 +256,7 @@ class Recorder:
 
     def _conclude(self, figures: dict[str, Any]) -> None:
         if is_first():
-            results.write_json(self._folder / results.SUMMARY, figures)
+            results.write_json(self._folder / results.SUMMARY, figures | {"dtypes": self._dtypes})
 
     def _session(self) -> dict[str, Any]:
         return {"resumed_from_round": self.start} if self.start else {}

@@ -5,6 +5,7 @@ evaluation), ``summary.json`` and ``checkpoints/``. A comparison has one such fo
 its own. Files are not trusted when they are read: they are checked line by line.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -34,6 +35,13 @@ from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.version import __version__
 
 CONFIG, ENVIRONMENT, SUMMARY = "config.yaml", "environment.json", "summary.json"
+JAX_OPTIONS = (
+    *("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable", "jax_random_seed_offset"),
+    *("jax_high_dynamic_range_gumbel", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"),
+    "jax_softmax_custom_jvp",
+)
+"""Options of JAX that decide what a program computes, on whatever device; recorded under ``jax_options``."""
+
 RUN = "run"
 """Key of ``environment.json``: the name of the run, which its checkpoints have too."""
 
@@ -102,11 +110,11 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
 
     Args:
       folder: the results folder to be.
-      resume: whether a run in it is to be continued.
+      resume: whether a run in it is to be continued; where there is nothing yet, one begins.
       overwrite: whether a run in it is to be replaced.
 
     Raises:
-      ValueError: the folder holds a run and neither was asked for; there is no run to resume; or
+      ValueError: the folder holds a run and neither was asked for; it holds something else to resume; or
         what is to be overwritten is not a results folder.
     """
     if resume and overwrite:
@@ -114,11 +122,11 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out={str(folder)!r}: must be a folder, and this is a file")
     holds_run = folder.is_dir() and any((folder / name).exists() for name in WRITTEN)
-    if resume and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
+    others = folder.is_dir() and any(path.name not in lock.FILES for path in folder.iterdir())
+    if resume and others and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
         raise ValueError(f"out={str(folder)!r}: holds no run to resume")
     if resume:
         check_kinds(folder, (CONFIG, ENVIRONMENT, METRICS, SUMMARY, FIGURE), (CHECKPOINTS, DAMAGED_CHECKPOINTS, LOGS))
-    others = folder.is_dir() and any(path.name not in lock.FILES for path in folder.iterdir())
     if overwrite and others and not _is_results_folder(folder):
         raise ValueError(f"out={str(folder)!r}: not a results folder, so it is not overwritten")
     if holds_run and not (resume or overwrite):
@@ -135,6 +143,7 @@ def check_same(folder: Path, config: Config) -> None:
       FolderError: the stored configuration cannot be read.
       ValueError: names the first difference.
     """
+    _check_jax(folder)
     if not (folder / CONFIG).is_file():
         return
     if (folder / CONFIG).read_bytes() == written(config.to_mapping()).encode():
@@ -166,6 +175,25 @@ def first_difference(before: Config, config: Config) -> tuple[str, Any, Any] | N
         if old != new and key not in FREE and not (key == "rounds" and config.rounds > stored["rounds"]):
             return key, old, new
     return None
+
+
+def _check_jax(folder: Path) -> None:
+    """Refuses to go on with a run under other options of JAX; those that its record lacks are not compared."""
+    stored = read_environment(folder).get("jax_options")
+    stored = stored if isinstance(stored, dict) else {}
+    for name, value in jax_options().items():
+        if stored.get(name, value) != value:
+            raise ValueError(
+                f"{name.upper()}={value}: the run to resume in {str(folder)!r} has {stored[name]!r:.40}; must be that"
+            )
+
+
+def jax_options() -> dict[str, Any]:
+    """Those of :data:`JAX_OPTIONS` that this JAX has, as they are now."""
+    import jax  # imported here: plotting a folder does not need it
+
+    values = {name: getattr(jax.config, name) for name in JAX_OPTIONS if hasattr(jax.config, name)}
+    return {name: getattr(value, "value", value) for name, value in values.items()}  # some are of an enumeration
 
 
 def _warn_of_changed_files(folder: Path, config: Config) -> None:
@@ -299,6 +327,8 @@ def environment(seed: int) -> dict[str, Any]:
         "backend": jax.default_backend(),
         "devices": [str(device) for device in jax.devices()],
         "device_kind": jax.devices()[0].device_kind,
+        "jax_options": jax_options(),
+        "xla_flags": os.environ.get("XLA_FLAGS"),
         "git_commit": _git_commit(),
         "seed": seed,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -327,6 +357,8 @@ def read(folder: Path) -> list[Run]:
         begun = [folder / label for label in labels if (folder / label / CONFIG).is_file()]
         return [run for inner in begun for run in read(inner)] or [Run(folder, config, {}, _note(folder, {}, ()))]
     history, _, damage = metrics_file.read(folder / METRICS)
+    with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged
+        history = metrics_file.typed(history, read_summary(folder).get("dtypes"))
     return [Run(folder, config, history, _note(folder, history, damage))]
 
 

@@ -54,6 +54,7 @@ def finished(folder: Path, point: Point) -> Cell | None:
     ended_early = reason_to_end(history, point.config) is not None
     if damaged or not history or (figures["interrupted"] and not ended_early):
         return None
+    history = metrics_file.typed(history, figures.get("dtypes"))
     diverged_at = figures.get("diverged_at")
     stopped = diverged_at is not None and point.config.stop_on_divergence
     if history["round"][-1] < point.config.rounds and not (stopped or ended_early):

@@ -55,6 +55,35 @@ def test_folder_holds_what_a_run_writes(finished):
 
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["4", "6"]
 
+    (back,) = results.read(folder)
+    assert {name: back.history[name].dtype for name in back.history} == {
+        name: np.asarray(result.history[name]).dtype for name in back.history
+    }
+
+
+@pytest.mark.optimised
+def test_a_script_can_always_resume(tiny, finished, tmp_path):
+    """Where there is no folder, or an empty one, a run starts; the next time it is finished."""
+    (tmp_path / "empty").mkdir()
+    for name in ("absent", "empty", "empty"):
+        ended = run(tiny, out=tmp_path / name, resume=True, quiet=True)
+        assert (tmp_path / name / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()
+        assert ended.history["test_accuracy"].dtype == finished[1].history["test_accuracy"].dtype
+
+
+def test_a_run_goes_on_under_the_options_of_jax_that_it_began_with(tiny, finished):
+    config = resolve(load(tiny))
+    results.check_same(finished[0], config)
+    for name, other in (
+        ("JAX_ENABLE_X64=True", jax.enable_x64(True)),
+        ("JAX_DEFAULT_PRNG_IMPL=rbg", jax.default_prng_impl("rbg")),
+        ("JAX_THREEFRY_PARTITIONABLE=False", jax.threefry_partitionable(False)),
+        ("JAX_DEFAULT_MATMUL_PRECISION=float32", jax.default_matmul_precision("float32")),
+        ("JAX_NUMPY_DTYPE_PROMOTION=strict", jax.numpy_dtype_promotion("strict")),
+    ):
+        with other, pytest.raises(ValueError, match=f"^{name}: the run to resume in .* has .*; must be that$"):
+            results.check_same(finished[0], config)
+
 
 @pytest.mark.optimised
 def test_stored_configuration_runs_again_to_the_same_end(finished, tmp_path):
@@ -314,6 +343,8 @@ def test_a_trace_that_has_changed_is_named_when_a_run_goes_on(tmp_path):
 
 
 def test_nothing_to_resume(tiny, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").touch()
     with pytest.raises(ValueError, match="holds no run to resume"):
         run(tiny, out=tmp_path / "out", resume=True)
     with pytest.raises(ValueError, match="only one of them"):
