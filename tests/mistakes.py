@@ -125,6 +125,9 @@ DATA = (
     Mistake("name in a partition", 'fd.data.partition.iid("digits", 12)', "fed='digits'", "fd.data.load(name)"),
     Mistake("unknown data set", 'fd.data.load("mnsit")', "'mnsit'", "did you mean 'mnist'?"),
     Mistake("validation split too late", "fd.data.hold_out(data, 0.1)", "digits", "must come before the partition"),
+    Mistake("targets of a regression", "fd.data.from_arrays(x, y + 0.5, x, y)", "train_y", "only classification"),
+    Mistake("several labels", "fd.data.from_arrays(x, x[:, :5] > 0, x, y)", "train_y", "only classification"),
+    Mistake("next tokens", "fd.data.from_arrays(x, np.ones((len(x), 7), int), x, y)", "train_y", "only classification"),
     Mistake("one-hot labels", "fd.data.from_arrays(x, np.eye(10)[y], x, y)", "train_y", "must be integers"),
 )
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, notebook
+from fedjax_drag.data import labels
 from fedjax_drag.data.normalization import TOKENS, Normalize, statistics, stored
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.kinds import Kind
@@ -18,9 +19,6 @@ from fedjax_drag.types import Batch
 _MOST_CLIENTS, _MOST_CLASSES = 60, 30  # shown in a notebook
 _SMALLEST_SIDE, _MOST_CHANNELS = 8, 4
 """Of an image: a last axis of that length is not taken for channels behind a first of at most so many."""
-
-_FEW_CLASSES, _MOST_INFERRED = 100, 1_000_000
-"""Numbers of classes of which most may be empty without a warning, and without an error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +208,7 @@ def from_arrays(
     if train[0].shape[1:] != test[0].shape[1:]:
         raise ValueError(f"test_x: inputs of shape {test[0].shape[1:]}: must be {train[0].shape[1:]} as of train_x")
     if num_classes is None:
-        num_classes = _num_classes(train[1], test[1])
+        num_classes = labels.number_of_classes(train[1], test[1])
     if normalize != "standard" and not (mean is None and std is None):
         raise ValueError(f"normalize={normalize!r}: must be 'standard' where mean or std are given")
     measured_mean, measured_std = statistics(train[0], normalize) if mean is None or std is None else ((), ())
@@ -260,35 +258,13 @@ def normalized(fed: FederatedDataset, normalize: Normalize) -> FederatedDataset:
     return replace(fed, mean=mean, std=std)
 
 
-def _num_classes(*labels: np.ndarray) -> int:
-    """The largest label plus one; a warning or an error where there are many classes, and most are empty."""
-    number = max(int(y.max()) for y in labels) + 1
-    used = len(np.unique(np.concatenate(labels)))
-    if number <= max(_FEW_CLASSES, 2 * used):
-        return number
-    message = (
-        f"train_y, test_y: {number:,} classes, of which {used:,} have examples; number the classes from 0, as "
-        "np.unique(y, return_inverse=True)[1] of all labels does, or give num_classes"
-    )
-    if number > _MOST_INFERRED:
-        raise ValueError(message)
-    warnings.warn(message, stacklevel=3)
-    return number
-
-
 def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Checked inputs, in a floating type still as they were given, and labels."""
     x, y = _array(f"{part}_x", x), _array(f"{part}_y", y)
     if x.dtype != np.uint8 and x.dtype not in TOKENS and not np.issubdtype(x.dtype, np.floating):
         allowed = "uint8 (images, 0..255), floating, or int8 or int32 (tokens)"
         raise ValueError(f"{part}_x: of type {x.dtype}: must be {allowed}")
-    columns = y.ndim == 2 and y.shape[:1] == x.shape[:1] and y.shape[1] > 1
-    if columns and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
-        raise ValueError(f"{part}_y: of shape {y.shape}, one-hot: must be integers [N]; take {part}_y.argmax(1)")
-    if not np.issubdtype(y.dtype, np.integer):
-        whole = y.dtype == bool or (np.issubdtype(y.dtype, np.floating) and (y == np.round(y)).all())
-        remedy = f"; take {part}_y.astype(int)" if whole else ", the numbers of classes from 0"
-        raise ValueError(f"{part}_y: of type {y.dtype}: must be integers{remedy}")
+    labels.check(f"{part}_y", y, len(x))
     if x.ndim < 2 or y.shape != x.shape[:1] or not x.size:
         allowed = "must be [N, ...] and [N], no axis of length 0"
         raise ValueError(f"{part}_x, {part}_y: shapes {x.shape}, {y.shape}: {allowed}")
@@ -338,6 +314,8 @@ def _check_channels(x: np.ndarray) -> None:
 
 def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_classes: int) -> None:
     x, y = batch.x, batch.y
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(f"{part}: labels {y.dtype} of shape {y.shape}: must be int32 [N]; {labels.SCOPE}")
     if x.dtype not in (np.uint8, np.float32, *TOKENS) or y.dtype != np.int32:
         raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: must be uint8, float32, int8 or int32, and int32")
     if x.shape[1:] != tuple(input_shape) or not input_shape or 0 in input_shape:

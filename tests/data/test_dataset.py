@@ -67,8 +67,11 @@ X, Y = images()
         ({"train_y": Y.astype(str)}, "train_y: of type <U.*: must be integers, the numbers of classes"),
         ({"train_y": np.eye(3)[Y]}, r"train_y: of shape \(6, 3\), one-hot: .* take train_y.argmax\(1\)"),
         ({"train_y": Y[:-1]}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(5,\)"),
-        ({"train_y": np.ones((6, 1), int)}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(6, 1\)"),
-        ({"test_y": Y[:, None]}, r"test_x, test_y: shapes"),
+        (
+            {"train_y": np.ones((6, 1), int)},
+            r"train_y: of shape \(6, 1\): must be integers \[N\]; take train_y\[:, 0\]",
+        ),
+        ({"test_y": Y[:, None]}, r"test_y: of shape \(6, 1\): .* only classification with one label an example"),
         ({"test_x": X[:0], "test_y": Y[:0]}, "no axis of length 0"),
         ({"train_x": X[:, :0], "test_x": X[:, :0]}, r"shapes \(6, 0, 4, 2\), \(6,\): must be .* no axis of length 0"),
         ({"train_x": Y.astype(np.uint8)}, r"train_x, train_y: shapes \(6,\), \(6,\)"),
@@ -148,6 +151,8 @@ def test_bfloat16_is_floating():
         ({"counts": np.array([1, 4], np.int32)}, "counts: from 1 to 4"),
         ({"rows": np.full((2, 3), 6, np.int32)}, "rows: indices from 6 to 6"),
         ({"rows": np.full((2, 3), -1, np.int32)}, "rows: indices from -1 to -1"),
+        ({"train": Batch(X, Y.astype(np.float32))}, r"train: labels float32 of shape \(6,\): .*; only classification"),
+        ({"train": Batch(X, np.zeros((6, 2), np.int32))}, r"train: labels int32 of shape \(6, 2\): .*; only classif"),
         ({"train": Batch(X, Y.astype(np.int64))}, "train: types uint8, int64"),
     ],
 )
