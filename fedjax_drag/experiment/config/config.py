@@ -198,8 +198,14 @@ def _flat(key: str, value: Any) -> Iterable[tuple[str, Any]]:
     return [entry for inner, below in value.items() for entry in _flat(f"{key}.{inner}", below)]
 
 
+_MISSING = "???"
+"""OmegaConf's mark of a value that is still to be given."""
+
+
 def _check_literal(value: Any, where: str = "") -> None:
     """Refuses interpolations: nothing in a configuration is looked up elsewhere, such as in the environment."""
+    if isinstance(value, str) and value == _MISSING:  # which OmegaConf would take for the default
+        raise ValueError(f"{where}={value!r}: missing; must be given")
     if isinstance(value, str) and "${" in value:
         raise ValueError(f"{where}={value!r}: must be the value itself, without '${{'")
     if isinstance(value, Mapping):
