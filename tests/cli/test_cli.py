@@ -80,7 +80,7 @@ def test_comparison_is_drawn_together(command, tiny_file, tmp_path):
         (["aggregator=br_drag", "aggregator.c.nam=x"], "aggregator.c.name=None: must be the name of one"),
         (["root_client={name: robust_sgd, reducer: krumm}"], "root_client.reducer.name='krumm': must be one of"),
         (["seed=???"], "seed='???': missing; must be given"),
-        (["model.hidden=[4, ???]"], "model.hidden='???': missing; must be given"),
+        (["model.hidden=[4, '???']"], "model.hidden='???': missing; must be given"),
         (["byzantine_fraction=1.5"], "byzantine_fraction=1.5: must be in [0, 1]"),
         (["cohort_size=9"], "cohort_size=9: must be an integer in [1, 8]"),
         (["aggregator=krum", "aggregator.num_byzantine=2"], "num_byzantine=2"),
