@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,13 +183,13 @@ def _chosen(arena: Arena, entry: Entry, opponent: Opponent, choices: Mapping[Val
 
 
 def _mean_over_seeds(arena: Arena, entry: Entry, opponent: Opponent, cells: Sequence[Cell]) -> dict[Place, float]:
-    """Validation accuracies at the end."""
+    """Validation accuracies at the end; the sums are exact, so that equal ones in another order are a tie."""
     by_place: dict[Place, list[float]] = {}
     for cell in cells:
         task, setting = _values(arena.tasks, cell.values), _values(entry.settings, cell.values)
         place = Place(task, setting, opponent.label, _values(opponent.strengths, cell.values))
         by_place.setdefault(place, []).append(_final(cell, VALIDATION))
-    return {place: float(np.mean(values)) for place, values in by_place.items()}
+    return {place: math.fsum(values) / len(values) for place, values in by_place.items()}
 
 
 def _final(cell: Cell, metric: str) -> float:

@@ -5,10 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.arena.protocol import load_arena
+from fedjax_drag.experiment.arena import trials
+from fedjax_drag.experiment.arena.choice import choose
+from fedjax_drag.experiment.arena.protocol import entry_of, load_arena
 from fedjax_drag.experiment.arena.trials import Trials
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.sweep import sweep as sweeping
+from fedjax_drag.experiment.sweep.outcome_table import Cell
 
 PROTOCOL = {
     "base": {
@@ -120,3 +123,17 @@ def test_what_two_of_them_set_is_named(changes, message):
 def test_an_unknown_entry_is_named(arena):
     with pytest.raises(ValueError, match="entry='krum': must be one of fedavg, root_only, norm_clipping"):
         arena.only(["krum"])
+
+
+def test_equal_accuracies_under_other_seeds_are_a_tie():
+    arena = load_arena(PROTOCOL | {"tasks": {}, "tuning_seeds": [100, 101, 102]})
+    entry = entry_of("drag", {"settings": {"aggregator.c": [0.1, 0.2]}}, 8)
+    finals = {0.1: (0.1, 0.2, 0.3), 0.2: (0.3, 0.1, 0.2)}
+    cells = [
+        Cell({"aggregator.c": c, "seed": seed}, "done", "", {"validation_accuracy": np.float32([final])})
+        for c, values in finals.items()
+        for seed, final in zip(arena.tuning_seeds, values, strict=True)
+    ]
+    means = trials._mean_over_seeds(arena, entry, arena.opponents[0], cells)
+    assert len(set(means.values())) == 1
+    assert choose(means)[()].setting == (0.1,)
