@@ -286,7 +286,7 @@ def _array(name: str, values: Any) -> np.ndarray:
     try:
         array = np.asarray(values)
         wide = jnp.issubdtype(array.dtype, jnp.floating) and not np.issubdtype(array.dtype, np.floating)  # bfloat16
-        return array.astype(np.float32) if wide else array
+        return array.astype(np.float32 if wide else array.dtype.newbyteorder("="), copy=False)
     except (ValueError, TypeError, RuntimeError) as error:  # lists of unequal lengths, tensors of other libraries
         raise ValueError(f"{name}: must be an array; {checks.first_line(error)}") from error
 

@@ -134,6 +134,12 @@ def test_mostly_empty_classes_are_warned_of_unless_their_number_is_given():
     assert from_arrays(X, labels, X, labels, num_classes=201).num_classes == 201
 
 
+def test_the_order_of_bytes_does_not_matter():
+    for kind in ("i4", "f4"):
+        x = np.arange(12).reshape(6, 2).astype(f">{kind}")
+        np.testing.assert_array_equal(from_arrays(x, Y.astype(">i8"), x, Y).train.x, x.astype(kind))
+
+
 def test_bfloat16_is_floating():
     x = jnp.linspace(-1, 1, 12, dtype=jnp.bfloat16).reshape(6, 2)
     fed = from_arrays(x, Y, x, Y)
