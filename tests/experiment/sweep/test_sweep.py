@@ -495,7 +495,7 @@ def test_a_sweep_tells_how_far_it_is_where_there_is_no_terminal(monkeypatch, cap
 
 @pytest.mark.thorough
 def test_what_fails_together_is_run_one_by_one(tmp_path, monkeypatch, capsys):
-    def broken(self, which, callbacks=(), initial=None):
+    def broken(self, which, *given):
         raise RuntimeError("the compiler gave up")
 
     monkeypatch.setattr("fedjax_drag.simulation.batch.BatchSimulation.run", broken)
