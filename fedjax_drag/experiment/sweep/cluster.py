@@ -26,7 +26,7 @@ from fedjax_drag.experiment.sweep.outcomes import finished
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 from fedjax_drag.simulation.progress import unless_quiet
 
-JOBS, PART = "jobs", "part-"
+JOBS, PART = sweep_folder.JOBS, "part-"
 LAUNCHERS = ("local", "slurm")
 DEFAULTS = {"name": "fedjax-drag", "timeout_min": 24 * 60}
 """Defaults of a job: submitit's own time limit of a few minutes is too short."""

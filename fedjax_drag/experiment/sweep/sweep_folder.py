@@ -11,7 +11,7 @@ from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.files import check_kinds, write_text
 
 CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
-HEATMAP, CELLS = "heatmap.png", "cells"
+HEATMAP, CELLS, JOBS = "heatmap.png", "cells", "jobs"
 WRITTEN = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, CELLS)
 """Everything that a sweep writes into its folder."""
 
@@ -26,7 +26,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if resume:
         check_kinds(folder, (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP), (CELLS,))
     holds_sweep = (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir())
-    others = folder.is_dir() and any(path.name not in lock.FILES for path in folder.iterdir())
+    others = folder.is_dir() and any(path.name not in (*lock.FILES, JOBS) for path in folder.iterdir())
     if resume and others and not holds_sweep:  # where there is nothing yet, a sweep starts
         raise ValueError(f"{where}: holds no sweep to resume")
     if holds_sweep and not (resume or overwrite):
