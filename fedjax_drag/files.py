@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+_LONGEST_NAME, _LONGEST_PATH = 255, 3700
+"""Bytes of a folder's name and of its path; what a run writes has some 300 more of the 4,096 that Linux has."""
+
 _MOST_BYTES = 1 << 26
 """Of a JSON file."""
 
@@ -41,6 +44,22 @@ def write_text(path: Path, text: str) -> None:
     """Writes a UTF-8 file as :func:`replaced` does."""
     with replaced(path) as stream:
         stream.write(text.encode())
+
+
+def fitting(name: str, folder: Path) -> Path:
+    """The path of a folder for results, which leaves room for what lies in it and can be written into files.
+
+    Raises:
+      ValueError: it is too long, or not UTF-8; one line that names the argument ``name``.
+    """
+    whole = os.path.abspath(folder)
+    longest = max(len(os.fsencode(part)) for part in whole.split(os.sep))
+    text = whole.encode(errors="replace").decode()
+    if len(os.fsencode(whole)) > _LONGEST_PATH or longest > _LONGEST_NAME or text != whole:
+        shown = text if len(text) <= 80 else f"{text[:80]}..."
+        allowed = f"UTF-8 of at most {_LONGEST_PATH:,} bytes with names of at most {_LONGEST_NAME}"
+        raise ValueError(f"{name}={shown!r}: must be {allowed}")
+    return folder
 
 
 def strangers(folder: Path) -> list[Path]:

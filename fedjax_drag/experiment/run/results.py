@@ -29,7 +29,7 @@ from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
-from fedjax_drag.files import check_kinds, read_json, sha256, write_text
+from fedjax_drag.files import check_kinds, fitting, read_json, sha256, write_text
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.version import __version__
@@ -98,11 +98,11 @@ def folder_of(out: Any) -> Path | None:
     """The results folder that the argument ``out`` names, or None.
 
     Raises:
-      ValueError: it is neither a path nor None, or empty, which would be the current folder.
+      ValueError: it is neither a path nor None, empty, which would be the current folder, or too long.
     """
     if out is not None and (not isinstance(out, str | os.PathLike) or not os.fspath(out)):
         raise ValueError(f"out={out!r}: must be the path of a folder, or None")
-    return None if out is None else Path(out)
+    return None if out is None else fitting("out", Path(out))
 
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:

@@ -128,6 +128,16 @@ def test_file_in_place_of_the_folder(tiny, tmp_path):
         run(tiny, out=tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["z" * 300, "/".join(["x" * 200] * 19), "bad\udcff"])
+def test_a_folder_that_cannot_hold_a_run_is_refused_before_it(tiny, tmp_path, name):
+    """It was found out at the first checkpoint, or at the end."""
+    for call, config in ((run, tiny), (sweep, tiny | {"axes": {"seed": [0, 1]}})):
+        with pytest.raises(ValueError, match=r"^out=.{1,100}: must be UTF-8 of at most 3,700 bytes") as caught:
+            call(config, out=tmp_path / name)
+        str(caught.value).encode()
+    assert not list(tmp_path.iterdir())
+
+
 def test_bad_configuration_leaves_no_folder(tiny, tmp_path):
     for bad in (["cohort_size=9"], ["aggregator=krum", "aggregator.num_byzantine=3"], ["partition.num_clients=9999"]):
         with pytest.raises(ValueError) as caught:
