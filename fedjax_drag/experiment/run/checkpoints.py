@@ -332,7 +332,8 @@ class Checkpoints:
         if not (self._path / str(round_number) / STATE).is_dir():
             raise ValueError(f"{fault}: holds no state")
         try:
-            metadata = dict(self._orbax.metadata(self._path / str(round_number) / STATE).item_metadata)
+            with _without_logs():  # of older versions Orbax says what they lack
+                metadata = dict(self._orbax.metadata(self._path / str(round_number) / STATE).item_metadata)
             return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in metadata.items()}
         except Exception as error:
             raise ValueError(f"{fault}: {_reason(error)}") from error
@@ -348,7 +349,8 @@ class Checkpoints:
             leaves.check_fits(where, state, wanted)
         place, args = self._path / str(round_number) / STATE, self._ocp.args.StandardRestore(present)
         try:
-            stored = dict(self._orbax.restore(place, args=args))
+            with _without_logs():
+                stored = dict(self._orbax.restore(place, args=args))
         except Exception as error:
             raise ValueError(f"{where}: damaged: {_reason(error)}") from error
         if CHECKSUM in present:
