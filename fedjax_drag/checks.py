@@ -111,14 +111,15 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raises ValueError, with the nearest spelling, unless ``value`` is one of ``allowed``."""
     allowed = list(allowed)
     # Arrays compare entry by entry; they and whatever else has no hash are none of the names, numbers and flags.
-    if not _has_hash(value) or value not in allowed:
+    if not has_hash(value) or value not in allowed:
         names = [str(a) for a in allowed]
         near = get_close_matches(str(value), names, n=1) or get_close_matches(str(value).lower(), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{name}={shown(value)}: must be one of {', '.join(map(str, allowed))}{hint}")
 
 
-def _has_hash(value: Any) -> bool:
+def has_hash(value: Any) -> bool:
+    """Whether a value can be a key."""
     try:
         hash(value)
     except TypeError:

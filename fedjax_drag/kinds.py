@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import optax
 
 from fedjax_drag.checks import shown
-from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
+from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Part
 
 _BUILDERS = (
     "aggregators",
@@ -106,11 +106,11 @@ def check_function(name: str, value: Any, phrase: str, *builders: str) -> None:
 
 
 def uncalled(value: Any) -> str | None:
-    """The public name of a function of the package that makes objects, such as ``fd.attacks.alie``; else None."""
+    """The public name of what makes objects in the package, such as ``fd.attacks.alie``; else None."""
     name = getattr(value, "__name__", None)
-    if name is None or isinstance(value, type):
+    if name is None or (isinstance(value, type) and not issubclass(value, Part)):
         return None
-    # A function that somebody has got hold of is in a module that is imported.
+    # What somebody has got hold of is in a module that is imported.
     owners = (owner for owner in _BUILDERS if getattr(sys.modules.get(f"fedjax_drag.{owner}"), name, None) is value)
     return next((f"fd.{owner}.{name}" for owner in owners), None)
 

@@ -17,6 +17,7 @@ import typer.main
 from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.build.registry import TABLES
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.types import Part
 
 MODULES = (
     "fedjax_drag",
@@ -84,6 +85,8 @@ def _is_own(module: ModuleType, name: str, value: Any) -> bool:
 
 def _class(path: str, value: type) -> Iterator[str]:
     yield f"{path}{_signature(value)}"
+    if issubclass(value, Part) and not value.__module__.startswith("fedjax_drag.types"):
+        return  # its methods are those of its contract
     own = [base for base in reversed(value.__mro__) if base.__module__.startswith("fedjax_drag")]
     for name, member in sorted({name: member for base in own for name, member in vars(base).items()}.items()):
         if name.startswith("_") or name in getattr(value, "_fields", ()):

@@ -106,8 +106,8 @@ def test_shades_grow_with_the_values():
         ),
         (fd.algorithms.scaffold(10), "Algorithm(scaffold)"),
         (fd.algorithms.mime(), "Algorithm(mime)"),
-        (fd.attacks.min_max(), "Attack(min_max)"),
-        (fd.attacks.label_flip(), "Attack(label_flip)"),
+        (fd.attacks.min_max(), "min_max(perturbation='std', knowledge='full')"),
+        (fd.attacks.label_flip(), "label_flip(fraction=0.5)"),
         (fd.clients.sgd(), "ClientRule(sgd)"),
     ],
 )

@@ -9,10 +9,10 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, mean_and_std, replace_malicious
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.types import Attack, Scalar, Uplink
 
 
-def alie(z: Any = None, knowledge: Knowledge = "full", side: Literal["below", "above"] = "below") -> Attack:
+class alie(Attack):
     """All malicious clients send ``mean - z std``, which lies within the spread of the others in every coordinate.
 
     Args:
@@ -36,21 +36,25 @@ def alie(z: Any = None, knowledge: Knowledge = "full", side: Literal["below", "a
       that of deltas, whose sign is the opposite: on gradients ``"above"`` is what that code sends, and ``"below"`` what
       ByzFL, Blades and others do. Where the benign clients spread symmetrically, the two sides are alike.
     """
-    if z is not None:
-        checks.in_range("z", z)
-    check_knowledge(knowledge)
-    checks.one_of("side", side, ("below", "above"))
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
+    z: Scalar | None = None
+    knowledge: Knowledge = "full"
+    side: Literal["below", "above"] = "below"
+
+    def check(self) -> None:
+        if self.z is not None:
+            checks.in_range("z", self.z)
+        check_knowledge(self.knowledge)
+        checks.one_of("side", self.side, ("below", "above"))
+
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        observed = known(malicious, knowledge, uplink, valid)
+        observed = known(malicious, self.knowledge, uplink, valid)
         mean, std = mean_and_std(uplink, observed)
-        steps = largest_hidden_z(malicious, valid) if z is None else z
-        steps = -steps if side == "above" else steps
+        steps = largest_hidden_z(malicious, valid) if self.z is None else self.z
+        steps = -steps if self.side == "above" else steps
         forged = jax.tree.map(lambda mean, std: mean - steps * std, mean, std)
         return replace_malicious(uplink, malicious & observed.any(), forged)
-
-    return Attack(forge=forge)
 
 
 def largest_hidden_z(

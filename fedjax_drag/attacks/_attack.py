@@ -1,6 +1,6 @@
 """Arithmetic that several attacks use."""
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -123,11 +123,22 @@ def mean_and_std(uplink: Uplink, observed: Bool[Array, " clients"]) -> tuple[Upl
     return mean, jax.tree.map(leaf, uplink, mean)
 
 
-@runtime_checkable
-class ReachFn(Protocol):
-    """Computes the bound of :func:`hidden_push`."""
+class HiddenPush(Attack):
+    """All malicious clients send ``mean + gamma p``, the mean pushed as far as a bound on its distances allows.
 
-    def __call__(self, centred: Deltas, observed: Bool[Array, " clients"], p: Params, /) -> Float[Array, ""]:
+    Attributes:
+      perturbation: name of ``p``.
+      knowledge: whose messages mean, ``p`` and bound are taken over.
+    """
+
+    perturbation: Perturbation = "std"
+    knowledge: Knowledge = "full"
+
+    def check(self) -> None:
+        checks.one_of("perturbation", self.perturbation, ("std", "unit", "sign"))
+        check_knowledge(self.knowledge)
+
+    def reach(self, centred: Deltas, observed: Bool[Array, " clients"], p: Params) -> Float[Array, ""]:
         """Computes the largest norm of ``gamma p`` that the bound allows.
 
         Args:
@@ -135,36 +146,19 @@ class ReachFn(Protocol):
           observed: the clients whose messages the attacker observes.
           p: the perturbation of the delta, of any length.
         """
-        ...
+        raise NotImplementedError
 
-
-def hidden_push(perturbation: Perturbation, knowledge: Knowledge, reach: ReachFn) -> Attack:
-    """All malicious clients send ``mean + gamma p``, the mean pushed as far as a bound on its distances allows.
-
-    Args:
-      perturbation: name of ``p``.
-      knowledge: whose messages mean, ``p`` and bound are taken over.
-      reach: ``(centred, observed, p) -> length``, the largest norm of ``gamma p`` in the delta.
-
-    Raises:
-      ValueError: if ``perturbation`` or ``knowledge`` is unknown.
-    """
-    checks.one_of("perturbation", perturbation, ("std", "unit", "sign"))
-    check_knowledge(knowledge)
-
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        observed = known(malicious, knowledge, uplink, valid)
+        observed = known(malicious, self.knowledge, uplink, valid)
         mean, std = mean_and_std(uplink, observed)
-        p = {"std": std, "unit": mean, "sign": jax.tree.map(jnp.sign, mean)}[perturbation]
+        p = {"std": std, "unit": mean, "sign": jax.tree.map(jnp.sign, mean)}[self.perturbation]
         p = tree.scale(-1, p)
 
-        length = reach(centred(uplink.delta, mean.delta, observed), observed, p.delta)
+        length = self.reach(centred(uplink.delta, mean.delta, observed), observed, p.delta)
         gamma = (1 - _MARGIN) * length * tree.inverse(tree.norm(p.delta))
         forged = jax.tree.map(lambda centre, push: centre + gamma * push, mean, p)
         return replace_malicious(uplink, malicious & observed.any(), forged)
-
-    return Attack(forge=forge)
 
 
 def centred(deltas: Deltas, mean: Params, observed: Bool[Array, " clients"]) -> Deltas:

@@ -8,17 +8,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import in_fraction, scale_malicious
-from fedjax_drag.naming import named
-from fedjax_drag.types import Attack, Batch, ForgeFn, Uplink
+from fedjax_drag.types import Attack, Batch, Uplink
 
 
-def backdoor(
-    target: int = 0,
-    fraction: float = 0.5,
-    trigger_size: int = 3,
-    trigger_value: float = 1.0,
-    boost: float | None = None,
-) -> Attack:
+class backdoor(Attack):
     """Malicious clients learn to classify images with a trigger as the target, and boost their messages.
 
     The trigger is a square in the lower right corner. In every round the same ``floor(fraction * n_m)`` examples of a
@@ -47,29 +40,35 @@ def backdoor(
       et al., How to backdoor federated learning, AISTATS 2020, Section 3 (model replacement), where one client
       attacks in one round; here all malicious clients do, in every round.
     """
-    check_trigger(target, fraction, trigger_size, trigger_value)
+
+    target: int = 0
+    fraction: float = 0.5
+    trigger_size: int = 3
+    trigger_value: float = 1.0
+    boost: float | None = None
+
+    def check(self) -> None:
+        checks.count("target", self.target)
+        checks.in_range("fraction", self.fraction, 0.0, 1.0)
+        checks.count("trigger_size", self.trigger_size, 1)
+        checks.in_range("trigger_value", self.trigger_value)
+        check_boost(self.boost)
 
     def poison(
-        key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
+        self, key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
     ) -> Batch:
         del key
-        checks.count("target", target, 0, num_classes - 1)
-        marked = in_fraction(positions, num_examples, fraction)
-        return relabelled(batch, marked, with_trigger(batch.x, trigger_size, trigger_value), target)
+        checks.count("target", self.target, 0, num_classes - 1)
+        marked = in_fraction(positions, num_examples, self.fraction)
+        return relabelled(batch, marked, with_trigger(batch.x, self.trigger_size, self.trigger_value), self.target)
 
-    def goal(x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
+        del key
+        return boosted(self.boost, uplink, malicious, valid)
+
+    def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         del num_classes
-        return with_trigger(x, trigger_size, trigger_value), jnp.full_like(y, target)
-
-    return named("backdoor", Attack(poison=poison, forge=boosting(boost), goal=goal))
-
-
-def check_trigger(target: int, fraction: float, trigger_size: int, trigger_value: float) -> None:
-    """Raises ValueError if an argument of :func:`backdoor` is out of range for every data set."""
-    checks.count("target", target)
-    checks.in_range("fraction", fraction, 0.0, 1.0)
-    checks.count("trigger_size", trigger_size, 1)
-    checks.in_range("trigger_value", trigger_value)
+        return with_trigger(x, self.trigger_size, self.trigger_value), jnp.full_like(y, self.target)
 
 
 def with_trigger(
@@ -89,20 +88,16 @@ def relabelled(batch: Batch, marked: Bool[Array, " batch"], x: jax.Array, target
     return batch._replace(x=x, y=jnp.where(marked, target, batch.y))
 
 
-def boosting(boost: float | None) -> ForgeFn:
-    """Malicious clients send ``boost`` times their message; None for the number of clients present divided by
-    that of the malicious ones among them.
-
-    Raises:
-      ValueError: if ``boost`` is not positive.
-    """
+def check_boost(boost: float | None) -> None:
+    """Raises ValueError if ``boost`` is a number that is not positive."""
     if boost is not None:
         checks.positive("boost", boost)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
-        del key
-        present = jnp.ones_like(malicious) if valid is None else valid
-        replacing = present.sum() * tree.inverse((present & malicious).sum().astype(jnp.float32))
-        return scale_malicious(uplink, malicious, replacing if boost is None else boost)
 
-    return forge
+def boosted(boost: float | None, uplink: Uplink, malicious: Bool[Array, " clients"], valid: Any) -> Uplink:
+    """Malicious clients send ``boost`` times their message; None for the number of clients present divided by
+    that of the malicious ones among them.
+    """
+    present = jnp.ones_like(malicious) if valid is None else valid
+    replacing = present.sum() * tree.inverse((present & malicious).sum().astype(jnp.float32))
+    return scale_malicious(uplink, malicious, replacing if boost is None else boost)

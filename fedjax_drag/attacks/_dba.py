@@ -3,23 +3,14 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import in_fraction
-from fedjax_drag.attacks._backdoor import boosting, check_trigger, relabelled, with_trigger
-from fedjax_drag.naming import named
-from fedjax_drag.types import Attack, Batch
+from fedjax_drag.attacks._backdoor import backdoor, relabelled, with_trigger
+from fedjax_drag.types import Batch
 
 
-def dba(
-    target: int = 0,
-    fraction: float = 0.5,
-    trigger_size: int = 4,
-    trigger_value: float = 1.0,
-    boost: float | None = None,
-    parts: int = 4,
-) -> Attack:
+class dba(backdoor):
     """Distributed backdoor: each malicious client trains with a part of the trigger, which then works as a whole.
 
     The trigger is that of :func:`backdoor`, a square in the lower right corner. Its rows are divided into ``parts``
@@ -53,10 +44,20 @@ def dba(
       round, or in those of :func:`during`; the paper's attack in one round each (single-shot) is with ``boost``, its
       attack over many rounds without.
     """
-    check_trigger(target, fraction, trigger_size, trigger_value)
-    checks.count("parts", parts, 1, trigger_size)
+
+    trigger_size: int = 4
+    parts: int = 4
+
+    def check(self) -> None:
+        super().check()
+        checks.count("parts", self.parts, 1, self.trigger_size)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"attacker_index"})
 
     def poison(
+        self,
         key: jax.Array,
         batch: Batch,
         *,
@@ -66,13 +67,7 @@ def dba(
         attacker_index: Any = 0,
     ) -> Batch:
         del key
-        checks.count("target", target, 0, num_classes - 1)
-        marked = in_fraction(positions, num_examples, fraction)
-        part = with_trigger(batch.x, trigger_size, trigger_value, attacker_index % parts, parts)
-        return relabelled(batch, marked, part, target)
-
-    def goal(x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
-        del num_classes
-        return with_trigger(x, trigger_size, trigger_value), jnp.full_like(y, target)
-
-    return named("dba", Attack(poison, boosting(boost), needs=frozenset({"attacker_index"}), goal=goal))
+        checks.count("target", self.target, 0, num_classes - 1)
+        marked = in_fraction(positions, num_examples, self.fraction)
+        part = with_trigger(batch.x, self.trigger_size, self.trigger_value, attacker_index % self.parts, self.parts)
+        return relabelled(batch, marked, part, self.target)

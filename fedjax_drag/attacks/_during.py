@@ -1,14 +1,12 @@
 """An attack that lasts for some rounds only."""
 
-from typing import Any
-
 import jax
 
 from fedjax_drag import checks, kinds
-from fedjax_drag.types import Attack
+from fedjax_drag.types import Attack, Scalar, WrappedAttack
 
 
-def during(attack: Attack, start: Any = 0, stop: Any = None) -> Attack:
+class during(WrappedAttack):
     """Malicious clients attack in the rounds ``start <= t < stop``; before and after that they are honest.
 
     Outside these rounds they train on their true examples and send what they have computed. They still count as
@@ -30,17 +28,27 @@ def during(attack: Attack, start: Any = 0, stop: Any = None) -> Attack:
       Zhang et al., Neurotoxin: Durable backdoors in federated learning, ICML 2022, whose attackers take part in some
       rounds, and whose backdoors are measured after these.
     """
-    kinds.ATTACK.check("attack", attack)
-    checks.in_range("start", start, 0.0)
-    if stop is not None:
-        checks.in_range("stop", stop, 0.0)
-    if checks.is_concrete(start) and checks.is_concrete(stop) and stop <= start:
-        raise ValueError(f"stop={stop}: must be above start={start}, the first round of the attack")
 
-    def active(round_index: jax.Array) -> jax.Array:
-        inside = round_index >= start
-        if stop is not None:
-            inside &= round_index < stop
-        return inside if attack.active is None else inside & attack.active(round_index)
+    attack: Attack
+    start: Scalar = 0
+    stop: Scalar | None = None
 
-    return attack._replace(active=active)
+    def check(self) -> None:
+        kinds.ATTACK.check("attack", self.attack)
+        checks.in_range("start", self.start, 0.0)
+        if self.stop is not None:
+            checks.in_range("stop", self.stop, 0.0)
+        known = checks.is_concrete(self.start) and checks.is_concrete(self.stop)
+        if self.stop is not None and known and self.stop <= self.start:
+            raise ValueError(f"stop={self.stop}: must be above start={self.start}, the first round of the attack")
+
+    @property
+    def inner(self) -> Attack:
+        """The attack inside."""
+        return self.attack
+
+    def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
+        inside = round_index >= self.start
+        if self.stop is not None:
+            inside &= round_index < self.stop
+        return inside & self.attack.attackers(malicious, round_index)

@@ -1,6 +1,6 @@
 """A backdoor for rare examples, which few others train on."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,9 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import floor_of, in_fraction
-from fedjax_drag.attacks._backdoor import boosting, relabelled
+from fedjax_drag.attacks._backdoor import boosted, check_boost, relabelled
 from fedjax_drag.data.dataset import FederatedDataset
-from fedjax_drag.naming import named
-from fedjax_drag.types import Attack, Batch
+from fedjax_drag.types import Attack, Batch, Scalar, Uplink
 
 _ROUNDING = 1e-5  # share of the distance of the tail that float32 may lose in a model's inputs
 
@@ -63,29 +62,58 @@ def edge_case(
     if source == target:
         raise ValueError(f"target={target}: must be another class than source={source}")
     checks.in_range("share", share, 0.0, 1.0, open_low=True)
-    checks.in_range("fraction", fraction, 0.0, 1.0)
     with jax.ensure_compile_time_eval():  # a sweep builds its attacks while it is traced
         tail = tail_of(fed, source, share)
-        counted = is_rare(tail, seen_by_a_model(fed, fed.test, source)).any()
+        counted = is_rare(tail.mean, tail.distance, seen_by_a_model(fed, fed.test, source)).any()
+        arrays = jnp.asarray(tail.examples), jnp.asarray(tail.mean)
     if not counted:
         raise ValueError(
             f"share={share}: no test example of class {source} of {fed.name} is as far from the mean as these training "
             "examples; try a larger share"
         )
 
+    return _EdgeCase(source, target, fraction, boost, *arrays, tail.distance)
+
+
+class _EdgeCase(Attack):
+    """:func:`edge_case`, with the tail of the data: see :class:`Tail`."""
+
+    source: int
+    target: int
+    fraction: float
+    boost: float | None
+    examples: jax.Array
+    mean: jax.Array
+    distance: Scalar
+
+    def __repr__(self) -> str:
+        settings = f"source={self.source}, target={self.target}, fraction={self.fraction}, boost={self.boost}"
+        return f"{self.name}({settings})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it."""
+        return edge_case.__name__
+
+    def check(self) -> None:
+        checks.in_range("fraction", self.fraction, 0.0, 1.0)
+        check_boost(self.boost)
+
     def poison(
-        key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
+        self, key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
     ) -> Batch:
         del num_classes
-        first = jax.random.randint(key, (), 0, len(tail.examples))
-        x = jnp.asarray(tail.examples, batch.x.dtype)[(first + positions) % len(tail.examples)]
-        return relabelled(batch, in_fraction(positions, num_examples, fraction), x, target)
+        first = jax.random.randint(key, (), 0, len(self.examples))
+        x = jnp.asarray(self.examples, batch.x.dtype)[(first + positions) % len(self.examples)]
+        return relabelled(batch, in_fraction(positions, num_examples, self.fraction), x, self.target)
 
-    def goal(x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
+        del key
+        return boosted(self.boost, uplink, malicious, valid)
+
+    def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         del num_classes
-        return x, jnp.where((y == source) & is_rare(tail, x), target, y)
-
-    return named("edge_case", Attack(poison=poison, forge=boosting(boost), goal=goal))
+        return x, jnp.where((y == self.source) & is_rare(self.mean, self.distance, x), self.target, y)
 
 
 class Tail(NamedTuple):
@@ -124,7 +152,9 @@ def seen_by_a_model(fed: FederatedDataset, examples: Batch, label: int) -> np.nd
     return np.asarray(fed.preprocess(np.asarray(examples.x)[np.asarray(examples.y) == label]))
 
 
-def is_rare(tail: Tail, x: Float[Array, "batch ..."] | np.ndarray) -> Bool[Array, " batch"]:
+def is_rare(
+    mean: Float[Array, "..."] | np.ndarray, distance: Any, x: Float[Array, "batch ..."] | np.ndarray
+) -> Bool[Array, " batch"]:
     """Marks the inputs that are at least as far from the mean as the tail, up to rounding."""
-    apart = (jnp.asarray(x, jnp.float32) - tail.mean).reshape(-1, tail.mean.size)
-    return jnp.linalg.norm(apart, axis=1) >= tail.distance * (1 - _ROUNDING)
+    apart = (jnp.asarray(x, jnp.float32) - mean).reshape(-1, mean.size)
+    return jnp.linalg.norm(apart, axis=1) >= distance * (1 - _ROUNDING)

@@ -2,13 +2,13 @@
 
 import functools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import tree
+from fedjax_drag import checks, tree
 from fedjax_drag.types import POISON_NEEDS, Attack, Uplink
 
 KNOWLEDGE = ("last_update", "root_delta", "aggregate", *POISON_NEEDS)
@@ -22,7 +22,6 @@ def forged(attack: Attack, key: Any, uplink: Uplink, malicious: Any, round: Any 
     """
     mean = tree.mean(uplink.delta)
     knowledge = {"last_update": mean, "root_delta": mean, "aggregate": lambda messages: tree.mean(messages.delta)}
-    assert attack.forge is not None
     return attack.forge(
         key,
         uplink,
@@ -58,8 +57,7 @@ def check_forgery(attack: Attack, like: Uplink) -> None:
     Raises:
       ValueError: ``forge`` does not keep structure, shapes and dtypes, or the bits of a benign client's message.
     """
-    known = all(isinstance(part, Hashable) for part in attack)  # an object of a user's that can be called need not be
-    check = _check_forgery if known else _check_forgery.__wrapped__
+    check = _check_forgery if checks.has_hash(attack) else _check_forgery.__wrapped__
     check(attack, jax.tree.structure(like), tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(like)))
 
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import client_keys, replace_malicious
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.types import Attack, Scalar, Uplink
 
 
-def gaussian(sigma: Any, additive: bool = False) -> Attack:
+class gaussian(Attack):
     """Malicious clients send noise, or their honest message plus noise.
 
     The numbers are drawn independently from ``N(0, sigma^2)``, for each malicious client and round.
@@ -30,9 +30,14 @@ def gaussian(sigma: Any, additive: bool = False) -> Attack:
       ClusterGuardFL. Reading: the latter gives no ``sigma``, nor does it say whether the noise is added; the former
       replaces the message.
     """
-    checks.positive("sigma", sigma)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, **_: Any) -> Uplink:
+    sigma: Scalar
+    additive: bool = False
+
+    def check(self) -> None:
+        checks.positive("sigma", self.sigma)
+
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, **_: Any) -> Uplink:
         keys = client_keys(key, client_ids)
 
         def leaf(place: int, x: jax.Array) -> jax.Array:
@@ -41,10 +46,8 @@ def gaussian(sigma: Any, additive: bool = False) -> Attack:
             def noise(key: jax.Array) -> jax.Array:
                 return jax.random.normal(jax.random.fold_in(key, place), x.shape[1:], honest.dtype)
 
-            return jnp.where(additive, honest, 0) + sigma * jax.vmap(noise)(keys)
+            return jnp.where(self.additive, honest, 0) + self.sigma * jax.vmap(noise)(keys)
 
         leaves, structure = jax.tree.flatten(uplink)
         forged = structure.unflatten(leaf(place, x) for place, x in enumerate(leaves))
         return replace_malicious(uplink, malicious, forged)
-
-    return Attack(forge=forge)

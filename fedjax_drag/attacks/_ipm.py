@@ -6,10 +6,10 @@ import jax
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, replace_malicious
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.types import Attack, Scalar, Uplink
 
 
-def ipm(epsilon: Any = 0.1, knowledge: Knowledge = "full") -> Attack:
+class ipm(Attack):
     """All malicious clients send ``-epsilon`` times the mean, so that its product with the aggregate turns negative.
 
     Args:
@@ -27,13 +27,16 @@ def ipm(epsilon: Any = 0.1, knowledge: Knowledge = "full") -> Attack:
     References:
       Xie, Koyejo and Gupta, Fall of empires: breaking Byzantine-tolerant SGD by inner product manipulation, 2020.
     """
-    checks.positive("epsilon", epsilon)
-    check_knowledge(knowledge)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
+    epsilon: Scalar = 0.1
+    knowledge: Knowledge = "full"
+
+    def check(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        check_knowledge(self.knowledge)
+
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
-        observed = known(malicious, knowledge, uplink, valid)
-        forged = tree.scale(-epsilon, tree.mean(uplink, observed))
+        observed = known(malicious, self.knowledge, uplink, valid)
+        forged = tree.scale(-self.epsilon, tree.mean(uplink, observed))
         return replace_malicious(uplink, malicious & observed.any(), forged)
-
-    return Attack(forge=forge)

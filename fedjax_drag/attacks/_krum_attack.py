@@ -14,7 +14,7 @@ from fedjax_drag.types import Attack, Deltas, Params, Uplink
 _HALVINGS = 17  # from the bound to below 1e-5 of it
 
 
-def krum_attack(knowledge: Knowledge = "full") -> Attack:
+class krum_attack(Attack):
     """Malicious clients all send ``-lambda s``, with the largest ``lambda`` that Krum still chooses.
 
     ``s`` is the sign of the mean of the honest deltas, coordinate by coordinate. ``lambda`` starts at the paper's upper
@@ -44,21 +44,23 @@ def krum_attack(knowledge: Knowledge = "full") -> Attack:
       the first scatter closely around it; here they are equal. The threshold 1e-5 is absolute there. In the bound,
       where the malicious clients are too many for it, at least one neighbour is counted.
     """
-    check_knowledge(knowledge)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
+    knowledge: Knowledge = "full"
+
+    def check(self) -> None:
+        check_knowledge(self.knowledge)
+
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
         malicious = malicious if valid is None else malicious & valid
-        honest = known(malicious, knowledge, uplink, valid)
+        honest = known(malicious, self.knowledge, uplink, valid)
         mean = mean_of(uplink.delta, honest)
         direction = jax.tree.map(jnp.sign, mean)
         number = malicious.sum()
-        first = number if knowledge == "full" else jnp.ones_like(number)
+        first = number if self.knowledge == "full" else jnp.ones_like(number)
         length = _longest(_honest_side(uplink.delta, honest, direction), first, number)
         forged = tree.scale(-length * tree.inverse(tree.norm(direction)), direction)
         return uplink._replace(delta=replace_malicious(uplink.delta, malicious & honest.any(), forged))
-
-    return Attack(forge=forge)
 
 
 class _Honest(NamedTuple):

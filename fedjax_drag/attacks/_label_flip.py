@@ -1,16 +1,14 @@
 """Label flipping."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import in_fraction
-from fedjax_drag.types import Attack, Batch
+from fedjax_drag.types import Attack, Batch, Scalar
 
 
-def label_flip(fraction: Any = 0.5) -> Attack:
+class label_flip(Attack):
     """Malicious clients train with labels ``C - 1 - y`` on a fraction of their data.
 
     The same ``floor(fraction * n_m)`` examples are flipped in every round. The attack succeeds on a test example if
@@ -29,16 +27,18 @@ def label_flip(fraction: Any = 0.5) -> Attack:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning,
       Section VI; ClusterGuardFL, Section V.
     """
-    checks.in_range("fraction", fraction, 0.0, 1.0)
+
+    fraction: Scalar = 0.5
+
+    def check(self) -> None:
+        checks.in_range("fraction", self.fraction, 0.0, 1.0)
 
     def poison(
-        key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
+        self, key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
     ) -> Batch:
         del key
-        flipped = in_fraction(positions, num_examples, fraction)
+        flipped = in_fraction(positions, num_examples, self.fraction)
         return batch._replace(y=jnp.where(flipped, num_classes - 1 - batch.y, batch.y))
 
-    def goal(x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
+    def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         return x, num_classes - 1 - y
-
-    return Attack(poison=poison, goal=goal)

@@ -1,7 +1,7 @@
 """Attacks whose strength is searched for through the server's rule, in every round anew."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,47 +10,50 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import known, mean_and_std, replace_malicious
 from fedjax_drag.attacks._harm import OBJECTIVES, Objective, harm_of
-from fedjax_drag.types import Attack, Params, Uplink
+from fedjax_drag.types import Attack, Params, Scalar, Uplink
 
 _LARGEST = 1e9
 """Strengths beyond that are of no use, and their messages would overflow."""
 
 
-@runtime_checkable
-class PushFn(Protocol):
-    """What malicious clients send with some strength."""
+class Searched(Attack):
+    """All malicious clients send :meth:`push` with the strength of :func:`line_search`.
 
-    def __call__(self, strength: Float[Array, ""], mean: Uplink, std: Uplink, /) -> Uplink:
-        """Makes the message from mean and standard deviation of the benign ones, without the client axis."""
-        ...
-
-
-def searched(
-    push: PushFn, objective: Objective, evaluations: int, starts: Sequence[float], step: Any, ratio: Any
-) -> Attack:
-    """All malicious clients send ``push(strength, mean, std)`` with the strength of :func:`line_search`.
-
-    Args:
-      push: the attack of a given strength.
+    Attributes:
       objective: the harm, see :func:`~fedjax_drag.attacks._harm.harm_of`.
       evaluations: of the rule, at least as many as ``starts``.
       starts: strengths that are tried first, at least one, none above a billion.
       step: > 0, the first beyond them.
       ratio: in (0, 1), by which steps shrink.
-
-    Raises:
-      ValueError: if an argument is out of range.
     """
-    checks.one_of("objective", objective, OBJECTIVES)
-    if isinstance(starts, str) or not isinstance(starts, Sequence) or not starts:
-        raise ValueError(f"starts={checks.shown(starts)}: must be a list of strengths to begin with, such as [0.0]")
-    for start in starts:
-        checks.in_range("starts", start, -_LARGEST, _LARGEST)
-    checks.count("evaluations", evaluations, len(starts))
-    checks.positive("step", step)
-    checks.in_range("ratio", ratio, 0.0, 1.0, open_low=True, open_high=True)
+
+    objective: Objective = "distance"
+    evaluations: int = 20
+    starts: Sequence[float] = (0.0,)
+    step: Scalar = 10.0
+    ratio: Scalar = 0.8
+
+    def check(self) -> None:
+        checks.one_of("objective", self.objective, OBJECTIVES)
+        starts = self.starts
+        if isinstance(starts, str) or not isinstance(starts, Sequence) or not starts:
+            raise ValueError(f"starts={checks.shown(starts)}: must be a list of strengths to begin with, such as [0.0]")
+        for start in starts:
+            checks.in_range("starts", start, -_LARGEST, _LARGEST)
+        checks.count("evaluations", self.evaluations, len(starts))
+        checks.positive("step", self.step)
+        checks.in_range("ratio", self.ratio, 0.0, 1.0, open_low=True, open_high=True)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"aggregate"})
+
+    def push(self, strength: Float[Array, ""], mean: Uplink, std: Uplink) -> Uplink:
+        """Makes the message from mean and standard deviation of the benign ones, without the client axis."""
+        raise NotImplementedError
 
     def forge(
+        self,
         key: jax.Array,
         uplink: Uplink,
         malicious: jax.Array,
@@ -64,15 +67,13 @@ def searched(
         mean, std = mean_and_std(uplink, benign)
 
         def sent(strength: jax.Array) -> Uplink:
-            return replace_malicious(uplink, malicious & benign.any(), push(strength, mean, std))
+            return replace_malicious(uplink, malicious & benign.any(), self.push(strength, mean, std))
 
         def harm(strength: jax.Array) -> jax.Array:
-            return harm_of(objective, aggregate(sent(strength)), mean.delta)
+            return harm_of(self.objective, aggregate(sent(strength)), mean.delta)
 
-        first = jnp.asarray(starts, tree.norm(mean.delta).dtype)
-        return sent(line_search(harm, first, evaluations, step, ratio))
-
-    return Attack(forge=forge, needs=frozenset({"aggregate"}))
+        first = jnp.asarray(self.starts, tree.norm(mean.delta).dtype)
+        return sent(line_search(harm, first, self.evaluations, self.step, self.ratio))
 
 
 class _Search(NamedTuple):

@@ -12,7 +12,7 @@ from fedjax_drag.ops.distances import gram
 from fedjax_drag.types import Attack, Deltas, Uplink
 
 
-def mimic() -> Attack:
+class mimic(Attack):
     """All malicious clients send what one benign client sends, so that it weighs more than the others.
 
     It is the client with the largest absolute projection on the direction in which the benign deltas of the round vary
@@ -28,13 +28,11 @@ def mimic() -> Attack:
       hence the absolute projection.
     """
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key
         observed = known(malicious, "full", uplink, valid)
         chosen = most_extreme(uplink.delta, observed)
         return replace_malicious(uplink, malicious & observed.any(), tree.take(uplink, chosen))
-
-    return Attack(forge=forge)
 
 
 def most_extreme(deltas: Deltas, observed: Bool[Array, " clients"]) -> Int[Array, ""]:

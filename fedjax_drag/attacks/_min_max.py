@@ -4,13 +4,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
-from fedjax_drag.naming import named
+from fedjax_drag.attacks._attack import HiddenPush
 from fedjax_drag.ops.distances import distances
-from fedjax_drag.types import Attack, Deltas, Params
+from fedjax_drag.types import Deltas, Params
 
 
-def min_max(perturbation: Perturbation = "std", knowledge: Knowledge = "full") -> Attack:
+class min_max(HiddenPush):
     """All malicious clients send ``mean + gamma p``, no further from any client than some two clients are apart.
 
     ``gamma`` is the largest with ``max_k ||mean + gamma p - g_k|| <= max_jk ||g_j - g_k||``, over all leaves of the
@@ -33,16 +32,14 @@ def min_max(perturbation: Perturbation = "std", knowledge: Knowledge = "full") -
       federated learning, 2021, the Min-Max attack. Deviation: the paper searches for gamma; here it is the smallest of
       the clients' roots of a quadratic equation, shortened by one part in 10,000 for rounding.
     """
-    return named("min_max", hidden_push(perturbation, knowledge, _reach))
 
+    def reach(self, centred: Deltas, observed: Bool[Array, " clients"], p: Params) -> Float[Array, ""]:
+        """The root t of ``||t u - x_k|| = R`` for the unit vector u along p, the smallest over all clients k.
 
-def _reach(centred: Deltas, observed: Bool[Array, " clients"], p: Params) -> Float[Array, ""]:
-    """The root t of ``||t u - x_k|| = R`` for the unit vector u along p, the smallest over all clients k.
-
-    In units of R, with ``h = ||x_k||`` and c the cosine of x_k with p, it is ``t = h c + sqrt(1 - h^2 (1 - c^2))``.
-    The mean is inside the hull of the clients, so h is below 1.
-    """
-    farthest = jnp.where(observed[:, None] & observed, distances(centred), 0).max()
-    h, c = tree.norms(centred) * tree.inverse(farthest), tree.cosines(centred, p)
-    root = h * c + jnp.sqrt(jnp.maximum(1 - jnp.square(h) * (1 - jnp.square(c)), 0))
-    return farthest * jnp.maximum(jnp.min(root, where=observed, initial=2), 0)
+        In units of R, with ``h = ||x_k||`` and c the cosine of x_k with p, it is ``t = h c + sqrt(1 - h^2 (1 - c^2))``.
+        The mean is inside the hull of the clients, so h is below 1.
+        """
+        farthest = jnp.where(observed[:, None] & observed, distances(centred), 0).max()
+        h, c = tree.norms(centred) * tree.inverse(farthest), tree.cosines(centred, p)
+        root = h * c + jnp.sqrt(jnp.maximum(1 - jnp.square(h) * (1 - jnp.square(c)), 0))
+        return farthest * jnp.maximum(jnp.min(root, where=observed, initial=2), 0)

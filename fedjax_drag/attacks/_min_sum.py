@@ -6,14 +6,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.attacks._attack import Knowledge, Perturbation, hidden_push
-from fedjax_drag.naming import named
-from fedjax_drag.types import Attack, Deltas, Params
+from fedjax_drag.attacks._attack import HiddenPush
+from fedjax_drag.types import Deltas, Params
 
 
-def min_sum(
-    perturbation: Perturbation = "std", knowledge: Knowledge = "full", bound: Literal["max", "min"] = "max"
-) -> Attack:
+class min_sum(HiddenPush):
     """All malicious clients send ``mean + gamma p``, in sum no further from the clients than some client is.
 
     ``gamma`` is the largest with ``sum_k ||mean + gamma p - g_k||^2 <= max_j sum_k ||g_j - g_k||^2``, over all
@@ -40,14 +37,20 @@ def min_sum(
       federated learning, 2021, the Min-Sum attack. Deviation: the paper searches for gamma; here it is in closed form,
       shortened by one part in 10,000 for rounding.
     """
-    checks.one_of("bound", bound, ("max", "min"))
 
-    def reach(centred: Deltas, observed: Bool[Array, " clients"], p: Params) -> Float[Array, ""]:
-        # The squared distances of n clients to any x sum to n ||x - mean||^2 plus their sum for x = mean: a bound on
-        # the sum is a bound on the distance to the mean, in every direction.
+    bound: Literal["max", "min"] = "max"
+
+    def check(self) -> None:
+        super().check()
+        checks.one_of("bound", self.bound, ("max", "min"))
+
+    def reach(self, centred: Deltas, observed: Bool[Array, " clients"], p: Params) -> Float[Array, ""]:
+        """The largest, or the smallest, distance of a client from the mean.
+
+        The squared distances of n clients to any x sum to n ||x - mean||^2 plus their sum for x = mean: a bound on the
+        sum is a bound on the distance to the mean, in every direction.
+        """
         del p
         from_mean = tree.norms(centred)
         furthest = from_mean.max()
-        return furthest if bound == "max" else jnp.min(from_mean, where=observed, initial=furthest)
-
-    return named("min_sum", hidden_push(perturbation, knowledge, reach))
+        return furthest if self.bound == "max" else jnp.min(from_mean, where=observed, initial=furthest)

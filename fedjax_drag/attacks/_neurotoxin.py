@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int, UInt
 from fedjax_drag import checks, kinds
 from fedjax_drag.attacks._attack import floor_of, replace_malicious
 from fedjax_drag.attacks._backdoor import backdoor
-from fedjax_drag.types import Attack, Params, Uplink
+from fedjax_drag.types import Attack, Params, Scalar, Uplink, WrappedAttack
 
 
-def neurotoxin(attack: Attack | None = None, share: Any = 0.05) -> Attack:
+class neurotoxin(WrappedAttack):
     """Another attack, kept out of the coordinates that the last round changed most.
 
     Of what malicious clients would send, the coordinates of the delta with the ``share`` largest changes of the global
@@ -37,21 +37,40 @@ def neurotoxin(attack: Attack | None = None, share: Any = 0.05) -> Attack:
       estimates the coordinates from a gradient on the attacker's own clean examples, the text from the last update of
       the server, as here.
     """
-    if attack is not None:
-        kinds.ATTACK.check("attack", attack)
-    checks.in_range("share", share, 0.0, 1.0)
-    inner = backdoor() if attack is None else attack
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, last_update: Params, **knowledge: Any) -> Uplink:
+    attack: Attack | None = None
+    share: Scalar = 0.05
+
+    def check(self) -> None:
+        if self.attack is not None:
+            kinds.ATTACK.check("attack", self.attack)
+        checks.in_range("share", self.share, 0.0, 1.0)
+
+    @property
+    def inner(self) -> Attack:
+        """The attack inside."""
+        return backdoor() if self.attack is None else self.attack
+
+    @property
+    def forges(self) -> bool:
+        return True
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Those of the attack inside, and the last update."""
+        return self.inner.needs | {"last_update"}
+
+    def forge(
+        self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, last_update: Params, **knowledge: Any
+    ) -> Uplink:
+        inner = self.inner
         if "last_update" in inner.needs:
             knowledge["last_update"] = last_update
-        sent = uplink if inner.forge is None else inner.forge(key, uplink, malicious, **knowledge)
-        least = smallest_of_top(last_update, share)
+        sent = inner.forge(key, uplink, malicious, **knowledge) if inner.forges else uplink
+        least = smallest_of_top(last_update, self.share)
         outside = lambda x, last: jnp.where(_magnitude(last, least.dtype) < least, x, jnp.zeros((), x.dtype))
         kept = jax.tree.map(outside, sent.delta, last_update)
         return sent._replace(delta=replace_malicious(sent.delta, malicious, kept))
-
-    return inner._replace(forge=forge, needs=frozenset(inner.needs) | {"last_update"})
 
 
 def smallest_of_top(update: Params, share: Any) -> UInt[Array, ""]:

@@ -1,25 +1,15 @@
 """A little is enough, with a strength searched for through the rule."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
 from fedjax_drag import checks
-from fedjax_drag.attacks._harm import Objective
-from fedjax_drag.attacks._line_search import searched
-from fedjax_drag.naming import named
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.attacks._line_search import Searched
+from fedjax_drag.types import Uplink
 
 
-def optimal_alie(
-    side: Literal["above", "below"] = "above",
-    objective: Objective = "distance",
-    evaluations: int = 20,
-    starts: Sequence[float] = (0.0,),
-    step: Any = 10.0,
-    ratio: Any = 0.8,
-) -> Attack:
+class optimal_alie(Searched):
     """All malicious clients send ``mean + z std`` with the z that does the most harm through the server's own rule.
 
     Mean and standard deviation of each coordinate are over the benign clients; z is searched for in every round, in
@@ -29,7 +19,6 @@ def optimal_alie(
     every trial, in the harm of this round. A harm that is not finite counts as -inf.
 
     Args:
-      side: ``"above"``, or ``"below"``, ``mean - z std``, as :func:`alie` has it by default and ByzFL's benchmark does.
       objective: the harm of what the rule makes of the messages, ``u``, given the benign mean delta ``g``:
         ``"distance"``, ``||u - g||``, or ``"against"``, ``-<u, g> / ||g||``.
       evaluations: of the rule in a round, at least as many as ``starts``.
@@ -37,6 +26,7 @@ def optimal_alie(
         [-1e9, 1e9].
       step: > 0, the first step beyond them.
       ratio: in (0, 1).
+      side: ``"above"``, or ``"below"``, ``mean - z std``, as :func:`alie` has it by default and ByzFL's benchmark does.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -53,10 +43,14 @@ def optimal_alie(
       which have the opposite sign, are then below theirs. The two sides are not alike (``docs/arena.md`` measures
       both). :func:`optimised` follows the gradient through the rule in every direction, within a budget.
     """
-    checks.one_of("side", side, ("above", "below"))
-    sign = 1 if side == "above" else -1
 
-    def push(z: jax.Array, mean: Uplink, std: Uplink) -> Uplink:
-        return jax.tree.map(lambda mean, std: mean + sign * z * std, mean, std)
+    side: Literal["above", "below"] = "above"
 
-    return named("optimal_alie", searched(push, objective, evaluations, starts, step, ratio))
+    def check(self) -> None:
+        super().check()
+        checks.one_of("side", self.side, ("above", "below"))
+
+    def push(self, strength: jax.Array, mean: Uplink, std: Uplink) -> Uplink:
+        """``mean + z std``, or below ``mean - z std``."""
+        z = strength if self.side == "above" else -strength
+        return jax.tree.map(lambda mean, std: mean + z * std, mean, std)

@@ -1,24 +1,13 @@
 """Inner product manipulation, with a strength searched for through the rule."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import jax
 
 from fedjax_drag import tree
-from fedjax_drag.attacks._harm import Objective
-from fedjax_drag.attacks._line_search import searched
-from fedjax_drag.naming import named
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.attacks._line_search import Searched
+from fedjax_drag.types import Uplink
 
 
-def optimal_ipm(
-    objective: Objective = "distance",
-    evaluations: int = 20,
-    starts: Sequence[float] = (0.0,),
-    step: Any = 10.0,
-    ratio: Any = 0.8,
-) -> Attack:
+class optimal_ipm(Searched):
     """All malicious clients send ``-epsilon mean`` with the epsilon that does the most harm through the server's rule.
 
     The mean is over the benign clients; epsilon is searched for in every round, in the way of :func:`optimal_alie`: it
@@ -43,8 +32,7 @@ def optimal_ipm(
       whose search and defaults these are. The attack is that of Xie, Koyejo and Gupta, 2020, as in :func:`ipm`.
     """
 
-    def push(epsilon: jax.Array, mean: Uplink, std: Uplink) -> Uplink:
+    def push(self, strength: jax.Array, mean: Uplink, std: Uplink) -> Uplink:
+        """``-epsilon mean``."""
         del std
-        return tree.scale(-epsilon, mean)
-
-    return named("optimal_ipm", searched(push, objective, evaluations, starts, step, ratio))
+        return tree.scale(-strength, mean)

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import centred, known, mean_and_std, replace_malicious
 from fedjax_drag.attacks._harm import OBJECTIVES, Objective, harm_of, unit
-from fedjax_drag.types import Attack, Deltas, Params, Uplink
+from fedjax_drag.types import Attack, Deltas, Params, Scalar, Uplink
 
 _RUNGS = 8  # lengths tried along each direction: even fractions of the budget
 _STEPS = (0.0625, 0.03125, 0.015625)  # of the budget, tried on both sides of the best length
@@ -18,7 +18,7 @@ _STEPS = (0.0625, 0.03125, 0.015625)  # of the budget, tried on both sides of th
 _FIRST_STEP = 0.5  # of the budget, along the gradient
 
 
-def optimised(objective: Objective = "against", steps: int = 10, budget: Any = 1.0) -> Attack:
+class optimised(Attack):
     """Malicious clients all send the delta that does the most harm through the server's own rule.
 
     Projected gradient ascent on that delta ``v``, where ``g`` is the mean of the benign deltas and ``u(v)`` the
@@ -55,11 +55,22 @@ def optimised(objective: Objective = "against", steps: int = 10, budget: Any = 1
       length along one of them only, and the constraint is the rule's own choice instead of a budget;
       :func:`optimal_alie` and :func:`optimal_ipm`, after ByzFL, search for the most harmful length along one of them.
     """
-    checks.one_of("objective", objective, OBJECTIVES)
-    checks.count("steps", steps)
-    checks.positive("budget", budget)
+
+    objective: Objective = "against"
+    steps: int = 10
+    budget: Scalar = 1.0
+
+    def check(self) -> None:
+        checks.one_of("objective", self.objective, OBJECTIVES)
+        checks.count("steps", self.steps)
+        checks.positive("budget", self.budget)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"aggregate"})
 
     def forge(
+        self,
         key: jax.Array,
         uplink: Uplink,
         malicious: jax.Array,
@@ -72,19 +83,17 @@ def optimised(objective: Objective = "against", steps: int = 10, budget: Any = 1
         benign = known(malicious, "full", uplink, valid)
         attacked = malicious & benign.any()
         mean, std = (moment.delta for moment in mean_and_std(uplink, benign))
-        radius = budget * tree.norms(centred(uplink.delta, mean, benign)).max()
+        radius = self.budget * tree.norms(centred(uplink.delta, mean, benign)).max()
 
         def sent(offset: Params) -> Uplink:
             forged = _for_each(tree.add(mean, offset), len(malicious))
             return uplink._replace(delta=replace_malicious(uplink.delta, attacked, forged))
 
         def harm(offset: Params) -> jax.Array:
-            return harm_of(objective, aggregate(sent(offset)), mean)
+            return harm_of(self.objective, aggregate(sent(offset)), mean)
 
         start = _best_on_lines(harm, _axes(mean, std), radius)
-        return sent(_ascend(harm, start, radius, steps))
-
-    return Attack(forge=forge, needs=frozenset({"aggregate"}))
+        return sent(_ascend(harm, start, radius, self.steps))
 
 
 def _axes(mean: Params, std: Params) -> list[Params]:

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import client_keys, scale_malicious
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.types import Attack, Scalar, Uplink
 
 
-def scale_noise(variance: Any = 3.0) -> Attack:
+class scale_noise(Attack):
     """Malicious clients send their honest message times ``p ~ N(0, variance)``.
 
     The factor is drawn independently for each malicious client and round.
@@ -29,10 +29,12 @@ def scale_noise(variance: Any = 3.0) -> Attack:
       federated learning, Section VI, and Zhu et al., DRAG. Reading: the 3 in the ``N(0, 3)`` of the former is the
       variance, as the latter says.
     """
-    checks.positive("variance", variance)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, **_: Any) -> Uplink:
-        factor = jnp.sqrt(variance) * jax.vmap(jax.random.normal)(client_keys(key, client_ids))
+    variance: Scalar = 3.0
+
+    def check(self) -> None:
+        checks.positive("variance", self.variance)
+
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, **_: Any) -> Uplink:
+        factor = jnp.sqrt(self.variance) * jax.vmap(jax.random.normal)(client_keys(key, client_ids))
         return scale_malicious(uplink, malicious, factor)
-
-    return Attack(forge=forge)

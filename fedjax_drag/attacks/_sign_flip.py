@@ -6,10 +6,10 @@ import jax
 
 from fedjax_drag import checks
 from fedjax_drag.attacks._attack import scale_malicious
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.types import Attack, Scalar, Uplink
 
 
-def sign_flip(scale: Any = 1.0) -> Attack:
+class sign_flip(Attack):
     """Malicious clients send ``-scale`` times their honest message.
 
     Knows:
@@ -24,10 +24,12 @@ def sign_flip(scale: Any = 1.0) -> Attack:
     References:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section VI.
     """
-    checks.positive("scale", scale)
 
-    def forge(key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
+    scale: Scalar = 1.0
+
+    def check(self) -> None:
+        checks.positive("scale", self.scale)
+
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
         del key
-        return scale_malicious(uplink, malicious, -scale)
-
-    return Attack(forge=forge)
+        return scale_malicious(uplink, malicious, -self.scale)

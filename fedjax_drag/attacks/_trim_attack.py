@@ -8,12 +8,12 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import Knowledge, check_knowledge, client_keys, known, mean_and_std, replace_malicious
-from fedjax_drag.types import Attack, Uplink
+from fedjax_drag.types import Attack, Scalar, Uplink
 
 _DEVIATIONS = (3.0, 4.0)  # from the mean, with partial knowledge
 
 
-def trim_attack(knowledge: Knowledge = "full", b: Any = 2.0) -> Attack:
+class trim_attack(Attack):
     """Malicious clients send values just beyond all honest ones, on the side opposite to the honest direction.
 
     Where the honest values of a coordinate have a positive mean, the forged ones are uniform on ``[b m, m]`` for their
@@ -36,29 +36,43 @@ def trim_attack(knowledge: Knowledge = "full", b: Any = 2.0) -> Attack:
       Fang, Cao, Jia, Gong, Local model poisoning attacks to Byzantine-robust federated learning, USENIX Security 2020,
       Section 4.3, applied to deltas instead of parameters. A mean of 0 counts as negative.
     """
-    check_knowledge(knowledge)
-    checks.in_range("b", b, 1.0, open_low=True)
 
-    def interval(leaf: jax.Array, mean: jax.Array, std: jax.Array, observed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    knowledge: Knowledge = "full"
+    b: Scalar = 2.0
+
+    def check(self) -> None:
+        check_knowledge(self.knowledge)
+        checks.in_range("b", self.b, 1.0, open_low=True)
+
+    def _interval(
+        self, leaf: jax.Array, mean: jax.Array, std: jax.Array, observed: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """The ends between which to draw each coordinate, the one nearer to the mean first."""
         rising = mean > 0
-        if knowledge == "partial":
+        if self.knowledge == "partial":
             near, far = (mean + jnp.where(rising, -z, z) * std for z in _DEVIATIONS)
             return near, far
         low, high = _extremes(leaf, observed)
         extreme = jnp.where(rising, low, high)
         outward = rising == (extreme < 0)
-        return extreme, extreme * jnp.where(outward, b, 1 / b)
+        return extreme, extreme * jnp.where(outward, self.b, 1 / self.b)
 
     def forge(
-        key: jax.Array, uplink: Uplink, malicious: jax.Array, *, client_ids: jax.Array, valid: Any = None, **_: Any
+        self,
+        key: jax.Array,
+        uplink: Uplink,
+        malicious: jax.Array,
+        *,
+        client_ids: jax.Array,
+        valid: Any = None,
+        **_: Any,
     ) -> Uplink:
-        observed = known(malicious, knowledge, uplink, valid)
+        observed = known(malicious, self.knowledge, uplink, valid)
         mean, std = mean_and_std(uplink, observed)
         keys = client_keys(key, client_ids)
 
         def draw(k: int, leaf: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
-            near, far = interval(leaf, mean, std, observed)
+            near, far = self._interval(leaf, mean, std, observed)
             own = jax.vmap(jax.random.fold_in, (0, None))(keys, k)
             share = jax.vmap(lambda key: jax.random.uniform(key, near.shape, near.dtype))(own)
             return near + share * (far - near)
@@ -67,8 +81,6 @@ def trim_attack(knowledge: Knowledge = "full", b: Any = 2.0) -> Attack:
         parts = zip(leaves, jax.tree.leaves(mean), jax.tree.leaves(std), strict=True)
         forged = structure.unflatten([draw(k, *part) for k, part in enumerate(parts)])
         return replace_malicious(uplink, malicious & observed.any(), forged)
-
-    return Attack(forge=forge)
 
 
 def _extremes(

@@ -55,7 +55,6 @@ class _Bench:
 
     def poison(self, key: Any, batch: Batch) -> Batch:
         """A mini-batch of a malicious client after the attack."""
-        assert self.attack.poison is not None
         positions, size = jnp.arange(len(batch.y)), jnp.int32(len(batch.y))
         known = {name: jnp.int32(1) for name in self.attack.needs if name in POISON_NEEDS}
         about = {"positions": positions, "num_examples": size, "num_classes": self.num_classes}
@@ -94,15 +93,15 @@ def check_attack(
 def _keeps_shapes(bench: _Bench) -> None:
     """Messages and mini-batches keep structure, shapes and dtypes; what it needs is known."""
     attack = bench.attack
-    assert attack.forge is not None or attack.poison is not None, "it has neither forge nor poison"
+    assert attack.forges or attack.poisons, "it has neither forge nor poison"
     assert attack.needs <= set(KNOWLEDGE), f"needs={sorted(attack.needs)}: must be among {', '.join(KNOWLEDGE)}"
     key = jax.random.key(0)
-    if attack.forge is not None:
+    if attack.forges:
         _assert_like("forge", jax.eval_shape(bench.forge, key, bench.uplink, bench.some()), bench.like)
         absence = {"valid": np.arange(bench.cohort) % 2 == 0}
         found = jax.eval_shape(bench.forge, key, bench.uplink, bench.some(), **absence)
         _assert_like("forge with absent clients", found, bench.like)
-    if attack.poison is not None:
+    if attack.poisons:
         _assert_like("poison", jax.eval_shape(bench.poison, key, bench.batch), bench.batch)
 
 
@@ -113,7 +112,7 @@ def _assert_like(name: str, found: Any, like: Any) -> None:
 
 def _leaves_the_benign_alone(bench: _Bench) -> None:
     """What benign clients send comes back bit for bit."""
-    if bench.attack.forge is None:
+    if not bench.attack.forges:
         return
     for malicious in (bench.some(), ~bench.some()):
         after = bench.forge(jax.random.key(0), bench.uplink, malicious)
@@ -124,7 +123,7 @@ def _leaves_the_benign_alone(bench: _Bench) -> None:
 
 def _does_nothing_without_malicious(bench: _Bench) -> None:
     """A cohort without malicious clients is left as it is."""
-    if bench.attack.forge is None:
+    if not bench.attack.forges:
         return
     after = bench.forge(jax.random.key(0), bench.uplink, np.zeros(bench.cohort, bool))
     assert not any(changed(bench.uplink, after, np.ones(bench.cohort, bool))), "forge changes its messages"
@@ -132,7 +131,7 @@ def _does_nothing_without_malicious(bench: _Bench) -> None:
 
 def _survives_without_benign(bench: _Bench) -> None:
     """If all clients are malicious, what they send is as finite as otherwise."""
-    if bench.attack.forge is None:
+    if not bench.attack.forges:
         return
     some, all_of_them = (
         bench.forge(jax.random.key(0), bench.uplink, mask) for mask in (bench.some(), np.ones(bench.cohort, bool))
@@ -145,15 +144,15 @@ def _survives_without_benign(bench: _Bench) -> None:
 def _repeats(bench: _Bench) -> None:
     """The same key and input give the same bits."""
     key = jax.random.key(5)
-    if bench.attack.forge is not None:
+    if bench.attack.forges:
         assert_pure(functools.partial(forged, bench.attack), key, bench.uplink, bench.some())
-    if bench.attack.poison is not None:
+    if bench.attack.poisons:
         assert_pure(bench.poison, key, bench.batch)
 
 
 def _scans(bench: _Bench) -> None:
     """A scan over rounds equals a loop."""
-    if bench.attack.forge is None:
+    if not bench.attack.forges:
         return
     keys, malicious = jax.random.split(jax.random.key(6), 3), np.stack([bench.some(every) for every in (2, 3, 4)])
 
@@ -169,7 +168,7 @@ def _scans(bench: _Bench) -> None:
 
 def _poisons_many(bench: _Bench) -> None:
     """Vmap of poison over clients equals a loop; labels stay in range."""
-    if bench.attack.poison is None:
+    if not bench.attack.poisons:
         return
     keys = jax.random.split(jax.random.key(7), 2)
     both = jax.vmap(bench.poison, (0, None))(keys, bench.batch)
@@ -180,7 +179,7 @@ def _poisons_many(bench: _Bench) -> None:
 
 def _has_a_goal_in_range(bench: _Bench) -> None:
     """Goal gives inputs like those of the batch, and labels in range."""
-    if bench.attack.goal is None:
+    if not bench.attack.is_targeted:
         return
     x, wanted = jax.jit(bench.attack.goal, static_argnums=2)(bench.batch.x, bench.batch.y, bench.num_classes)
     _assert_like("goal", (x, wanted), (bench.batch.x, bench.batch.y))
@@ -189,9 +188,7 @@ def _has_a_goal_in_range(bench: _Bench) -> None:
 
 def _knows_its_rounds(bench: _Bench) -> None:
     """Active says of every round whether there is an attack, as one bool."""
-    if bench.attack.active is None:
-        return
-    found = jax.eval_shape(bench.attack.active, jax.ShapeDtypeStruct((), jnp.int32))
+    found = jax.eval_shape(bench.attack.attackers, jax.ShapeDtypeStruct((), bool), jax.ShapeDtypeStruct((), jnp.int32))
     assert (found.shape, found.dtype) == ((), jnp.dtype(bool)), f"active returns {found.dtype}{list(found.shape)}"
 
 

@@ -23,10 +23,11 @@ from fedjax_drag.types._aggregator import (
     Sums,
 )
 from fedjax_drag.types._algorithm import AggregateFn, Algorithm, BroadcastFn, EligibleFn, OutputFn
-from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn
+from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
 from fedjax_drag.types._client_rule import BeginFn, ClientRule, DirectionFn, GradFn, KeyedDirectionFn, ReportFn, SendFn
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
+from fedjax_drag.types._part import Part, Scalar, is_scalar
 
 __all__ = [
     "DISSIMILARITIES",
@@ -59,10 +60,14 @@ __all__ = [
     "KeyedDirectionFn",
     "OutputFn",
     "Params",
+    "Part",
     "PoisonFn",
     "ReportFn",
+    "Scalar",
     "SendFn",
     "State",
     "Sums",
     "Uplink",
+    "WrappedAttack",
+    "is_scalar",
 ]

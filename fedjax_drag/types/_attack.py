@@ -1,11 +1,14 @@
 """The contract of an attack."""
+# Fields of FunctionAttack stand in the place of methods.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
 
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._messages import Batch, Uplink
+from fedjax_drag.types._part import Part
 
 POISON_NEEDS = ("attacker_index",)
 """Names in the ``needs`` of an attack that are keywords of its ``poison``; all others are of its ``forge``."""
@@ -87,24 +90,85 @@ class GoalFn(Protocol):
         ...
 
 
-class Attack(NamedTuple):
-    """What malicious clients do; a function that is None leaves that side honest.
+class Attack(Part):
+    """What malicious clients do.
+
+    An attack is a subclass that overrides some of the methods; on the sides that it leaves alone, malicious clients are
+    honest. ``Attack(forge=function)``, by keyword or in the order of :class:`FunctionAttack`, makes one of functions.
 
     Attributes:
-      poison: ``(key, batch, *, positions, num_examples, num_classes) -> batch``: what a malicious client trains on;
-        see :class:`PoisonFn`.
-      forge: ``(key, uplink, malicious, *, client_ids, **knowledge) -> uplink``: what malicious clients send; see
-        :class:`ForgeFn`.
       needs: names of the keywords that ``forge`` must receive. ``"last_update"``: the last round's change of the global
         parameters, like ``params``. ``"root_delta"``: the delta of the server's own pass on its root data, like
         ``params``; only with a method that has one. ``"aggregate"``: ``(uplink) -> update``, the change of the global
         parameters that the server would make of such messages in this round, except for its own random draws. A name in
         :data:`POISON_NEEDS` is a keyword of ``poison`` instead: ``"attacker_index"``, the client's number among the
         malicious clients (of the federation, or of the cohort where each has its own), int scalar from 0.
-      goal: ``(x, y, num_classes) -> (x, wanted)``: what the attacker wants the model to predict; see :class:`GoalFn`.
-        None if any wrong prediction is a success.
-      active: ``(round) -> bool``, the rounds in which malicious clients attack; in the others they are honest. None for
-        all rounds. See :class:`ActiveFn` and :func:`~fedjax_drag.attacks.during`.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            poison: PoisonFn | None = None,
+            forge: ForgeFn | None = None,
+            needs: frozenset[str] = frozenset(),
+            goal: GoalFn | None = None,
+            active: ActiveFn | None = None,
+        ) -> None: ...
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return object.__new__(FunctionAttack if cls is Attack else cls)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset()
+
+    def poison(
+        self, key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
+    ) -> Batch:
+        """Poisons the examples that a malicious client trains on; see :class:`PoisonFn`."""
+        del key, positions, num_examples, num_classes
+        return batch
+
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, **_: Any) -> Uplink:
+        """Forges the messages of malicious clients; see :class:`ForgeFn`."""
+        del key, malicious
+        return uplink
+
+    def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
+        """What the attacker wants the model to predict; see :class:`GoalFn`. Without it, anything wrong."""
+        raise NotImplementedError
+
+    @property
+    def poisons(self) -> bool:
+        """Whether the attack has a ``poison``."""
+        return type(self).poison is not Attack.poison
+
+    @property
+    def forges(self) -> bool:
+        """Whether the attack has a ``forge``."""
+        return type(self).forge is not Attack.forge
+
+    @property
+    def is_targeted(self) -> bool:
+        """Whether the attack has a ``goal``."""
+        return type(self).goal is not Attack.goal
+
+    def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
+        """Which of the malicious clients attack in a round, like ``malicious``, which is bool of any shape."""
+        del round_index
+        return malicious
+
+
+class FunctionAttack(Attack):
+    """An attack of functions, which are compared by identity; ``Attack(...)`` makes one.
+
+    Attributes:
+      poison: see :class:`PoisonFn`; None for honest examples.
+      forge: see :class:`ForgeFn`; None for honest messages.
+      needs: as of :class:`Attack`.
+      goal: see :class:`GoalFn`; None if any wrong prediction is a success.
+      active: see :class:`ActiveFn`; None for all rounds.
     """
 
     poison: PoisonFn | None = None
@@ -116,11 +180,59 @@ class Attack(NamedTuple):
     def __repr__(self) -> str:
         return f"Attack({self.name})"
 
-    def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
-        """Which of the malicious clients attack in a round, like ``malicious``, which is bool of any shape."""
-        return malicious if self.active is None else malicious & self.active(round_index)
-
     @property
     def name(self) -> str:
-        """The name of the function that made it, such as ``alie``."""
+        """The name of the function that made it."""
         return name_of(self.forge or self.poison)
+
+    @property
+    def poisons(self) -> bool:
+        return self.poison is not None
+
+    @property
+    def forges(self) -> bool:
+        return self.forge is not None
+
+    @property
+    def is_targeted(self) -> bool:
+        return self.goal is not None
+
+    def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
+        return malicious if self.active is None else malicious & self.active(round_index)
+
+
+class WrappedAttack(Attack):
+    """Another attack with something changed: a subclass says which, by ``inner``, and overrides what differs."""
+
+    @property
+    def inner(self) -> Attack:
+        """The attack inside."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.inner.needs
+
+    def poison(self, key: jax.Array, batch: Batch, **known: Any) -> Batch:
+        return self.inner.poison(key, batch, **known)
+
+    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, **knowledge: Any) -> Uplink:
+        return self.inner.forge(key, uplink, malicious, **knowledge)
+
+    def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
+        return self.inner.goal(x, y, num_classes)
+
+    def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
+        return self.inner.attackers(malicious, round_index)
+
+    @property
+    def poisons(self) -> bool:
+        return self.inner.poisons
+
+    @property
+    def forges(self) -> bool:
+        return self.inner.forges
+
+    @property
+    def is_targeted(self) -> bool:
+        return self.inner.is_targeted

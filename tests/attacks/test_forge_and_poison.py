@@ -17,10 +17,10 @@ from fedjax_drag.types import POISON_NEEDS, Batch, Uplink
 COHORT = 6
 MALICIOUS = np.array([True, False, True, False, False, True])
 IDS = jnp.array([7, 1, 4, 0, 6, 2])
-FORGING = [case for case in ATTACKS if case.build().forge is not None]
+FORGING = [case for case in ATTACKS if case.build().forges]
 VALID = np.array([True, True, True, False, True, False])
 """A benign client and a malicious one are absent."""
-POISONING = [case for case in ATTACKS if case.build().poison is not None]
+POISONING = [case for case in ATTACKS if case.build().poisons]
 
 
 def uplink(seed=0, dtype=np.float32):
@@ -66,7 +66,7 @@ def is_variation(case):
 @parametrize(ATTACKS)
 def test_an_attack_acts_somewhere(case):
     attack = case.build()
-    assert attack.forge is not None or attack.poison is not None
+    assert attack.forges or attack.poisons
     assert attack.needs <= {*KNOWLEDGE, *POISON_NEEDS}
 
 

@@ -196,7 +196,7 @@ def test_an_attack_inside_a_trace_is_that_outside(digits):
     @jax.jit
     def goal(start):
         attack = attacks.during(attacks.edge_case(digits, source=3, share=0.2), start=start)
-        return attack.goal(test, digits.test.y[:20], 10)[1], attack.active(jnp.int32(2))
+        return attack.goal(test, digits.test.y[:20], 10)[1], attack.attackers(jnp.ones((), bool), jnp.int32(2))
 
     wanted, active = goal(2.0)
     np.testing.assert_array_equal(wanted, attacks.edge_case(digits, 3, share=0.2).goal(test, digits.test.y[:20], 10)[1])
@@ -205,7 +205,7 @@ def test_an_attack_inside_a_trace_is_that_outside(digits):
 
 
 def rounds_of(attack):
-    return [t for t in range(6) if attack.active is None or attack.active(jnp.int32(t))]
+    return [t for t in range(6) if attack.attackers(jnp.ones((), bool), jnp.int32(t))]
 
 
 def test_an_attack_takes_place_during_its_rounds():
@@ -219,7 +219,8 @@ def test_an_attack_takes_place_during_its_rounds():
     both = attacks.during(inner, 2, 4)
     np.testing.assert_array_equal(both.attackers(mask, jnp.int32(3)), MALICIOUS)
     assert not both.attackers(mask, jnp.int32(4)).any()
-    assert both._replace(active=None) == inner
+    assert both.attack == inner
+    assert both == attacks.during(inner, 2, 4) != attacks.during(inner, 2, 5)
 
 
 def of_numbers(key, batch, **_):

@@ -18,7 +18,7 @@ from fedjax_drag.types import POISON_NEEDS, Uplink
 
 COHORT = 7
 EXACT = jax.lax.Precision.HIGHEST
-FORGING = [case for case in ATTACKS if case.build().forge is not None]
+FORGING = [case for case in ATTACKS if case.build().forges]
 COMPRESSORS = [
     compression.top_k(0.2),
     compression.random_k(0.2),

@@ -55,9 +55,9 @@ def test_an_attack_of_ones_own_passes():
         (Attack(), "neither forge nor poison"),
         (Attack(forge=lambda key, uplink, malicious, *, client_ids: uplink), "unexpected keyword argument 'round'"),
         (Attack(poison=lambda key, batch, **_: batch._replace(y=batch.y + 5)), "poison gives labels from"),
-        (attacks.label_flip()._replace(active=lambda t: t), r"Active says.*active returns int32\[\]"),
+        (Attack(poison=attacks.label_flip().poison, active=lambda t: t), r"Active says.*active returns int32\[\]"),
         (
-            attacks.backdoor(target=1)._replace(goal=lambda x, y, num_classes: (x[..., 0], y)),
+            Attack(poison=attacks.backdoor(target=1).poison, goal=lambda x, y, num_classes: (x[..., 0], y)),
             r"goal returns \[0\] with \(6, 8, 8\)",
         ),
     ],

@@ -152,15 +152,15 @@ def test_an_attack_that_changes_benign_messages_is_refused(settings, fedavg, for
             r"poison returns y with \(4,\) float32: must be \(4,\) int32",
         ),
         (
-            fd.attacks.label_flip()._replace(goal=lambda x, y, num_classes: (x, y[:1])),
+            Attack(poison=fd.attacks.label_flip().poison, goal=lambda x, y, num_classes: (x, y[:1])),
             r"goal returns \[1\] with \(1,\) int32: must be \(\d+,\) int32",
         ),
         (
-            fd.attacks.sign_flip()._replace(active=lambda r: 2),
+            Attack(forge=fd.attacks.sign_flip().forge, active=lambda r: 2),
             r"active returns \(\) int32: must be \(\) bool",
         ),
         (
-            fd.attacks.sign_flip()._replace(active=lambda r: 1 < r < 5),
+            Attack(forge=fd.attacks.sign_flip().forge, active=lambda r: 1 < r < 5),
             "active: must take a round, int32 and traced, and return a bool; it fails with Tracer",
         ),
     ],

@@ -239,9 +239,9 @@ def _with_parts(value: Any) -> Any:
 
 def _of_another_kind(where: str, component: Component, part: Any) -> str:
     """What is wrong with a part that is not what its key asks for."""
-    names = [type(part).__name__, PARTS[component.table][0].__name__]
-    is_a, must_be = (f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}" for name in names)
     keys = [key for key in COMPONENTS if key in PARTS and isinstance(part, PARTS[key])]
+    names = [(PARTS[keys[0]][0] if keys else type(part)).__name__, PARTS[component.table][0].__name__]
+    is_a, must_be = (f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}" for name in names)
     hint = f"; it belongs under {keys[0]!r}" if keys else ""
     return f"{where}: {component.label} is {is_a}; must be {must_be}{hint}"
 

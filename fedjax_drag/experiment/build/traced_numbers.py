@@ -10,6 +10,7 @@ from fedjax_drag.experiment.build.own_parts import is_own
 from fedjax_drag.experiment.build.resolve import arguments
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.types import is_scalar
 
 _KEYS = tuple(key for key in COMPONENTS if key not in ("data", "partition", "model"))
 """Components that are part of the program, and whose shapes do not depend on their numbers."""
@@ -68,7 +69,8 @@ def _replaced(component: Component, path: Sequence[str], value: Any) -> Componen
 
 
 def _may_be_traced(hint: Any) -> bool:
-    return hint is Any or (typing.get_origin(hint) in (Union, types.UnionType) and Any in typing.get_args(hint))
+    in_union = typing.get_origin(hint) in (Union, types.UnionType) and Any in typing.get_args(hint)
+    return hint is Any or in_union or is_scalar(hint)
 
 
 def _is_number(value: Any) -> bool:

@@ -33,7 +33,7 @@ def resolved(model_state: str, attack: Attack | None) -> str:
     """What ``"auto"`` stands for."""
     if model_state != "auto":
         return model_state
-    return "average" if attack is None or attack.forge is None else "median"
+    return "average" if attack is None or not attack.forges else "median"
 
 
 def forged(
@@ -58,7 +58,7 @@ def forged(
       round_index: from 0.
       valid: whose messages reach the server, ``[S]``; None where nobody can be absent.
     """
-    if attack is None or attack.forge is None or not jax.tree.leaves(local):
+    if attack is None or not attack.forges or not jax.tree.leaves(local):
         return local
     if any(name not in POISON_NEEDS for name in attack.needs):
         return local

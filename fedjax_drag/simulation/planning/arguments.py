@@ -27,11 +27,11 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
         checks.one_of("attack: needs", name, KNOWLEDGE)
     if "root_delta" in attack.needs and not uses_root:
         raise ValueError("attack: needs the server's root update; the method must be one that has it, such as fltrust")
-    if attack.active is not None:
-        with checks.explained("attack: active", "take a round, int32 and traced, and return a bool"):
-            found = jax.eval_shape(attack.active, jax.ShapeDtypeStruct((), jnp.int32))
-        if difference := tree.unlike(found, jax.ShapeDtypeStruct((), bool)):
-            raise ValueError(f"attack: active returns {difference}")
+    malicious = jax.ShapeDtypeStruct((), bool)
+    with checks.explained("attack: active", "take a round, int32 and traced, and return a bool"):
+        found = jax.eval_shape(attack.attackers, malicious, jax.ShapeDtypeStruct((), jnp.int32))
+    if difference := tree.unlike(found, malicious):
+        raise ValueError(f"attack: active returns {difference}")
 
 
 def check_benign(settings: Settings, programs: Programs, federation: Federation, key: Any, state: RunState) -> None:
@@ -48,7 +48,7 @@ def check_benign(settings: Settings, programs: Programs, federation: Federation,
       state: with the rows of a cohort or of all clients, arrays or shapes.
     """
     attack = settings.active_attack
-    if attack is None or attack.forge is None or _belongs_to_the_package(attack.forge):
+    if attack is None or not attack.forges or _belongs_to_the_package(attack.forge):
         return
     one = jax.eval_shape(programs.client, federation, key, state).uplink
     check_forgery(attack, jax.tree.map(lambda x: jax.ShapeDtypeStruct((settings.cohort_size, *x.shape), x.dtype), one))
@@ -88,7 +88,7 @@ def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack |
     obstacle = None
     if algorithm.streamed is None:
         obstacle = "the method's rule compares the clients with each other"
-    elif attack is not None and attack.forge is not None:
+    elif attack is not None and attack.forges:
         obstacle = "the attack forges messages from those of all clients"
     elif requested(algorithm.needs):
         obstacle = "the method needs the clients' dissimilarity, which is computed from the stacked messages"

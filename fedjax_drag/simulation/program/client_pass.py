@@ -178,7 +178,7 @@ def _fetch(work: Work, attack: Attack | None, shared: RoundInput, own: ClientInp
     if drawn.augmentation_key is not None:
         assert work.training.augmentation is not None
         batch = batch._replace(x=work.training.augmentation(drawn.augmentation_key, batch.x))
-    if attack is None or attack.poison is None:
+    if attack is None or not attack.poisons:
         return batch
     # The same key in every round: an example is poisoned in the same way whenever it is drawn.
     key = jax.random.fold_in(sampling.stream(shared.key, "poison"), own.client_id)

@@ -233,7 +233,7 @@ def _make_evaluate_state(
     algorithm: Algorithm, attack: Attack | None, work: Work
 ) -> Callable[..., dict[str, jax.Array]]:
     """Builds :attr:`Programs.evaluate`; the success of an attack is measured on the test examples alone."""
-    goal, mesh = attack.goal if attack else None, work.execution.mesh
+    goal, mesh = attack.goal if attack and attack.is_targeted else None, work.execution.mesh
     measure, measure_classes = (make_evaluate(work.model, goal, mesh, by_class) for by_class in (False, True))
     measure_validation, measure_clients = make_evaluate(work.model, None, mesh), make_evaluate_clients(work.model, mesh)
 

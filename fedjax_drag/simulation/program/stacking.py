@@ -105,7 +105,7 @@ def _forge(
     tells_valid: bool,
 ) -> Uplink:
     """The messages after the attack; ``aggregate`` is what an attacker that needs it may call."""
-    if attack.forge is None:
+    if not attack.forges:
         return uplink
     knowledge = {
         "last_update": state.last_update,
@@ -125,7 +125,7 @@ def _forge(
 
 def _as_sent(attack: Attack, work: Work, state: RunState, cohort: Cohort, uplink: Uplink) -> Uplink:
     """The messages after the attack, those of attackers as what the server decompresses of them."""
-    if work.compression is None or attack.forge is None:
+    if work.compression is None or not attack.forges:
         return uplink
     ids, malicious = cohort.clients.client_id, cohort.clients.malicious
     key_of = functools.partial(sampling.client_key, cohort.shared.key, "forged compression", state.round)

@@ -25,7 +25,7 @@ from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.loading import load, read
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep.grid import load_grid
-from fedjax_drag.types import Aggregator, Uplink
+from fedjax_drag.types import Aggregator, Part, Uplink
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,8 @@ from fedjax_drag.types import Aggregator, Uplink
     ],
 )
 def test_every_public_builder_has_a_name(table, module):
-    functions = {name: getattr(module, name) for name in module.__all__ if inspect.isfunction(getattr(module, name))}
+    listed = {name: getattr(module, name) for name in module.__all__}
+    functions = {name: f for name, f in listed.items() if inspect.isfunction(f) or issubclass(f, Part)}
     functions.pop("with_modes", None)  # it makes no model, but says how one is called
     builders = {name: f for name, f in functions.items() if f.__module__.startswith(module.__name__)}
     assert dict(table) == builders
@@ -114,9 +115,9 @@ def test_an_attack_inside_an_attack():
     config = resolve(load({**TINY, "attack": {"name": "during", "attack": inside, "start": 2}, "num_byzantine": 2}))
     assert {"attack.start": 2, "attack.attack.share": 0.05}.items() <= numbers(config).items()
     attack = build.attack(with_numbers(config, {"attack.start": 1.0}), build.dataset(config))
-    assert attack.name == "neurotoxin"
-    assert attack.goal is not None
-    assert [bool(attack.active(jnp.int32(t))) for t in range(3)] == [False, True, True]
+    assert (attack.name, attack.attack.name) == ("during", "neurotoxin")
+    assert attack.is_targeted
+    assert [bool(attack.attackers(jnp.ones((), bool), jnp.int32(t))) for t in range(3)] == [False, True, True]
 
 
 def test_defaults_are_written_out():
