@@ -293,7 +293,7 @@ def setting() -> dict[str, Any]:
     shown = ("b", "w")
 
     def with_direction(direction: Any) -> fd.types.Algorithm:
-        return fd.algorithms.from_aggregator(rule, fd.clients.sgd()._replace(direction=direction))
+        return fd.algorithms.from_aggregator(rule, fd.types.ClientRule(direction=direction))
 
     return {
         "fd": fd,

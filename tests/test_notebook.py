@@ -108,7 +108,7 @@ def test_shades_grow_with_the_values():
         (fd.algorithms.mime(), "Algorithm(mime)"),
         (fd.attacks.min_max(), "min_max(perturbation='std', knowledge='full')"),
         (fd.attacks.label_flip(), "label_flip(fraction=0.5)"),
-        (fd.clients.sgd(), "ClientRule(sgd)"),
+        (fd.clients.sgd(), "sgd()"),
     ],
 )
 def test_parts_say_their_names(part, shown):

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.privacy.gaussian import with_noise
-from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
+from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params, Scalar
 
 
-def dp_sgd(clip: Any, noise_multiplier: Any) -> ClientRule:
+class dp_sgd(ClientRule):
     """Follows the mean of the examples' gradients, each of them clipped, with noise on their sum.
 
     ::
@@ -37,19 +37,26 @@ def dp_sgd(clip: Any, noise_multiplier: Any) -> ClientRule:
     References:
       Abadi et al., Deep learning with differential privacy, 2016, Algorithm 1.
     """
-    checks.positive("clip", clip)
-    checks.in_range("noise_multiplier", noise_multiplier, 0.0)
+
+    clip: Scalar
+    noise_multiplier: Scalar
+
+    def check(self) -> None:
+        checks.positive("clip", self.clip)
+        checks.in_range("noise_multiplier", self.noise_multiplier, 0.0)
+
+    @property
+    def keyed(self) -> bool:
+        return True
 
     def direction(
-        grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch, *, key: jax.Array
+        self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch, *, key: Any = None
     ) -> tuple[Params, Any]:
         del downlink
         singles = jax.tree.map(lambda x: x[:, None], batch)  # a batch of one for each example
         gradients = jax.vmap(lambda example: grad_fn(w, Batch(*example)))(singles)
         real = jnp.ones(batch.y.shape, bool) if batch.real is None else batch.real
         norm = tree.norms(gradients)
-        scale = jnp.where(real & tree.usable_rows(gradients), clip_scale(norm, clip), 0.0)
-        total = with_noise(key, tree.weighted_sum(scale, gradients), noise_multiplier * clip)
+        scale = jnp.where(real & tree.usable_rows(gradients), clip_scale(norm, self.clip), 0.0)
+        total = with_noise(key, tree.weighted_sum(scale, gradients), self.noise_multiplier * self.clip)
         return jax.tree.map(lambda g, p: (g / real.sum()).astype(p.dtype), total, w), carry
-
-    return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: (), keyed=True)

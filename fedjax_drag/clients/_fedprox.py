@@ -5,10 +5,10 @@ from typing import Any
 import jax
 
 from fedjax_drag import checks
-from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
+from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params, Scalar
 
 
-def fedprox(mu: Any = 0.2) -> ClientRule:
+class fedprox(ClientRule):
     """Adds a proximal term: ``w -= eta (grad f_m(w) + mu (w - theta))``.
 
     Args:
@@ -21,12 +21,14 @@ def fedprox(mu: Any = 0.2) -> ClientRule:
     References:
       Li et al., Federated optimization in heterogeneous networks, 2020.
     """
-    checks.in_range("mu", mu, 0.0)
 
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    mu: Scalar = 0.2
+
+    def check(self) -> None:
+        checks.in_range("mu", self.mu, 0.0)
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         def pulled(g: jax.Array, w: jax.Array, theta: jax.Array) -> jax.Array:
-            return g + mu * (w - theta)
+            return g + self.mu * (w - theta)
 
         return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.start), carry
-
-    return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

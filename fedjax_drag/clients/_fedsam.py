@@ -5,10 +5,10 @@ from typing import Any
 import jax
 
 from fedjax_drag import checks, tree
-from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
+from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params, Scalar
 
 
-def fedsam(rho: Any = 0.05) -> ClientRule:
+class fedsam(ClientRule):
     """Follows the gradient at a point uphill of the model, on the same mini-batch.
 
     ::
@@ -27,13 +27,15 @@ def fedsam(rho: Any = 0.05) -> ClientRule:
       Qu et al., Generalized federated learning via sharpness aware minimization, 2022, Algorithm 1 (FedSAM);
       Foret et al., Sharpness-aware minimization for efficiently improving generalization, 2021.
     """
-    checks.in_range("rho", rho, 0.0)
 
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    rho: Scalar = 0.05
+
+    def check(self) -> None:
+        checks.in_range("rho", self.rho, 0.0)
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         del downlink
         gradient = grad_fn(w, batch)
-        ascent = rho * tree.inverse(tree.norm(gradient))
+        ascent = self.rho * tree.inverse(tree.norm(gradient))
         uphill = jax.tree.map(lambda x, g: (x + ascent * g).astype(x.dtype), w, gradient)
         return grad_fn(uphill, batch), carry
-
-    return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

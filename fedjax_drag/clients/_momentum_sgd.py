@@ -5,10 +5,10 @@ from typing import Any
 import jax
 
 from fedjax_drag import checks, tree
-from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
+from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params, Scalar
 
 
-def momentum_sgd(beta: Any = 0.9) -> ClientRule:
+class momentum_sgd(ClientRule):
     """Follows an average of the client's own past gradients, which it keeps from round to round.
 
     ::
@@ -40,20 +40,24 @@ def momentum_sgd(beta: Any = 0.9) -> ClientRule:
       gradient counts ``1 - beta``, and ``m_i`` starts at 0 without a correction for it. Reading: in the papers every
       worker takes part in every round; here a client that is not in the cohort keeps its momentum as it is.
     """
-    checks.in_range("beta", beta, 0.0, 1.0, open_high=True)
 
-    def direction(grad_fn: GradFn, w: Params, carry: Params, downlink: Downlink, batch: Batch) -> tuple[Params, Params]:
+    beta: Scalar = 0.9
+
+    def check(self) -> None:
+        checks.in_range("beta", self.beta, 0.0, 1.0, open_high=True)
+
+    @property
+    def keeps_carry(self) -> bool:
+        return True
+
+    def begin(self, downlink: Downlink) -> Params:
+        return tree.zeros_like(downlink.start)
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         del downlink
 
         def averaged(m: jax.Array, g: jax.Array) -> jax.Array:
-            return (beta * m + (1 - beta) * g).astype(m.dtype)
+            return (self.beta * m + (1 - self.beta) * g).astype(m.dtype)
 
         momentum = jax.tree.map(averaged, carry, grad_fn(w, batch))
         return momentum, momentum
-
-    return ClientRule(
-        begin=lambda downlink: tree.zeros_like(downlink.start),
-        direction=direction,
-        report=lambda *_: (),
-        keeps_carry=True,
-    )

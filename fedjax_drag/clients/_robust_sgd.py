@@ -9,7 +9,7 @@ from fedjax_drag.ops.screening import extras_of
 from fedjax_drag.types import Aggregator, Batch, ClientRule, Downlink, GradFn, Params
 
 
-def robust_sgd(reducer: Aggregator) -> ClientRule:
+class robust_sgd(ClientRule):
     """Follows the examples' gradients as an aggregation rule reduces them, instead of their mean.
 
     ::
@@ -42,20 +42,22 @@ def robust_sgd(reducer: Aggregator) -> ClientRule:
       of the mini-batch mean in each of the U steps of equation 12, so that the reference stays the delta of a
       local pass (equation 13), of the same number of steps as the clients' deltas.
     """
-    kinds.AGGREGATOR.check("reducer", reducer)
-    needs = extras_of(reducer.apply) | reducer.needs
-    if "num_byzantine" in needs:
-        raise ValueError("reducer: num_byzantine=None: must be given how many examples of a mini-batch may be wrong")
-    if needs:
-        raise ValueError(f"reducer: needs {', '.join(sorted(needs))}; must be a rule of the gradients alone")
 
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    reducer: Aggregator
+
+    def check(self) -> None:
+        kinds.AGGREGATOR.check("reducer", self.reducer)
+        needs = extras_of(self.reducer.apply) | self.reducer.needs
+        if "num_byzantine" in needs:
+            raise ValueError("reducer: num_byzantine=None: must be the number of examples that may be wrong")
+        if needs:
+            raise ValueError(f"reducer: needs {', '.join(sorted(needs))}; must be a rule of the gradients alone")
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         del downlink
         singles = jax.tree.map(lambda x: x[:, None], batch)  # a batch of one for each example
         gradients = jax.vmap(lambda example: grad_fn(w, Batch(*example)))(singles)
         zeros = tree.zeros_like(w)
         padding = {} if batch.real is None else {"valid": batch.real}
-        reduced, _ = reducer.apply(zeros, gradients, reducer.init(zeros), **padding)
+        reduced, _ = self.reducer.apply(zeros, gradients, self.reducer.init(zeros), **padding)
         return reduced, carry
-
-    return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

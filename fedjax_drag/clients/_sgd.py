@@ -5,15 +5,13 @@ from typing import Any
 from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params
 
 
-def sgd() -> ClientRule:
+class sgd(ClientRule):
     """Follows the mini-batch gradient: ``w -= eta grad f_m(w)``.
 
     References:
       McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017.
     """
 
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         del downlink
         return grad_fn(w, batch), carry
-
-    return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())

@@ -1,7 +1,5 @@
 """Differential privacy of clients that trust nobody, by noise that each adds to its own message."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
@@ -9,10 +7,10 @@ from jaxtyping import PRNGKeyArray
 from fedjax_drag import kinds, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.privacy.gaussian import check_gaussian, with_noise
-from fedjax_drag.types import ClientRule, Guarantee, Uplink
+from fedjax_drag.types import Guarantee, Scalar, Uplink, WrappedClientRule
 
 
-def local_dp(client: ClientRule, clip: Any, noise_multiplier: Any, delta: float | None = None) -> ClientRule:
+class local_dp(WrappedClientRule):
     """Each client clips its own delta and adds noise to it before it is sent.
 
     ::
@@ -42,19 +40,31 @@ def local_dp(client: ClientRule, clip: Any, noise_multiplier: Any, delta: float 
       foundations of differential privacy, 2014, Appendix A (Gaussian mechanism), with the sensitivity ``2 C`` of two
       inputs of one client.
     """
-    check_gaussian(clip, noise_multiplier, delta)
-    kinds.CLIENT_RULE.check("client", client)
-    if client.send is not None:
-        raise ValueError(f"client={client.name}: changes its messages already; must send its delta as it is")
 
-    def send(key: PRNGKeyArray, uplink: Uplink) -> Uplink:
+    clip: Scalar
+    noise_multiplier: Scalar
+    delta: float | None = None
+
+    def check(self) -> None:
+        check_gaussian(self.clip, self.noise_multiplier, self.delta)
+        kinds.CLIENT_RULE.check("client", self.client)
+        if self.client.sends:
+            raise ValueError(f"client={self.client.name}: changes its messages already; must send its delta as it is")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.noise_multiplier, self.delta, local=True)
+
+    @property
+    def sends(self) -> bool:
+        return True
+
+    def send(self, key: PRNGKeyArray, uplink: Uplink) -> Uplink:
         if jax.tree.leaves(uplink.aux):
             raise ValueError("local_dp: the method's clients send more than a delta, which the noise would not cover")
         alone = jax.tree.map(lambda x: x[None], uplink.delta)
-        scale = jnp.where(tree.usable_rows(alone), clip_scale(tree.norms(alone), clip), 0.0)[0]
+        scale = jnp.where(tree.usable_rows(alone), clip_scale(tree.norms(alone), self.clip), 0.0)[0]
         # Not the product, which is NaN where 0 meets an entry that is not finite.
         clipped = jax.tree.map(lambda x: jnp.where(scale > 0, scale * tree.accurate(x), 0), uplink.delta)
-        noised = with_noise(key, clipped, noise_multiplier * clip)
+        noised = with_noise(key, clipped, self.noise_multiplier * self.clip)
         return uplink._replace(delta=jax.tree.map(lambda new, old: new.astype(old.dtype), noised, uplink.delta))
-
-    return client._replace(send=send, guarantee=Guarantee(noise_multiplier, delta, local=True))

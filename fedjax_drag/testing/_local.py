@@ -65,7 +65,7 @@ def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = F
         (w, carry), _ = jax.lax.scan(turn, (w, carry), data)
     aux = rule.report(downlink, w, carry, jnp.float32(steps * STEP_SIZE))
     uplink = Uplink(tree.subtract(w, downlink.start), aux)
-    return uplink if rule.send is None else rule.send(jax.random.key(1), uplink)
+    return rule.send(jax.random.key(1), uplink) if rule.sends else uplink
 
 
 def cohort_pass(rule: ClientRule, downlink: Downlink, data: Batch) -> Uplink:

@@ -24,7 +24,16 @@ from fedjax_drag.types._aggregator import (
 )
 from fedjax_drag.types._algorithm import AggregateFn, Algorithm, BroadcastFn, EligibleFn, OutputFn
 from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
-from fedjax_drag.types._client_rule import BeginFn, ClientRule, DirectionFn, GradFn, KeyedDirectionFn, ReportFn, SendFn
+from fedjax_drag.types._client_rule import (
+    BeginFn,
+    ClientRule,
+    DirectionFn,
+    GradFn,
+    KeyedDirectionFn,
+    ReportFn,
+    SendFn,
+    WrappedClientRule,
+)
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
 from fedjax_drag.types._part import Part, Scalar, is_scalar
@@ -69,5 +78,6 @@ __all__ = [
     "Sums",
     "Uplink",
     "WrappedAttack",
+    "WrappedClientRule",
     "is_scalar",
 ]

@@ -1,12 +1,15 @@
 """The contract of what a client computes."""
+# Fields of FunctionClientRule stand in the place of methods.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
 
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Downlink, Params, Uplink
+from fedjax_drag.types._part import Part
 
 
 @runtime_checkable
@@ -112,36 +115,152 @@ class SendFn(Protocol):
         ...
 
 
-class ClientRule(NamedTuple):
-    """What one client computes; the functions see one client, without a leading axis.
+class ClientRule(Part):
+    """What one client computes; the methods see one client, without a leading axis.
+
+    A client rule is a subclass with a ``direction``, and what else it needs. ``ClientRule(begin, direction, report)``
+    makes one of functions, see :class:`FunctionClientRule`.
 
     Attributes:
-      begin: ``(downlink) -> carry`` at the start of a local pass; see :class:`BeginFn`.
-      direction: ``(grad_fn, w, carry, downlink, batch) -> (direction, carry)`` in every local step; see
-        :class:`DirectionFn`, or :class:`KeyedDirectionFn` where the rule is ``keyed``.
-      report: ``(downlink, w_end, carry, total_step_size) -> aux``, the message beside the delta; see
-        :class:`ReportFn`.
       keeps_carry: whether a client's next local pass goes on with the carry at the end of its last one. ``begin`` is
         then called once, before the first round, with ``Downlink(initial parameters)``; the server's own pass on its
         root data begins afresh every time. Default False: every pass begins afresh.
-      send: ``(key, uplink) -> uplink``, what honest clients make of their message before it leaves them; see
-        :class:`SendFn`. None to send it as it is. The server's own pass is not sent.
       keyed: whether ``direction`` draws random numbers and receives a ``key``.
       guarantee: of differential privacy for what is sent; None for none.
     """
 
-    begin: BeginFn
-    direction: DirectionFn | KeyedDirectionFn
-    report: ReportFn
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            begin: BeginFn | None = None,
+            direction: DirectionFn | KeyedDirectionFn | None = None,
+            report: ReportFn | None = None,
+            keeps_carry: bool = False,
+            send: SendFn | None = None,
+            keyed: bool = False,
+            guarantee: Guarantee | None = None,
+        ) -> None: ...
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return object.__new__(FunctionClientRule if cls is ClientRule else cls)
+
+    @property
+    def keeps_carry(self) -> bool:
+        return False
+
+    @property
+    def keyed(self) -> bool:
+        return False
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        return None
+
+    def begin(self, downlink: Downlink) -> Any:
+        """The carry at the start of a local pass, by default none; see :class:`BeginFn`."""
+        del downlink
+        return ()
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        """A local step; see :class:`DirectionFn`, or :class:`KeyedDirectionFn` where the rule is ``keyed``."""
+        raise NotImplementedError
+
+    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
+        """The message beside the delta, by default none; see :class:`ReportFn`."""
+        del downlink, w_end, carry, total_step_size
+        return ()
+
+    def send(self, key: jax.Array, uplink: Uplink) -> Uplink:
+        """What an honest client makes of its message before it leaves it, by default the same; see :class:`SendFn`.
+
+        The server's own pass is not sent.
+        """
+        del key
+        return uplink
+
+    @property
+    def sends(self) -> bool:
+        """Whether the rule has a ``send``."""
+        return type(self).send is not ClientRule.send
+
+
+def _nothing(*_: Any) -> tuple[()]:
+    return ()
+
+
+class FunctionClientRule(ClientRule):
+    """A client rule of functions, which are compared by identity; ``ClientRule(...)`` makes one.
+
+    Attributes:
+      begin: see :class:`BeginFn`; None for no carry.
+      direction: see :class:`DirectionFn` and :class:`KeyedDirectionFn`.
+      report: see :class:`ReportFn`; None for no message.
+      keeps_carry: as of :class:`ClientRule`.
+      send: see :class:`SendFn`; None to send messages as they are.
+      keyed: as of :class:`ClientRule`.
+      guarantee: as of :class:`ClientRule`.
+    """
+
+    begin: BeginFn | None = None
+    direction: DirectionFn | KeyedDirectionFn | None = None
+    report: ReportFn | None = None
     keeps_carry: bool = False
     send: SendFn | None = None
     keyed: bool = False
     guarantee: Guarantee | None = None
+
+    def __post_init__(self) -> None:
+        if self.direction is None:
+            raise ValueError("direction=None: must be a function, see fedjax_drag.types.DirectionFn")
+        for name in ("begin", "report"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, _nothing)
 
     def __repr__(self) -> str:
         return f"ClientRule({self.name})"
 
     @property
     def name(self) -> str:
-        """The name of the function that made it, such as ``fedprox``."""
+        """The name of the function that made it."""
         return name_of(self.direction)
+
+    @property
+    def sends(self) -> bool:
+        return self.send is not None
+
+
+class WrappedClientRule(ClientRule):
+    """Another client rule with something changed: a subclass overrides what differs."""
+
+    client: ClientRule
+
+    @property
+    def keeps_carry(self) -> bool:
+        return self.client.keeps_carry
+
+    @property
+    def keyed(self) -> bool:
+        return self.client.keyed
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        return self.client.guarantee
+
+    def begin(self, downlink: Downlink) -> Any:
+        return self.client.begin(downlink)
+
+    def direction(
+        self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch, **key: jax.Array
+    ) -> tuple[Params, Any]:
+        return self.client.direction(grad_fn, w, carry, downlink, batch, **key)
+
+    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
+        return self.client.report(downlink, w_end, carry, total_step_size)
+
+    def send(self, key: jax.Array, uplink: Uplink) -> Uplink:
+        return self.client.send(key, uplink)
+
+    @property
+    def sends(self) -> bool:
+        return self.client.sends

@@ -118,9 +118,12 @@ def test_it_is_a_client_rule():
 
 @pytest.mark.thorough
 def test_a_kept_carry_that_begins_with_more_than_the_parameters_is_found_out():
-    unlike = momentum_sgd()._replace(begin=lambda downlink: jax.tree.map(jnp.zeros_like, downlink.shared))
+    class unlike(momentum_sgd):
+        def begin(self, downlink):
+            return jax.tree.map(jnp.zeros_like, downlink.shared)
+
     with pytest.raises(AssertionError, match="A kept carry begins with the initial parameters alone"):
-        check_client_rule(unlike, shared={"kernel": np.zeros((3, 2)), "bias": np.zeros(2), "scale": np.zeros(())})
+        check_client_rule(unlike(), shared={"kernel": np.zeros((3, 2)), "bias": np.zeros(2), "scale": np.zeros(())})
 
 
 @pytest.mark.parametrize("beta", [-0.1, 1.0])

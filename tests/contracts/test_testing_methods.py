@@ -9,9 +9,8 @@ from cases import ALGORITHMS, CLIENTS, NUM_CLIENTS, parametrize
 from fedjax_drag import tree
 from fedjax_drag.aggregators import fedavg, krum
 from fedjax_drag.algorithms import from_aggregator
-from fedjax_drag.clients import sgd
 from fedjax_drag.testing import check_algorithm, check_client_rule
-from fedjax_drag.types import Uplink
+from fedjax_drag.types import ClientRule, Uplink
 
 
 @parametrize(CLIENTS, slow=lambda case: case.label == "robust_sgd", fast=lambda case: case.label == "fedprox")
@@ -33,7 +32,7 @@ def turned(change):
     def direction(grad_fn, w, carry, downlink, batch):
         return change(grad_fn(w, batch), carry)
 
-    return sgd()._replace(direction=direction)
+    return ClientRule(direction=direction)
 
 
 @pytest.mark.sample(2)
@@ -62,7 +61,7 @@ def test_a_rule_that_counts_padding_is_found_out():
         return grad_fn(w, batch._replace(real=None)), carry
 
     with pytest.raises(AssertionError, match="padding do not count"):
-        check_client_rule(sgd()._replace(direction=direction))
+        check_client_rule(ClientRule(direction=direction))
 
 
 def method(**changes):

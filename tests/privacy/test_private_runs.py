@@ -224,7 +224,7 @@ class TestLocal:
     def test_more_than_a_delta_is_refused(self):
         with pytest.raises(ValueError, match="clients send more than a delta, which the noise would not cover"):
             self.RULE.send(jax.random.key(0), Uplink(self.delta, jnp.ones(3)))
-        with pytest.raises(ValueError, match=r"^client=sgd: changes its messages already"):
+        with pytest.raises(ValueError, match=r"^client=local_dp: changes its messages already"):
             local_dp(self.RULE, 1.0, 1.0)
 
     @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def test_a_method_that_breaks_its_contract(settings, fedavg, changes, message):
 
 
 def test_a_message_keeps_its_shapes_and_types(settings):
-    client = fd.clients.sgd()._replace(send=lambda key, uplink: jax.tree.map(lambda x: x.astype(jnp.bfloat16), uplink))
+    shorter = lambda key, uplink: jax.tree.map(lambda x: x.astype(jnp.bfloat16), uplink)
+    client = fd.types.ClientRule(direction=fd.clients.sgd().direction, send=shorter)
     with pytest.raises(ValueError, match=r"^send of the client rule: returns delta.* bfloat16: must be .* float32"):
         fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.median(), client), **settings())
 
@@ -142,7 +143,7 @@ def test_root_data_need_benign_examples(settings):
     ],
 )
 def test_a_client_rule_that_breaks_its_contract(settings, direction, message):
-    client = fd.clients.sgd()._replace(direction=direction)
+    client = fd.types.ClientRule(direction=direction)
     with pytest.raises(ValueError, match=f"^{message}"):
         fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.median(), client), **settings())
 
@@ -152,7 +153,7 @@ def test_a_carry_keeps_its_types(settings):
     """Plain numbers change theirs, as in a scan of JAX."""
 
     def prepared(begin):
-        client = fd.clients.sgd()._replace(begin=begin, direction=lambda g, w, c, d, b: (g(w, b), c + 0.5))
+        client = fd.types.ClientRule(begin=begin, direction=lambda g, w, c, d, b: (g(w, b), c + 0.5))
         return fd.simulation.prepare(fd.algorithms.from_aggregator(fd.aggregators.median(), client), **settings())
 
     prepared(lambda downlink: 0.0)

@@ -85,7 +85,7 @@ def with_send(client_pass: ClientPass, attack: Attack | None) -> ClientPass:
 
     def sent_pass(client: ClientRule, shared: RoundInput, own: ClientInput) -> LocalResult:
         local = client_pass(client, shared, own)
-        if client.send is None:
+        if not client.sends:
             return local
         key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
         sent = client.send(key, local.uplink)

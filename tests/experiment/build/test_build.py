@@ -283,7 +283,7 @@ def test_a_reducer_is_not_told_about_malicious_clients():
     """It works on examples: their number must be given."""
     config = load({"root_client": {"name": "robust_sgd", "reducer": "krum"}, "byzantine_fraction": 0.3})
     assert resolve(config).root_client.arguments == {"reducer": Component("krum", {"num_byzantine": None})}
-    with pytest.raises(ValueError, match=r"^root_client\.reducer: num_byzantine=None: must be given how many examples"):
+    with pytest.raises(ValueError, match=r"^root_client\.reducer: num_byzantine=None: must be the number of examples"):
         build.part(resolve(config), "root_client")
     config = load(config, ["root_client.reducer.num_byzantine=2"])
     assert build.part(resolve(config), "root_client").direction.__module__ == "fedjax_drag.clients._robust_sgd"

@@ -174,7 +174,8 @@ class TestDownlink:
             return fd.tree.move(params, fd.tree.mean(uplink.delta)), MetricsOnly(metrics)
 
         plain = fd.algorithms.from_aggregator(fd.aggregators.fedavg())
-        client = plain.client._replace(report=lambda downlink, w_end, carry, total: downlink.start)
+        report = lambda downlink, w_end, carry, total: downlink.start
+        client = fd.types.ClientRule(direction=plain.client.direction, report=report)
         init = lambda params: MetricsOnly({"start": jnp.zeros(PARAMETERS), "params": jnp.zeros(PARAMETERS)})
         method = plain._replace(client=client, init=init, aggregate=aggregate, sums=None)
         given = settings(num_rounds=ROUNDS, eval_every=1, cohort_size=4, downlink_compression=compressor)
