@@ -144,7 +144,7 @@ PARTS = (
     Mistake(
         "compressor whose errors add up",
         "run(downlink_compression=fd.compression.qsgd(4))",
-        "downlink_compression=Compressor(qsgd)",
+        "downlink_compression=qsgd(bits=4",
         "set error_feedback=True",
     ),
     Mistake(

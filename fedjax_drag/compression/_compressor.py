@@ -1,6 +1,8 @@
 """What a compressor is: what a receiver makes of a compressed message, and how many bytes that has."""
+# Fields of FunctionCompressor stand in the place of methods.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from fedjax_drag.kinds import Kind
 from fedjax_drag.naming import name_of
+from fedjax_drag.types import Part
 
 Message = Any
 """A pytree of floating point arrays, such as a delta."""
@@ -60,38 +63,64 @@ class NumBytesFn(Protocol):
         ...
 
 
-class Compressor(NamedTuple):
+class Compressor(Part):
     """A lossy code for messages, as what comes out of it at the receiver.
 
+    A compressor is a subclass; ``Compressor(init, compress, num_bytes)`` makes one of functions.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(self, init: MemoryFn, compress: CompressFn, num_bytes: NumBytesFn) -> None: ...
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return object.__new__(FunctionCompressor if cls is Compressor else cls)
+
+    def init(self, message: Message) -> Memory:
+        """The memory before the first message, by default none; see :class:`MemoryFn`."""
+        del message
+        return ()
+
+    def compress(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+        """What the receiver makes of a message, and the memory; see :class:`CompressFn`."""
+        raise NotImplementedError
+
+    def num_bytes(self, message: Message) -> int:
+        """Bytes of the compressed message; see :class:`NumBytesFn`."""
+        raise NotImplementedError
+
+    @property
+    def contraction(self) -> "Compressor | None":
+        """The compressor inside, where this one feeds its errors back; None where they are not.
+
+        One whose error is shorter than the message, ``E ||C(x) - x||^2 <= (1 - delta) ||x||^2`` with ``delta > 0``.
+        """
+        return None
+
+
+class FunctionCompressor(Compressor):
+    """A compressor of functions, which are compared by identity; ``Compressor(...)`` makes one.
+
     Attributes:
-      init: ``(message) -> memory``; see :class:`MemoryFn`.
-      compress: ``(message, memory, key) -> (decompressed, memory)``; see :class:`CompressFn`.
-      num_bytes: ``(message) -> int``; see :class:`NumBytesFn`.
-      contraction: the compressor inside, where this one feeds its errors back: one whose error is shorter than the
-        message, ``E ||C(x) - x||^2 <= (1 - delta) ||x||^2`` with ``delta > 0``. None where errors are not fed back.
+      init: see :class:`MemoryFn`.
+      compress: see :class:`CompressFn`.
+      num_bytes: see :class:`NumBytesFn`.
     """
 
     init: MemoryFn
     compress: CompressFn
     num_bytes: NumBytesFn
-    contraction: "Compressor | None" = None
 
     def __repr__(self) -> str:
         return f"Compressor({self.name})"
 
     @property
     def name(self) -> str:
-        """The name of the function that made it, such as ``top_k``."""
+        """The name of the function that made it."""
         return name_of(self.compress)
 
 
 COMPRESSOR = Kind(Compressor, "a compressor, such as fd.compression.top_k(0.01)", ("compression",))
-
-
-def nothing(message: Message) -> tuple[()]:
-    """``init`` of a compressor without a memory."""
-    del message
-    return ()
 
 
 def dense_bytes(leaf: Any) -> int:

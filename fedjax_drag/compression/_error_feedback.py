@@ -1,12 +1,11 @@
 """Error feedback: what a message lacked is added to the next one."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import tree
 from fedjax_drag.compression._compressor import COMPRESSOR, Compressor, Memory, Message
-from fedjax_drag.naming import named
 
 
 class Feedback(NamedTuple):
@@ -21,7 +20,7 @@ class Feedback(NamedTuple):
     inner: Memory
 
 
-def error_feedback(compressor: Compressor) -> Compressor:
+class error_feedback(Compressor):
     """Compresses each message together with what the receiver lacks of the earlier ones.
 
     ::
@@ -45,19 +44,67 @@ def error_feedback(compressor: Compressor) -> Compressor:
       speech DNNs, 2014; Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML
       2019 (EF-SGD). Reading: the messages are deltas, whose step sizes are in them already.
     """
-    COMPRESSOR.check("compressor", compressor)
 
-    def init(message: Message) -> Feedback:
-        return Feedback(tree.zeros_like(message), compressor.init(message))
+    compressor: Compressor
 
-    def compress(message: Message, memory: Feedback, key: PRNGKeyArray) -> tuple[Message, Feedback]:
+    def check(self) -> None:
+        COMPRESSOR.check("compressor", self.compressor)
+
+    def init(self, message: Message) -> Feedback:
+        return Feedback(tree.zeros_like(message), self.compressor.init(message))
+
+    def compress(self, message: Message, memory: Feedback, key: PRNGKeyArray) -> tuple[Message, Feedback]:
         whole = tree.add(message, memory.error)
-        received, inner = compressor.compress(whole, memory.inner, key)
+        received, inner = self.compressor.compress(whole, memory.inner, key)
         return received, Feedback(tree.subtract(whole, received), inner)
 
-    return named(compressor.name, Compressor(init, compress, compressor.num_bytes, compressor))
+    def num_bytes(self, message: Message) -> int:
+        return self.compressor.num_bytes(message)
+
+    @property
+    def contraction(self) -> Compressor:
+        return self.compressor
 
 
-def fed_back(compressor: Compressor, feedback: bool) -> Any:
-    """The compressor, or its :func:`error_feedback` if that is wanted."""
-    return error_feedback(compressor) if feedback else compressor
+class FedBackCompressor(Compressor):
+    """A compressor with a field ``error_feedback``, whether it is that of a contraction: :meth:`encode`."""
+
+    error_feedback = False  # a field of every subclass
+
+    def start(self, message: Message) -> Memory:
+        """The memory of :meth:`encode` before the first message."""
+        del message
+        return ()
+
+    def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+        """What the receiver makes of a message, and the memory; without error feedback, that is all."""
+        raise NotImplementedError
+
+    def init(self, message: Message) -> Memory:
+        return self._whole.init(message) if self.error_feedback else self.start(message)
+
+    def compress(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+        return self._whole.compress(message, memory, key) if self.error_feedback else self.encode(message, memory, key)
+
+    @property
+    def contraction(self) -> Compressor | None:
+        return _Encoder(self) if self.error_feedback else None
+
+    @property
+    def _whole(self) -> Compressor:
+        return error_feedback(_Encoder(self))
+
+
+class _Encoder(Compressor):
+    """A compressor without its error feedback."""
+
+    compressor: FedBackCompressor
+
+    def init(self, message: Message) -> Memory:
+        return self.compressor.start(message)
+
+    def compress(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+        return self.compressor.encode(message, memory, key)
+
+    def num_bytes(self, message: Message) -> int:
+        return self.compressor.num_bytes(message)

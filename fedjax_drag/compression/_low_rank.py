@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag import checks, tree
-from fedjax_drag.compression._compressor import Compressor, Memory, Message, dense_bytes
-from fedjax_drag.compression._error_feedback import fed_back
+from fedjax_drag.compression._compressor import Memory, Message, dense_bytes
+from fedjax_drag.compression._error_feedback import FedBackCompressor
 
 
-def low_rank(rank: int, error_feedback: bool = True) -> Compressor:
+class low_rank(FedBackCompressor):
     """Sends every matrix of a message as the product of two thin ones.
 
     ::
@@ -41,27 +41,30 @@ def low_rank(rank: int, error_feedback: bool = True) -> Compressor:
       with one worker, so that any rule can aggregate what the server decompresses. ``Q`` starts from normal numbers
       that are the same for all clients. The orthogonalisation is a QR decomposition.
     """
-    checks.count("rank", rank, 1)
 
-    def init(message: Message) -> Memory:
+    rank: int
+    error_feedback: bool = True
+
+    def check(self) -> None:
+        checks.count("rank", self.rank, 1)
+
+    def start(self, message: Message) -> Memory:
         leaves = enumerate(jax.tree.leaves(message))
-        return tuple(_first(index, leaf, rank) for index, leaf in leaves if _is_factored(leaf, rank))
+        return tuple(_first(index, leaf, self.rank) for index, leaf in leaves if _is_factored(leaf, self.rank))
 
-    def compress(message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+    def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
         del key
         leaves, structure = jax.tree.flatten(message)
         earlier, received, memory = list(memory), [], []
         for leaf in leaves:
-            if _is_factored(leaf, rank):
+            if _is_factored(leaf, self.rank):
                 leaf, q = _projected(leaf, earlier.pop(0))
                 memory.append(q)
             received.append(leaf)
         return structure.unflatten(received), tuple(memory)
 
-    def num_bytes(message: Message) -> int:
-        return sum(_leaf_bytes(leaf, rank) for leaf in jax.tree.leaves(message))
-
-    return fed_back(Compressor(init, compress, num_bytes), error_feedback)
+    def num_bytes(self, message: Message) -> int:
+        return sum(_leaf_bytes(leaf, self.rank) for leaf in jax.tree.leaves(message))
 
 
 def _matrix_shape(leaf: Any) -> tuple[int, int]:

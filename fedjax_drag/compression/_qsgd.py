@@ -1,20 +1,20 @@
 """QSGD: coordinates rounded at random to a few levels."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag import checks, tree
-from fedjax_drag.compression._compressor import Compressor, Memory, Message, keys_for, nothing
-from fedjax_drag.compression._error_feedback import fed_back
+from fedjax_drag.compression._compressor import Memory, Message, keys_for
+from fedjax_drag.compression._error_feedback import FedBackCompressor
+from fedjax_drag.types import Scalar
 
 _NORM_BYTES = 4
 
 
-def qsgd(bits: Any, error_feedback: bool = False) -> Compressor:
+class qsgd(FedBackCompressor):
     """Rounds every coordinate at random to one of its two nearest levels, of ``2 s + 1`` from ``-||x||`` to ``||x||``.
 
     ::
@@ -41,22 +41,25 @@ def qsgd(bits: Any, error_feedback: bool = False) -> Compressor:
       and Lemma 3.1. Readings: levels have codes of one length, not the paper's Elias codes; the levels are counted so
       that code and sign fill ``bits``.
     """
-    if getattr(bits, "shape", None) != () or checks.is_concrete(bits):  # else traced
-        checks.count("bits", bits, 2, 16)
 
-    def rounded(x: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:
-        s = jnp.exp2(jnp.float32(bits) - 1) - 1
+    bits: Scalar
+    error_feedback: bool = False
+
+    def check(self) -> None:
+        if getattr(self.bits, "shape", None) != () or checks.is_concrete(self.bits):  # else traced
+            checks.count("bits", self.bits, 2, 16)
+
+    def _rounded(self, x: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:
+        s = jnp.exp2(jnp.float32(self.bits) - 1) - 1
         norm = tree.norm(x)
         place = jnp.minimum(s * (jnp.abs(tree.accurate(x)) * tree.inverse(norm)), s)
         below = jnp.floor(place)
         level = below + (jax.random.uniform(key, x.shape, place.dtype) < place - below)
-        shrunk = 1 + jnp.minimum(x.size / s**2, math.sqrt(x.size) / s) if error_feedback else 1.0
+        shrunk = 1 + jnp.minimum(x.size / s**2, math.sqrt(x.size) / s) if self.error_feedback else 1.0
         return (jnp.sign(x) * (norm * (level / (s * shrunk)))).astype(x.dtype)
 
-    def compress(message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
-        return jax.tree.map(rounded, message, keys_for(key, message)), memory
+    def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+        return jax.tree.map(self._rounded, message, keys_for(key, message)), memory
 
-    def num_bytes(message: Message) -> int:
-        return sum(_NORM_BYTES + -(-leaf.size * int(bits) // 8) for leaf in jax.tree.leaves(message))
-
-    return fed_back(Compressor(nothing, compress, num_bytes), error_feedback)
+    def num_bytes(self, message: Message) -> int:
+        return sum(_NORM_BYTES + -(-leaf.size * int(self.bits) // 8) for leaf in jax.tree.leaves(message))

@@ -1,21 +1,20 @@
 """Random sparsification: some coordinates of a message, drawn at random."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks
-from fedjax_drag.compression._compressor import Compressor, Memory, Message, nothing
-from fedjax_drag.compression._error_feedback import fed_back
+from fedjax_drag.compression._compressor import Memory, Message
+from fedjax_drag.compression._error_feedback import FedBackCompressor
 from fedjax_drag.compression._selection import largest, num_kept, sparse_bytes
+from fedjax_drag.types import Scalar
 
 _SEED_BYTES = 8  # a random key, from which the receiver draws the same places
 
 
-def random_k(fraction: Any, error_feedback: bool = False) -> Compressor:
+class random_k(FedBackCompressor):
     """Sends ``k`` coordinates of a message, drawn anew for each message, and the seed of the draw.
 
     ::
@@ -39,16 +38,19 @@ def random_k(fraction: Any, error_feedback: bool = False) -> Compressor:
       Konecny et al., Federated learning: strategies for improving communication efficiency, 2016 (random mask,
       subsampling); with memory Stich et al., Sparsified SGD with memory, 2018, Definition 2.2 and Algorithm 1.
     """
-    checks.in_range("fraction", fraction, 0.0, 1.0, open_low=True)
 
-    def compress(message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+    fraction: Scalar
+    error_feedback: bool = False
+
+    def check(self) -> None:
+        checks.in_range("fraction", self.fraction, 0.0, 1.0, open_low=True)
+
+    def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
         x, like_message = ravel_pytree(message)
-        k = num_kept(fraction, x.size)
+        k = num_kept(self.fraction, x.size)
         lots = (jax.random.bits(key, (x.size,), jnp.uint32) >> 1).astype(jnp.int32)
-        scale = 1.0 if error_feedback else x.size / jnp.float32(k)
+        scale = 1.0 if self.error_feedback else x.size / jnp.float32(k)
         return like_message((jnp.where(largest(lots, k), x, 0) * scale).astype(x.dtype)), memory
 
-    def num_bytes(message: Message) -> int:
-        return sparse_bytes(message, fraction, around=_SEED_BYTES, per_entry=0)
-
-    return fed_back(Compressor(nothing, compress, num_bytes), error_feedback)
+    def num_bytes(self, message: Message) -> int:
+        return sparse_bytes(message, self.fraction, around=_SEED_BYTES, per_entry=0)

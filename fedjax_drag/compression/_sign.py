@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag import tree
-from fedjax_drag.compression._compressor import Compressor, Memory, Message, nothing
-from fedjax_drag.compression._error_feedback import fed_back
+from fedjax_drag.compression._compressor import Memory, Message
+from fedjax_drag.compression._error_feedback import FedBackCompressor
 
 _SCALE_BYTES = 4
 
 
-def sign(error_feedback: bool = True) -> Compressor:
+class sign(FedBackCompressor):
     """Sends the sign of every coordinate and the mean of the magnitudes.
 
     ::
@@ -33,15 +33,15 @@ def sign(error_feedback: bool = True) -> Compressor:
       layer by layer as in its experiments.
     """
 
-    def signs(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    error_feedback: bool = True
+
+    def _signs(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         scale = jnp.abs(tree.accurate(x)).mean()
         return jnp.where(x >= 0, scale, -scale).astype(x.dtype)
 
-    def compress(message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+    def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
         del key
-        return jax.tree.map(signs, message), memory
+        return jax.tree.map(self._signs, message), memory
 
-    def num_bytes(message: Message) -> int:
+    def num_bytes(self, message: Message) -> int:
         return sum(_SCALE_BYTES + -(-leaf.size // 8) for leaf in jax.tree.leaves(message))
-
-    return fed_back(Compressor(nothing, compress, num_bytes), error_feedback)

@@ -1,20 +1,19 @@
 """Top-k sparsification: the largest coordinates of a message."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks
-from fedjax_drag.compression._compressor import Compressor, Memory, Message, nothing
-from fedjax_drag.compression._error_feedback import fed_back
+from fedjax_drag.compression._compressor import Memory, Message
+from fedjax_drag.compression._error_feedback import FedBackCompressor
 from fedjax_drag.compression._selection import largest, num_kept, order_of, sparse_bytes
+from fedjax_drag.types import Scalar
 
 _INDEX_BYTES = 4
 
 
-def top_k(fraction: Any, error_feedback: bool = True) -> Compressor:
+class top_k(FedBackCompressor):
     """Sends the ``k`` coordinates of a message that are largest in magnitude, with their places.
 
     ::
@@ -39,15 +38,18 @@ def top_k(fraction: Any, error_feedback: bool = True) -> Compressor:
       Stich et al., Sparsified SGD with memory, 2018, Definitions 2.1 and 2.2, Algorithm 1; Aji and Heafield, Sparse
       communication for distributed gradient descent, 2017.
     """
-    checks.in_range("fraction", fraction, 0.0, 1.0, open_low=True)
 
-    def compress(message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
+    fraction: Scalar
+    error_feedback: bool = True
+
+    def check(self) -> None:
+        checks.in_range("fraction", self.fraction, 0.0, 1.0, open_low=True)
+
+    def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
         del key
         x, like_message = ravel_pytree(message)
-        sent = largest(order_of(x), num_kept(fraction, x.size))
+        sent = largest(order_of(x), num_kept(self.fraction, x.size))
         return like_message(jnp.where(sent, x, 0)), memory
 
-    def num_bytes(message: Message) -> int:
-        return sparse_bytes(message, fraction, around=0, per_entry=_INDEX_BYTES)
-
-    return fed_back(Compressor(nothing, compress, num_bytes), error_feedback)
+    def num_bytes(self, message: Message) -> int:
+        return sparse_bytes(message, self.fraction, around=0, per_entry=_INDEX_BYTES)
