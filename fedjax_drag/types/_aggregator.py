@@ -1,13 +1,17 @@
 """The contract of an aggregation rule."""
+# Fields of FunctionAggregator stand in the place of methods.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Deltas, Params, State
+from fedjax_drag.types._part import Part
 
 PER_CLIENT_EXTRAS = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
 """Extras of a rule that have an entry for each client of the cohort, ``[S]``."""
@@ -159,7 +163,7 @@ class Sums(NamedTuple):
     of_mean: bool = False
 
 
-class Aggregator(NamedTuple):
+class Aggregator(Part):
     """A server-side rule: how a round's deltas move the global parameters.
 
     A round of federated learning is: the server sends its parameters to a cohort of S clients, each of them trains on
@@ -174,22 +178,85 @@ class Aggregator(NamedTuple):
     :func:`~fedjax_drag.aggregators.bucketing`) are rules. Because the functions are pure and numbers such as a step
     size may be traced, one ``vmap`` runs a whole sweep of them.
 
+    A rule is a subclass with ``init`` and ``apply``, or :class:`~fedjax_drag.ops.rules.PlainAggregator` and others with
+    less to write. ``Aggregator(init, apply)`` makes one of functions, see :class:`FunctionAggregator`.
+
     Attributes:
-      init: ``(params) -> state``; see :class:`InitFn`.
-      apply: ``(params, deltas, state, **extras) -> (params, state)``, pure and jittable; see :class:`ApplyFn`. Extras
-        are keyword-only: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
-        ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
-        ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded up
-        (a Python integer). A rule with a ``guarantee`` also receives ``expected_clients`` (scalar) where clients may be
-        absent: how many answer on the average. A rule names the extras it uses and ignores the rest.
       needs: names of extras that a caller computes on request only, from :data:`EXTRAS`. For ``dissimilarity`` it is
         one of :data:`DISSIMILARITIES`, which says which distance to compute.
       split: along which axis several devices may divide the deltas for ``apply``: ``"clients"`` if the rule takes
         norms, cosines and weighted sums of them only, so that they stay where they were computed; ``"coordinates"``
         if it compares the clients' values, as order statistics do, and needs whole columns.
-      sums: the same rule for deltas that come in chunks; None if it needs the whole stack.
       guarantee: of differential privacy; None for none.
       num_clients: M, of the only federation that the state fits; None for any.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            init: InitFn,
+            apply: ApplyFn,
+            needs: frozenset[str] = frozenset(),
+            split: Literal["clients", "coordinates"] = "coordinates",
+            sums: Sums | None = None,
+            guarantee: Guarantee | None = None,
+            num_clients: int | None = None,
+        ) -> None: ...
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return object.__new__(FunctionAggregator if cls is Aggregator else cls)
+
+    split = "coordinates"  # a class variable, which subclasses set
+    num_clients = None  # a field of the rules that keep something of every client
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        return None
+
+    @property
+    def streamed(self) -> Sums | None:
+        """The same rule for deltas that come in chunks; None if it needs the whole stack."""
+        return None
+
+    def init(self, params: Params) -> State:
+        """The state before the first round; see :class:`InitFn`."""
+        raise NotImplementedError
+
+    def apply(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
+        """One round: ``(params, deltas, state, **extras) -> (params, state)``, pure and jittable.
+
+        Args:
+          params: the global parameters.
+          deltas: of the cohort, ``[S, *p]``.
+          state: from ``init`` or the round before.
+          **extras: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
+            ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
+            ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded
+            up (a Python integer). A rule with a ``guarantee`` also receives ``expected_clients`` (scalar) where clients
+            may be absent: how many answer on the average. A rule names the extras it uses and ignores the rest.
+
+        Returns:
+          The parameters after the round, and the state.
+        """
+        raise NotImplementedError
+
+
+class FunctionAggregator(Aggregator):
+    """A rule of functions, which are compared by identity; ``Aggregator(...)`` makes one.
+
+    Attributes:
+      init: see :class:`InitFn`.
+      apply: see :class:`ApplyFn`.
+      needs: as of :class:`Aggregator`.
+      split: as of :class:`Aggregator`.
+      sums: the same rule for deltas that come in chunks; None if it needs the whole stack.
+      guarantee: as of :class:`Aggregator`.
+      num_clients: as of :class:`Aggregator`.
     """
 
     init: InitFn
@@ -212,3 +279,7 @@ class Aggregator(NamedTuple):
     def streamed(self) -> Sums | None:
         """``sums`` if they are those of ``apply``."""
         return self.sums if self.sums is not None and self.sums.whole is self.apply else None
+
+    def _replace(self, **changes: Any) -> "Aggregator":
+        """A rule with some of the functions replaced."""
+        return dataclasses.replace(self, **changes)
