@@ -162,7 +162,7 @@ PARTS = (
     Mistake(
         "attack that ends at once", "fd.attacks.during(fd.attacks.alie(), 5, 5)", "stop=5", "must be above start=5"
     ),
-    Mistake("rule as attack", "run(attack=rule)", "attack=Aggregator(fedavg)", "the first argument"),
+    Mistake("rule as attack", "run(attack=rule)", "attack=fedavg(", "the first argument"),
     Mistake("name of a loss", 'run(loss="cross_entropy")', "loss=", "write fd.losses.cross_entropy(...)"),
     Mistake("loss not called", "run(loss=fd.losses.cross_entropy)", "loss=", "call it, fd.losses.cross_entropy(...)"),
     Mistake("mean loss", "run(loss=lambda logits, labels: logits.mean())", "loss:", "one number for each"),

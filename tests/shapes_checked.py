@@ -26,7 +26,7 @@ def main() -> None:
     with install_import_hook(MODULES, "beartype.beartype"):
         import cases
 
-    from fedjax_drag.ops.sums import average
+    from fedjax_drag.ops.rules import average
 
     try:
         average({}, valid=jax.numpy.ones(3))  # a mask that is not boolean

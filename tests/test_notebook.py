@@ -97,9 +97,9 @@ def test_shades_grow_with_the_values():
 @pytest.mark.parametrize(
     ("part", "shown"),
     [
-        (fd.aggregators.drag(), "Aggregator(drag)"),
-        (fd.aggregators.median(), "Aggregator(median)"),
-        (fd.aggregators.rfa(), "Aggregator(rfa)"),
+        (fd.aggregators.drag(), "drag(c=0.25, alpha=0.25, divergence='cosine')"),
+        (fd.aggregators.median(), "median()"),
+        (fd.aggregators.rfa(), "rfa(smoothing=1e-06, tolerance=0.0, max_iterations=3, weighting='uniform')"),
         (
             fd.algorithms.from_aggregator(fd.aggregators.krum(1), fd.clients.fedprox(mu=0.1)),
             "Algorithm(krum, client=fedprox)",

@@ -42,13 +42,18 @@ from fedjax_drag.aggregators._smea import smea
 from fedjax_drag.aggregators._trimmed_mean import trimmed_mean
 
 # Not rules, but what a new rule is made with.
+from fedjax_drag.ops.rules import ByzantineAggregator as ByzantineAggregator
+from fedjax_drag.ops.rules import PlainAggregator as PlainAggregator
+from fedjax_drag.ops.rules import SummedAggregator as SummedAggregator
+from fedjax_drag.ops.rules import WrappingAggregator as WrappingAggregator
+from fedjax_drag.ops.rules import cosine_to_sum as cosine_to_sum
+from fedjax_drag.ops.rules import summed_rule as summed_rule
 from fedjax_drag.ops.screening import MetricsOnly as MetricsOnly
 from fedjax_drag.ops.screening import empty_metrics as empty_metrics
 from fedjax_drag.ops.screening import screened as screened
 from fedjax_drag.ops.screening import stateless as stateless
-from fedjax_drag.ops.sums import cosine_to_sum as cosine_to_sum
-from fedjax_drag.ops.sums import summed_rule as summed_rule
 from fedjax_drag.ops.weighted import Clients as Clients
+from fedjax_drag.ops.weighted import WeightedAggregator as WeightedAggregator
 from fedjax_drag.ops.weighted import Weights as Weights
 from fedjax_drag.ops.weighted import weighted_rule as weighted_rule
 

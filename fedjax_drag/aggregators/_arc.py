@@ -2,16 +2,14 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
-from fedjax_drag.aggregators._clipping import clipped_rule
-from fedjax_drag.naming import named
+from fedjax_drag.aggregators._clipping import Clipped
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
-from fedjax_drag.types import Aggregator
 
 
-def arc(aggregator: Aggregator, num_byzantine: int | None = None) -> Aggregator:
+class arc(Clipped):
     """Clips the k longest deltas to the length of the (k + 1)-th longest, then applies another rule.
 
     With n valid clients, and their lengths in order, ``l_(1) >= ... >= l_(n)``::
@@ -44,14 +42,21 @@ def arc(aggregator: Aggregator, num_byzantine: int | None = None) -> Aggregator:
       the valid clients, and where rejections leave f or fewer nothing is clipped; k is exact, where ByzFL's product
       of rounded numbers may be one less.
     """
-    check_byzantine(num_byzantine)
 
-    def threshold(norm: jax.Array, valid: jax.Array, **extras: Any) -> jax.Array:
-        f, size = byzantine_count("arc", num_byzantine, extras), len(valid)
+    num_byzantine: int | None = None
+
+    def check(self) -> None:
+        super().check()
+        check_byzantine(self.num_byzantine)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.aggregator.needs | byzantine_needs(self.num_byzantine)
+
+    def threshold(self, norm: Float[Array, " clients"], valid: Bool[Array, " clients"], **extras: Any) -> Any:
+        f, size = byzantine_count(self.name, self.num_byzantine, extras), len(valid)
         if f >= size:
             raise ValueError(f"num_byzantine={f}: must be at most S - 1 = {size - 1} for a cohort of {size}")
         number = jnp.maximum(valid.sum(), 1)
         clipped = 2 * f * jnp.maximum(number - f, 0) // number
         return jnp.sort(jnp.where(valid, norm, jnp.inf))[number - 1 - clipped]
-
-    return named("arc", clipped_rule(aggregator, threshold, byzantine_needs(num_byzantine)))

@@ -19,9 +19,10 @@ from fedjax_drag.ops.geometric_median import (
     pull,
     root,
 )
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly, stateless
 from fedjax_drag.ops.span import span_around
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 _MEDIAN_ITERATIONS = 100
 
@@ -64,7 +65,7 @@ def _equation(point: Params, deltas: Deltas, valid: jax.Array, lam: Any, smoothi
     return pull(point, deltas, fill(distance, valid > 0, lam), smoothing)
 
 
-def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iterations: int = 100) -> Aggregator:
+class autogm(PlainAggregator):
     """Moves by a geometric median whose weights lean towards the deltas that are close to it.
 
     ``min over z and alpha of sum_m alpha_m ||z - g_m|| + lam / 2 ||alpha||^2`` with alpha in the simplex, by turns,
@@ -95,19 +96,30 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
     References:
       Li, Ngai and Voigt, Byzantine-robust aggregation in federated learning empowered industrial IoT, 2021.
     """
-    if lam is not None:
-        checks.positive("lam", lam)
-    checks.positive("smoothing", smoothing)
-    checks.in_range("tolerance", tolerance, 0.0)
-    checks.count("max_iterations", max_iterations, 1)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    lam: Scalar | None = None
+    smoothing: Scalar = 1e-06
+    tolerance: Scalar = 1e-05
+    max_iterations: int = 100
+
+    def init(self, params: Params) -> State:
+        return stateless("alpha", iterations=0, residual=0.0)(params)
+
+    def check(self) -> None:
+        if self.lam is not None:
+            checks.positive("lam", self.lam)
+        checks.positive("smoothing", self.smoothing)
+        checks.in_range("tolerance", self.tolerance, 0.0)
+        checks.count("max_iterations", self.max_iterations, 1)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        equal, present, count, nu = in_accuracy_of(deltas, tree.uniform_weights(valid), valid, valid.sum(), smoothing)
-        (strength,) = in_accuracy_of(deltas, jnp.maximum(count, 1) if lam is None else lam)
+        equal, present, count, nu = in_accuracy_of(
+            deltas, tree.uniform_weights(valid), valid, valid.sum(), self.smoothing
+        )
+        (strength,) = in_accuracy_of(deltas, jnp.maximum(count, 1) if self.lam is None else self.lam)
 
         known, fixed, volume = jax.lax.stop_gradient((deltas, nu, strength))
         span = span_around(known, closest_to_zero(known, equal, fixed))
@@ -117,17 +129,17 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
             return _Alternation(median, mass, count * jnp.abs(mass - now.mass).max(), now.iterations + 1, sure)
 
         def turn_in_span(now: _Alternation) -> _Alternation:
-            near, _ = converge_in(span, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, now.median.point)
+            near, _ = converge_in(span, now.mass, fixed, self.tolerance, _MEDIAN_ITERATIONS, now.median.point)
             after = weighed(now, near.median, span.distances(near.median.point), now.sure)
             return tree.where(near.settled, after, now._replace(sure=jnp.zeros((), bool)))
 
         def turn(now: _Alternation) -> _Alternation:
             start = before(now.median.point, now.mass)
-            median = converge(known, now.mass, fixed, tolerance, _MEDIAN_ITERATIONS, start)
+            median = converge(known, now.mass, fixed, self.tolerance, _MEDIAN_ITERATIONS, start)
             return weighed(now, median, distances_to(median.point, known, present), now.sure)
 
         def unfinished(now: _Alternation) -> jax.Array:
-            return now.sure & (now.changed > tolerance) & (now.iterations < max_iterations)
+            return now.sure & (now.changed > self.tolerance) & (now.iterations < self.max_iterations)
 
         near = jax.lax.while_loop(unfinished, turn_in_span, _first(equal, equal))
 
@@ -140,5 +152,3 @@ def autogm(lam: Any = None, smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_it
         point = root(_equation, last.median.point, deltas, present, strength, nu)
         median = Median(point, last.median.weight, last.iterations, last.changed)
         return tree.move(params, point), MetricsOnly({**median_metrics(median, deltas), "alpha": last.mass})
-
-    return Aggregator(stateless("alpha", iterations=0, residual=0.0), apply)

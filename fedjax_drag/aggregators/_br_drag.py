@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, kinds
 from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.weighted import Clients, FirstPass, Kept, Weights, root_delta, weighted_rule
-from fedjax_drag.types import Aggregator, Params
+from fedjax_drag.ops.weighted import Clients, Kept, WeightedAggregator, Weights
+from fedjax_drag.types import Params, Scalar
 
 
 class BrDragState(NamedTuple):
@@ -25,7 +25,7 @@ class BrDragState(NamedTuple):
     strength: Any = ()
 
 
-def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = False) -> Aggregator:
+class br_drag(WeightedAggregator):
     """Drags norm-matched deltas towards the server's reference ``r_t`` before averaging.
 
     ``r_t`` is the delta of a local pass over root data (extra ``root_delta``)::
@@ -63,45 +63,57 @@ def br_drag(c: Any | Callable[[jax.Array], jax.Array] = 0.5, oracle: bool = Fals
       the latter says that a reversed delta is reversed back where ``lambda_m > 1``; as ``lambda_m <= 2c``, that takes
       ``c > 1/2``. With less, its part in ``v_m`` shrinks but is not turned around.
     """
-    if not callable(c):
-        checks.in_range("c", c, 0.0)
 
-    def init(params: Params) -> BrDragState:
+    c: Scalar | Callable[[jax.Array], jax.Array] = 0.5
+    oracle: bool = False
+
+    has_reference = True
+    length = "reference"
+
+    def check(self) -> None:
+        if not callable(self.c):
+            checks.in_range("c", self.c, 0.0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        scheduled, told = {"round"} if callable(self.c) else set(), {"malicious"} if self.oracle else set()
+        return frozenset({"root_delta"} | scheduled | told)
+
+    @property
+    def has_first_pass(self) -> bool:
+        return self.oracle
+
+    def init(self, params: Params) -> BrDragState:
         del params
-        return BrDragState(empty_metrics("divergence"), jnp.zeros(()) if oracle else ())
+        return BrDragState(empty_metrics("divergence"), jnp.zeros(()) if self.oracle else ())
 
-    given = _schedule(c) if callable(c) else lambda **_: c
+    def reference(self, state: BrDragState, *, root_delta: Params, **_: Any) -> Params:
+        del state
+        return root_delta
 
-    def weigh(clients: Clients, state: BrDragState, **extras: Any) -> Weights:
-        strength = state.strength if oracle else given(**extras)  # c_t
+    def weigh(self, clients: Clients, state: BrDragState, **extras: Any) -> Weights:
+        strength = state.strength if self.oracle else self._given(**extras)  # c_t
         lam = strength * (1 - clients.cosine)  # lambda_m
         return Weights(own=1 - lam, along=lam, metrics={"divergence": lam})  # v_m
 
-    def absorb(mean: Params, state: BrDragState, *, kept: Kept, malicious: jax.Array, **extras: Any) -> BrDragState:
+    def needs_first_pass(self, state: BrDragState) -> jax.Array:
+        del state
+        return jnp.ones((), bool)
+
+    def absorb_mean(
+        self, mean: Params, state: BrDragState, *, kept: Kept, malicious: jax.Array, **extras: Any
+    ) -> BrDragState:
         del mean
         attackers = kept.valid & malicious
-        strength = jnp.where(attackers.any(), _theorem_2(attackers, kept.cosine), given(**extras))
+        strength = jnp.where(attackers.any(), _theorem_2(attackers, kept.cosine), self._given(**extras))
         return state._replace(strength=strength.astype(jnp.float32))
 
-    needs = {"root_delta"} | ({"round"} if callable(c) else set()) | ({"malicious"} if oracle else set())
-    return weighted_rule(
-        weigh,
-        init,
-        reference=root_delta,
-        length="reference",
-        before=FirstPass(lambda state: jnp.ones((), bool), absorb) if oracle else None,
-        needs=frozenset(needs),
-    )
-
-
-def _schedule(c: Callable[..., Any]) -> Callable[..., Any]:
-    """``c_t`` from the extras of the round."""
-
-    def strength(*, round: jax.Array, **_: Any) -> Any:
-        with checks.explained(f"c={checks.shown(c)}", kinds.OF_ROUND):
-            return c(round)
-
-    return strength
+    def _given(self, *, round: Any = None, **_: Any) -> Any:
+        """``c``, or what its schedule says of this round."""
+        if not callable(self.c):
+            return self.c
+        with checks.explained(f"c={checks.shown(self.c)}", kinds.OF_ROUND):
+            return self.c(round)
 
 
 def _theorem_2(attackers: Bool[Array, " clients"], cosine: Float[Array, " clients"]) -> Float[Array, ""]:

@@ -1,29 +1,16 @@
 """Bucketing: averages random groups of clients before another rule."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, kinds, tree
-from fedjax_drag.aggregators._nnm import passed_on
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag import checks, tree
+from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
+from fedjax_drag.types import Deltas, Params, State
 
 
-class BucketingState(NamedTuple):
-    """State of :func:`bucketing`.
-
-    Attributes:
-      inner: state of the wrapped rule, without its metrics.
-      metrics: of the last round.
-    """
-
-    inner: Any
-    metrics: dict[str, jax.Array]
-
-
-def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
+class bucketing(WrappingAggregator):
     """Puts the clients at random into buckets of s, and gives another rule the means of the buckets.
 
     Args:
@@ -52,36 +39,32 @@ def bucketing(aggregator: Aggregator, bucket_size: int = 2) -> Aggregator:
       Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, Algorithm 1.
       Reading: n clients that count are put into buckets and the others are ignored.
     """
-    kinds.AGGREGATOR.check("aggregator", aggregator)
-    checks.count("bucket_size", bucket_size, 1)
-    for name in sorted(aggregator.needs & {"client_ids", "malicious"}):
-        raise ValueError(
-            f"aggregator with needs={sorted(aggregator.needs)}: must not need {name}, as a bucket is not a client"
-        )
 
-    def init(params: Params) -> BucketingState:
-        inner = aggregator.init(params)
-        return BucketingState(inner._replace(metrics={}), empty_metrics(**passed_on(inner)))
+    bucket_size: int = 2
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
-    ) -> tuple[Params, BucketingState]:
+    def check(self) -> None:
+        super().check()
+        checks.count("bucket_size", self.bucket_size, 1)
+        for name in sorted(self.aggregator.needs & {"client_ids", "malicious"}):
+            needs = sorted(self.aggregator.needs)
+            raise ValueError(f"aggregator with needs={needs}: must not need {name}, as a bucket is not a client")
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
+    ) -> tuple[Params, Wrapped]:
         own, key = jax.random.split(key)
         order = jax.random.permutation(own, len(valid))
         place = jnp.argsort(jnp.argsort(jnp.where(valid, order, len(valid))))
-        member = (place // bucket_size == jnp.arange(-(-len(valid) // bucket_size))[:, None]) & valid
+        member = (place // self.bucket_size == jnp.arange(-(-len(valid) // self.bucket_size))[:, None]) & valid
         share = jax.vmap(tree.uniform_weights)(member)
-        dropped = {"client_ids", "num_byzantine"} - aggregator.needs  # an explicit number counts spoilt buckets
+        dropped = {"client_ids", "num_byzantine"} - self.aggregator.needs  # an explicit number counts spoilt buckets
         inner_extras = {name: value for name, value in extras.items() if name not in dropped}
         if "num_examples" in inner_extras:
             inner_extras["num_examples"] = jnp.where(member, inner_extras["num_examples"], 0).sum(1)
         if "dissimilarity" in inner_extras:
             inner_extras["dissimilarity"] = jnp.where(member, share * inner_extras["dissimilarity"], 0.0).sum(1)
         means = tree.mix(share, deltas)
-        moved, inner = aggregator.apply(params, means, state.inner, valid=member.any(1), key=key, **inner_extras)
+        moved, inner = self.aggregator.apply(params, means, state.inner, valid=member.any(1), key=key, **inner_extras)
         update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
         metrics = {"weight": (inner.metrics["weight"][:, None] * share).sum(0), "cosine": tree.cosines(deltas, update)}
-        return moved, BucketingState(inner._replace(metrics={}), metrics | passed_on(inner))
-
-    return Aggregator(init, apply, aggregator.needs, aggregator.split)
+        return moved, wrapped(inner, metrics)

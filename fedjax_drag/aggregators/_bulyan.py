@@ -9,12 +9,12 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import tree
 from fedjax_drag.aggregators._krum import distances_to_others
 from fedjax_drag.aggregators._meamed import mean_around_median
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
-def bulyan(num_byzantine: int | None = None) -> Aggregator:
+class bulyan(ByzantineAggregator):
     """Chooses clients by repeated Krum, then averages in every coordinate their values nearest to the median.
 
     With n valid clients::
@@ -47,14 +47,14 @@ def bulyan(num_byzantine: int | None = None) -> Aggregator:
       nearer to the rest goes first. Values equally far from the median at the edge of the beta have equal shares.
       Where rejections leave less than 4 f + 3 clients, theta and beta are at least 1, and the guarantee is lost.
     """
-    check_byzantine(num_byzantine)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    reports = ("selected",)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = byzantine_count("bulyan", num_byzantine, extras)
+        f = self.assumed(extras)
         if len(valid) < 4 * f + 3:
             raise ValueError(
                 f"num_byzantine={f}: must be at most {(len(valid) - 3) // 4} for a cohort of {len(valid)} "
@@ -68,8 +68,6 @@ def bulyan(num_byzantine: int | None = None) -> Aggregator:
             "selected": selected.astype(weight.dtype),
         }
         return tree.move(params, update), MetricsOnly(metrics)
-
-    return Aggregator(stateless("selected"), apply, byzantine_needs(num_byzantine))
 
 
 def _repeated_krum(

@@ -7,14 +7,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine, check_majority
+from fedjax_drag.ops.byzantine import check_majority
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.principal import principal
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
-def caf(num_byzantine: int | None = None) -> Aggregator:
+class caf(ByzantineAggregator):
     """Covariance-bound agnostic filter: the weighted mean with the smallest covariance that filtering comes to.
 
     From ``c_m = 1`` for the n valid clients, while ``sum_m c_m > n - 2 f``::
@@ -52,22 +53,20 @@ def caf(num_byzantine: int | None = None) -> Aggregator:
       returns nothing, the rule is the mean. n counts the valid clients; where rejections leave 2 f or fewer, filtering
       ends at a weight of 1, and the guarantee is lost.
     """
-    check_byzantine(num_byzantine)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    reports = ("trust",)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = byzantine_count("caf", num_byzantine, extras)
+        f = self.assumed(extras)
         check_majority("caf", f, len(valid))
         trust = _filtered(distances(jax.lax.stop_gradient(deltas)), valid, f)
         weight = trust * tree.inverse(trust.sum())
         update = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, update), "trust": trust}
         return tree.move(params, update), MetricsOnly(metrics)
-
-    return Aggregator(stateless("trust"), apply, byzantine_needs(num_byzantine))
 
 
 def _filtered(

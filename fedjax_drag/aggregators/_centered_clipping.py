@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.geometric_median import distances_to
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import empty_metrics
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
 class CenteredClippingState(NamedTuple):
@@ -24,7 +25,7 @@ class CenteredClippingState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def centered_clipping(radius: Any, iterations: int = 1) -> Aggregator:
+class centered_clipping(PlainAggregator):
     """Moves by an aggregate ``v`` to which every client adds at most a step of length ``radius / S``.
 
     From the aggregate of the round before, or zero in the first, ``iterations`` times::
@@ -56,30 +57,33 @@ def centered_clipping(radius: Any, iterations: int = 1) -> Aggregator:
       Karimireddy et al., Learning from history for Byzantine robust optimization, 2021. Reading: the paper lets
       clients send momentum; here ``g_m`` are plain deltas, and the only state is ``v``.
     """
-    checks.positive("radius", radius)
-    checks.count("iterations", iterations, 1)
 
-    def init(params: Params) -> CenteredClippingState:
+    radius: Scalar
+    iterations: int = 1
+    split = "clients"
+
+    def check(self) -> None:
+        checks.positive("radius", self.radius)
+        checks.count("iterations", self.iterations, 1)
+
+    def init(self, params: Params) -> CenteredClippingState:
         center = jax.tree.map(lambda p: tree.accurate(jnp.zeros_like(p)), params)
         return CenteredClippingState(center, empty_metrics("scale"))
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, CenteredClippingState]:
         share = tree.uniform_weights(valid)
 
         def iterate(before: tuple[Params, jax.Array, jax.Array], none: None) -> tuple[Any, None]:
             center, weight = before[:2]
-            scale = jnp.where(valid, clip_scale(distances_to(center, deltas, share), radius), 0.0)
+            scale = jnp.where(valid, clip_scale(distances_to(center, deltas, share), self.radius), 0.0)
             pull = share * scale
             kept = 1 - pull.sum()
             center = jax.tree.map(lambda v, s: kept * v + s, center, tree.weighted_sum(pull, deltas))
             return (center, kept * weight + pull, scale), none
 
         nobody = jnp.zeros(share.shape, jnp.result_type(*jax.tree.leaves(state.center)))
-        center, weight, scale = jax.lax.scan(iterate, (state.center, nobody, nobody), length=iterations)[0]
+        center, weight, scale = jax.lax.scan(iterate, (state.center, nobody, nobody), length=self.iterations)[0]
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, center), "scale": scale}
         return tree.move(params, center), CenteredClippingState(center, metrics)
-
-    return Aggregator(init, apply, split="clients")

@@ -11,8 +11,9 @@ from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.linkage import larger_group, two_groups
 from fedjax_drag.ops.order_statistics import median_of
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import empty_metrics
+from fedjax_drag.types import Deltas, Params, State
 
 
 class ClippedClusteringState(NamedTuple):
@@ -29,7 +30,7 @@ class ClippedClusteringState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def clipped_clustering(history: int = 10_000) -> Aggregator:
+class clipped_clustering(PlainAggregator):
     """Clips deltas to the median of the lengths received so far, and averages the larger of two groups of them.
 
     With the n valid clients' lengths ``||g_m||`` of this round and all before::
@@ -66,23 +67,26 @@ def clipped_clustering(history: int = 10_000) -> Aggregator:
       rejected count, of malicious clients too. Directions do not change by clipping, so that cosines are those of the
       deltas; with a zero delta they are 0.
     """
-    checks.count("history", history, 1)
 
-    def init(params: Params) -> ClippedClusteringState:
+    history: int = 10000
+
+    def check(self) -> None:
+        checks.count("history", self.history, 1)
+
+    def init(self, params: Params) -> ClippedClusteringState:
         dtype = jnp.result_type(*(tree.accurate(p) for p in jax.tree.leaves(params)))
         return ClippedClusteringState(
-            jnp.zeros(history, dtype), jnp.zeros((), jnp.int32), empty_metrics("selected", "scale")
+            jnp.zeros(self.history, dtype), jnp.zeros((), jnp.int32), empty_metrics("selected", "scale")
         )
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, ClippedClusteringState]:
-        if len(valid) > history:
-            raise ValueError(f"history={history}: must be at least {len(valid)}, the size of the cohort")
+        if len(valid) > self.history:
+            raise ValueError(f"history={self.history}: must be at least {len(valid)}, the size of the cohort")
         norm = tree.norms(deltas)
         norms, received = _remembered(state, jax.lax.stop_gradient(norm), valid)
-        tau = median_of(norms, jnp.arange(history) < received)
+        tau = median_of(norms, jnp.arange(self.history) < received)
         scale = jnp.where(valid, clip_scale(norm, tau), 0.0)
         apart = cosine_distances(jax.lax.stop_gradient(deltas))
         selected = larger_group(two_groups(apart, valid, "average"), apart)
@@ -95,8 +99,6 @@ def clipped_clustering(history: int = 10_000) -> Aggregator:
             "scale": scale,
         }
         return tree.move(params, update), ClippedClusteringState(norms, received, metrics)
-
-    return Aggregator(init, apply)
 
 
 def _remembered(

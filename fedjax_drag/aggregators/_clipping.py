@@ -1,33 +1,39 @@
 """Static clipping: shortens long deltas before another rule."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import checks, kinds, tree
-from fedjax_drag.aggregators._nnm import passed_on
+from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
-from fedjax_drag.naming import named
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
-class ClippingState(NamedTuple):
-    """State of :func:`clipping` and :func:`arc`.
+class Clipped(WrappingAggregator):
+    """A rule around another one that gets the deltas clipped to a :meth:`threshold`."""
 
-    Attributes:
-      inner: state of the wrapped rule, without its metrics.
-      metrics: of the last round.
-    """
+    reports = ("scale",)
 
-    inner: Any
-    metrics: dict[str, jax.Array]
+    def threshold(self, norm: Float[Array, " clients"], valid: Bool[Array, " clients"], **extras: Any) -> Any:
+        """The length to which deltas of these lengths ``[S]`` are clipped, scalar."""
+        raise NotImplementedError
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, Wrapped]:
+        norm = tree.norms(deltas)
+        scale = jnp.where(valid, clip_scale(norm, self.threshold(norm, valid, **extras)), 0.0)
+        clipped = clip(deltas, scale, valid)
+        moved, inner = self.aggregator.apply(params, clipped, state.inner, valid=valid, **extras)
+        update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
+        metrics = {"weight": scale * inner.metrics["weight"], "cosine": tree.cosines(deltas, update), "scale": scale}
+        return moved, wrapped(inner, metrics)
 
 
-def clipping(aggregator: Aggregator, max_norm: Any) -> Aggregator:
+class clipping(Clipped):
     """Replaces every delta by ``min(1, C / ||g_m||) g_m``, then applies another rule.
 
     Around :func:`fedavg` this is :func:`norm_clipping`, which also takes deltas in chunks.
@@ -54,38 +60,16 @@ def clipping(aggregator: Aggregator, max_norm: Any) -> Aggregator:
       Static clipping before a robust rule, as Allouah et al., Adaptive gradient clipping for robust federated learning,
       2025, compare it with :func:`arc`.
     """
-    checks.positive("max_norm", max_norm)
 
-    def threshold(norm: jax.Array, valid: jax.Array, **_: Any) -> Any:
-        del norm, valid
-        return max_norm
+    max_norm: Scalar
 
-    return named("clipping", clipped_rule(aggregator, threshold))
+    def check(self) -> None:
+        super().check()
+        checks.positive("max_norm", self.max_norm)
 
-
-def clipped_rule(
-    aggregator: Aggregator, threshold: Callable[..., Any], needs: frozenset[str] = frozenset()
-) -> Aggregator:
-    """A rule around another one that gets the deltas clipped to ``threshold(norm [S], valid [S], **extras)``."""
-    kinds.AGGREGATOR.check("aggregator", aggregator)
-
-    def init(params: Params) -> ClippingState:
-        inner = aggregator.init(params)
-        return ClippingState(inner._replace(metrics={}), empty_metrics("scale", **passed_on(inner)))
-
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, ClippingState]:
-        norm = tree.norms(deltas)
-        scale = jnp.where(valid, clip_scale(norm, threshold(norm, valid, **extras)), 0.0)
-        clipped = clip(deltas, scale, valid)
-        moved, inner = aggregator.apply(params, clipped, state.inner, valid=valid, **extras)
-        update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
-        metrics = {"weight": scale * inner.metrics["weight"], "cosine": tree.cosines(deltas, update), "scale": scale}
-        return moved, ClippingState(inner._replace(metrics={}), metrics | passed_on(inner))
-
-    return Aggregator(init, apply, aggregator.needs | needs, aggregator.split, num_clients=aggregator.num_clients)
+    def threshold(self, norm: Float[Array, " clients"], valid: Bool[Array, " clients"], **extras: Any) -> Any:
+        del norm, valid, extras
+        return self.max_norm
 
 
 def clip(deltas: Deltas, scale: Float[Array, " clients"], valid: Bool[Array, " clients"]) -> Deltas:

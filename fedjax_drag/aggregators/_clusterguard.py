@@ -8,13 +8,12 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.kmeans import kmeans
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import DISSIMILARITIES, Deltas, Params, State
 
 
-def clusterguard(
-    num_clusters: int = 2, emd: str = "class_histogram", use_num_examples: bool = False, standardise: bool = False
-) -> Aggregator:
+class clusterguard(PlainAggregator):
     """Weights clients by the size of their cluster and by how close they are to its centre.
 
     Clients are clustered by k-means on their dissimilarity ``D_m``, the earth mover's distance between the global and
@@ -62,18 +61,29 @@ def clusterguard(
       predicted, ``"class_histogram"`` does not. Seeds are those of k-means++, not uniform, and the best of ten restarts
       counts.
     """
-    checks.count("num_clusters", num_clusters, 1)
-    checks.one_of("emd", emd, sorted(DISSIMILARITIES.values()))
-    if use_num_examples and not standardise:
-        raise ValueError(
-            f"use_num_examples={use_num_examples}, standardise={standardise}: must be standardised, "
-            "or the sizes alone decide the clusters"
-        )
 
-    features_of = _with_size if use_num_examples else _alone
+    num_clusters: int = 2
+    emd: str = "class_histogram"
+    use_num_examples: bool = False
+    standardise: bool = False
+    reports = ("cluster", "dissimilarity")
+    split = "clients"
 
-    @screened
-    def apply(
+    def check(self) -> None:
+        checks.count("num_clusters", self.num_clusters, 1)
+        checks.one_of("emd", self.emd, sorted(DISSIMILARITIES.values()))
+        if self.use_num_examples and not self.standardise:
+            raise ValueError(
+                f"use_num_examples={self.use_num_examples}, standardise={self.standardise}: must be standardised, "
+                "or the sizes alone decide the clusters"
+            )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset(need for need, distance in DISSIMILARITIES.items() if distance == self.emd)
+
+    def combine(
+        self,
         params: Params,
         deltas: Deltas,
         state: State,
@@ -84,9 +94,10 @@ def clusterguard(
         **extras: Any,
     ) -> tuple[Params, MetricsOnly]:
         del state
+        features_of = _with_size if self.use_num_examples else _alone
         present = valid & jnp.isfinite(dissimilarity)
-        features = [_centred(x, present, standardise) for x in features_of(dissimilarity, **extras)]
-        cluster = kmeans(jnp.stack(features, 1), present, key, num_clusters).assignment
+        features = [_centred(x, present, self.standardise) for x in features_of(dissimilarity, **extras)]
+        cluster = kmeans(jnp.stack(features, 1), present, key, self.num_clusters).assignment
         weight = _softmax(_scores(features, cluster, present), present)
         update = tree.weighted_sum(weight, deltas)
         metrics = {
@@ -96,9 +107,6 @@ def clusterguard(
             "dissimilarity": jnp.where(present, tree.accurate(dissimilarity), 0.0),
         }
         return tree.move(params, update), MetricsOnly(metrics)
-
-    needs = frozenset(need for need, distance in DISSIMILARITIES.items() if distance == emd)
-    return Aggregator(stateless("cluster", "dissimilarity"), apply, needs, split="clients")
 
 
 def _with_size(dissimilarity: jax.Array, *, num_examples: jax.Array, **_: Any) -> list[jax.Array]:

@@ -9,8 +9,9 @@ from jaxtyping import Array, Float
 from fedjax_drag import tree
 from fedjax_drag.ops.distances import pairs
 from fedjax_drag.ops.linkage import larger_group, two_groups
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
 def cosine_distances(deltas: Deltas) -> Float[Array, "clients clients"]:
@@ -25,7 +26,7 @@ def cosine_distances(deltas: Deltas) -> Float[Array, "clients clients"]:
     return jnp.where(usable[:, None] & usable, apart, 1.0).at[jnp.diag_indices(len(norms))].set(0.0)
 
 
-def clustering() -> Aggregator:
+class clustering(PlainAggregator):
     """Splits the deltas in two groups by their pairwise cosines and averages the larger group.
 
     The groups are those of complete linkage on ``1 - cos(g_i, g_j)``: the two closest groups are merged until two are
@@ -49,9 +50,10 @@ def clustering() -> Aggregator:
       here; the exact minimiser, which is single linkage, tends to split off one client.
     """
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    reports = ("selected",)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
         apart = cosine_distances(jax.lax.stop_gradient(deltas))
@@ -64,5 +66,3 @@ def clustering() -> Aggregator:
             "selected": selected.astype(jnp.float32),
         }
         return tree.move(params, update), MetricsOnly(metrics)
-
-    return Aggregator(stateless("selected"), apply)

@@ -9,16 +9,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine, check_majority
+from fedjax_drag.ops.byzantine import check_majority
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.principal import principal
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
-def dnc(
-    num_byzantine: int | None = None, filter_fraction: Any = 1.0, iterations: int = 1, num_coordinates: int = 10_000
-) -> Aggregator:
+class dnc(ByzantineAggregator):
     """Divide and conquer: averages the clients that are near the mean along the top singular vector.
 
     ``iterations`` times, on b coordinates drawn anew, with n valid clients::
@@ -59,29 +58,35 @@ def dnc(
       each parameter array giving in proportion to its size, so that no permutation of all coordinates is drawn. The
       singular vector is found from the distances between the clients.
     """
-    check_byzantine(num_byzantine)
-    checks.in_range("filter_fraction", filter_fraction, 0.0)
-    checks.count("iterations", iterations, 1)
-    checks.count("num_coordinates", num_coordinates, 1)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
+    filter_fraction: Scalar = 1.0
+    iterations: int = 1
+    num_coordinates: int = 10000
+    reports = ("score", "selected")
+
+    def check(self) -> None:
+        super().check()
+        checks.in_range("filter_fraction", self.filter_fraction, 0.0)
+        checks.count("iterations", self.iterations, 1)
+        checks.count("num_coordinates", self.num_coordinates, 1)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = byzantine_count("dnc", num_byzantine, extras)
+        f = self.assumed(extras)
         check_majority("dnc", f, len(valid))
-        left_out = jnp.floor(filter_fraction * f * (1 + 1e-6)).astype(jnp.int32)
+        left_out = jnp.floor(self.filter_fraction * f * (1 + 1e-6)).astype(jnp.int32)
         wanted = jnp.maximum(valid.sum() - left_out, 1)
 
         def once(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            sample = draw_coordinates(key, jax.lax.stop_gradient(deltas), num_coordinates)
+            sample = draw_coordinates(key, jax.lax.stop_gradient(deltas), self.num_coordinates)
             apart = distances({"sample": sample})
             score = jnp.abs(principal(apart, valid.astype(apart.dtype)).along)
             rank = jnp.argsort(jnp.argsort(jnp.where(valid, score, jnp.inf)))
             return rank < wanted, score
 
-        good, score = jax.lax.map(once, jax.random.split(key, iterations))
+        good, score = jax.lax.map(once, jax.random.split(key, self.iterations))
         selected = valid & good.all(0)
         weight = tree.uniform_weights(selected)
         update = tree.weighted_sum(weight, deltas)
@@ -92,8 +97,6 @@ def dnc(
             "selected": selected.astype(weight.dtype),
         }
         return tree.move(params, update), MetricsOnly(metrics)
-
-    return Aggregator(stateless("score", "selected"), apply, byzantine_needs(num_byzantine))
 
 
 def draw_coordinates(key: chex.PRNGKey, deltas: Deltas, number: int) -> Float[Array, "clients coordinates"]:

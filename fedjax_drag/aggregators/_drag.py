@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.weighted import Clients, FirstPass, Step, Weights, weighted_rule
-from fedjax_drag.types import Aggregator, Params
+from fedjax_drag.ops.weighted import Clients, Step, WeightedAggregator, Weights
+from fedjax_drag.types import Params, Scalar
 
 
 class DragState(NamedTuple):
@@ -25,7 +25,7 @@ class DragState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggregator:
+class drag(WeightedAggregator):
     """Drags every delta towards a moving reference direction before averaging.
 
     With the reference ``r_t = (1 - alpha) r_{t-1} + alpha Delta_{t-1}``, ``r_0 = mean g``::
@@ -58,30 +58,36 @@ def drag(c: Any = 0.25, alpha: Any = 0.25, divergence: str = "cosine") -> Aggreg
       al., DRAG, Algorithm 1. Reading: the latter prints ``theta - Delta``, a slip of the sign. In the first round the
       same deltas serve for ``r_0`` and ``v_m``. A zero reference has cosine 0 with everything and adds nothing.
     """
-    checks.in_range("c", c, 0.0)
-    checks.in_range("alpha", alpha, 0.0, 1.0)
-    checks.one_of("divergence", divergence, ("cosine", "angle"))
 
-    def init(params: Params) -> DragState:
+    c: Scalar = 0.25
+    alpha: Scalar = 0.25
+    divergence: str = "cosine"
+
+    has_reference = has_first_pass = True
+
+    def check(self) -> None:
+        checks.in_range("c", self.c, 0.0)
+        checks.in_range("alpha", self.alpha, 0.0, 1.0)
+        checks.one_of("divergence", self.divergence, ("cosine", "angle"))
+
+    def init(self, params: Params) -> DragState:
         return DragState(tree.zeros_like(params), jnp.zeros((), int), empty_metrics("divergence"))
 
-    def weigh(clients: Clients, state: DragState, **_: Any) -> Weights:
+    def reference(self, state: DragState, **_: Any) -> Params:
+        return state.reference
+
+    def weigh(self, clients: Clients, state: DragState, **_: Any) -> Weights:
         del state
-        lam = c * (1 - clients.cosine if divergence == "cosine" else 2 / jnp.pi * clients.angle)  # lambda_m
+        lam = self.c * (1 - clients.cosine if self.divergence == "cosine" else 2 / jnp.pi * clients.angle)  # lambda_m
         return Weights(own=1 - lam, along=lam, metrics={"divergence": lam})  # v_m
 
-    def follow(step: Step, state: DragState, **_: Any) -> tuple[Step, DragState]:
-        mixed = lambda r, delta: ((1 - alpha) * r + alpha * delta).astype(r.dtype)  # r_{t+1}
+    def after(self, step: Step, state: DragState, **_: Any) -> tuple[Step, DragState]:
+        mixed = lambda r, delta: ((1 - self.alpha) * r + self.alpha * delta).astype(r.dtype)  # r_{t+1}
         following = jax.tree.map(mixed, state.reference, step.update)
         return step, state._replace(reference=following, round=state.round + 1)
 
-    def start(mean: Params, state: DragState, **_: Any) -> DragState:  # r_0
-        return state._replace(reference=jax.tree.map(lambda m, r: m.astype(r.dtype), mean, state.reference))
+    def needs_first_pass(self, state: DragState) -> jax.Array:
+        return state.round == 0
 
-    return weighted_rule(
-        weigh,
-        init,
-        reference=lambda state, **_: state.reference,
-        before=FirstPass(lambda state: state.round == 0, start),
-        after=follow,
-    )
+    def absorb_mean(self, mean: Params, state: DragState, **_: Any) -> DragState:  # r_0
+        return state._replace(reference=jax.tree.map(lambda m, r: m.astype(r.dtype), mean, state.reference))

@@ -7,8 +7,8 @@ import optax
 
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.ops.screening import empty_metrics
-from fedjax_drag.ops.weighted import Clients, Step, Weights, weighted_rule
-from fedjax_drag.types import Aggregator, Params
+from fedjax_drag.ops.weighted import Clients, Step, WeightedAggregator, Weights
+from fedjax_drag.types import Params
 
 
 class FedAvgState(NamedTuple):
@@ -18,7 +18,7 @@ class FedAvgState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransformation | None = None) -> Aggregator:
+class fedavg(WeightedAggregator):
     """Averages the deltas: ``theta += sum_m p_m g_m``.
 
     Args:
@@ -51,34 +51,38 @@ def fedavg(weighting: str = "uniform", server_optimizer: optax.GradientTransform
       >>> state = rule.init(params)
       >>> params, state = rule.apply(params, deltas, state)
     """
-    checks.one_of("weighting", weighting, ("uniform", "examples"))
-    if server_optimizer is not None:
-        kinds.OPTIMIZER.check("server_optimizer", server_optimizer)
 
-    def init(params: Params) -> FedAvgState:
-        optimizer = server_optimizer.init(params) if server_optimizer is not None else ()
+    weighting: str = "uniform"
+    server_optimizer: optax.GradientTransformation | None = None
+
+    def check(self) -> None:
+        checks.one_of("weighting", self.weighting, ("uniform", "examples"))
+        if self.server_optimizer is not None:
+            kinds.OPTIMIZER.check("server_optimizer", self.server_optimizer)
+
+    def init(self, params: Params) -> FedAvgState:
+        optimizer = self.server_optimizer.init(params) if self.server_optimizer is not None else ()
         return FedAvgState(optimizer, empty_metrics())
 
-    def uniform(clients: Clients, state: FedAvgState, **_: Any) -> Weights:
-        del clients, state
-        return Weights(own=1.0)
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"num_examples"} if self.weighting == "examples" else ())
 
-    def by_examples(clients: Clients, state: FedAvgState, *, num_examples: jax.Array, **_: Any) -> Weights:
+    @property
+    def of_mean(self) -> bool:
+        return self.weighting == "uniform"
+
+    def weigh(self, clients: Clients, state: FedAvgState, **extras: Any) -> Weights:
         del clients, state
-        number = tree.accurate(num_examples)
+        if self.weighting == "uniform":
+            return Weights(own=1.0)
+        number = tree.accurate(extras["num_examples"])
         return Weights(own=number, mass=number)
 
-    def optimised(step: Step, state: FedAvgState, *, params: Params, **_: Any) -> tuple[Step, FedAvgState]:
-        assert server_optimizer is not None
+    def after(self, step: Step, state: FedAvgState, *, params: Params, **_: Any) -> tuple[Step, FedAvgState]:
+        if self.server_optimizer is None:
+            return step, state
         gradient = jax.tree.map(lambda p, u: -u.astype(p.dtype), params, step.update)
         with checks.explained("server_optimizer", kinds.OF_UPDATES):
-            update, optimizer = server_optimizer.update(gradient, state.optimizer, params)
+            update, optimizer = self.server_optimizer.update(gradient, state.optimizer, params)
         return step._replace(update=update), state._replace(optimizer=optimizer)
-
-    return weighted_rule(
-        by_examples if weighting == "examples" else uniform,
-        init,
-        after=optimised if server_optimizer is not None else None,
-        needs=frozenset({"num_examples"} if weighting == "examples" else ()),
-        of_mean=weighting == "uniform",
-    )

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.screening import stateless
-from fedjax_drag.ops.weighted import Clients, Kept, Step, Weights, weighted_rule
-from fedjax_drag.types import Aggregator, State
+from fedjax_drag.ops.weighted import Clients, Kept, Step, WeightedAggregator, Weights
+from fedjax_drag.types import Params, Scalar, State
 
 
-def fedexp(eps: Any = 1e-3) -> Aggregator:
+class fedexp(WeightedAggregator):
     """Averages the deltas and steps the further, the more they disagree.
 
     ::
@@ -38,19 +38,24 @@ def fedexp(eps: Any = 1e-3) -> Aggregator:
       Jhunjhunwala et al., FedExP: Speeding up federated averaging via extrapolation, 2023. Squares of norms need not be
       representable, only their quotient; ``eta_g`` stops where the step would leave the range of float32.
     """
-    checks.positive("eps", eps)
 
-    def weigh(clients: Clients, state: State, **_: Any) -> Weights:
+    eps: Scalar = 0.001
+
+    def check(self) -> None:
+        checks.positive("eps", self.eps)
+
+    def init(self, params: Params) -> State:
+        return stateless(server_step_size=0.0)(params)
+
+    def weigh(self, clients: Clients, state: State, **_: Any) -> Weights:
         del clients, state
         return Weights(own=1.0)
 
-    def extrapolate(step: Step, state: State, *, kept: Kept, **_: Any) -> tuple[Step, State]:
+    def after(self, step: Step, state: State, *, kept: Kept, **_: Any) -> tuple[Step, State]:
         share, length = step.metrics["weight"], tree.norm(step.update)  # 1/S, ||mean g||
-        unit = tree.inverse(tree.norm((length, jnp.sqrt(eps))))
+        unit = tree.inverse(tree.norm((length, jnp.sqrt(self.eps))))
         root = unit * tree.norm(jnp.sqrt(share / 2) * kept.norm)  # its square is the quotient of the formula
         longest = jnp.sqrt(jnp.finfo(root.dtype).max / 2) * jnp.sqrt(tree.inverse(jnp.maximum(length, 1.0)))
         eta = jnp.square(jnp.clip(root, 1.0, longest))
         metrics = step.metrics | {"weight": eta * share, "server_step_size": eta}
         return Step(tree.scale(eta, step.update), metrics), state
-
-    return weighted_rule(weigh, stateless(server_step_size=0.0), after=extrapolate)

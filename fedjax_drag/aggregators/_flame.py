@@ -11,11 +11,12 @@ from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.linkage import majority_group
 from fedjax_drag.ops.order_statistics import median_of
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
-def flame(noise_factor: Any = 0.001, directions: str = "deltas") -> Aggregator:
+class flame(PlainAggregator):
     """Averages the clipped deltas of the majority that points one way, and adds noise.
 
     With the median ``M`` of the lengths of all n valid clients' deltas::
@@ -53,16 +54,21 @@ def flame(noise_factor: Any = 0.001, directions: str = "deltas") -> Aggregator:
       (``min_samples=1``), and the root of its tree may be a cluster. ``M`` is the median over all clients, with the
       mean of the two middle lengths of an even number.
     """
-    checks.in_range("noise_factor", noise_factor, 0.0)
-    checks.one_of("directions", directions, ("deltas", "models"))
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
+    noise_factor: Scalar = 0.001
+    directions: str = "deltas"
+    reports = ("selected", "scale")
+
+    def check(self) -> None:
+        checks.in_range("noise_factor", self.noise_factor, 0.0)
+        checks.one_of("directions", self.directions, ("deltas", "models"))
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
         still = jax.lax.stop_gradient(deltas)
-        if directions == "models":
+        if self.directions == "models":
             still = jax.tree.map(lambda p, g: p + tree.accurate(g), params, still)
         selected = majority_group(cosine_distances(still), valid)
         norm = tree.norms(deltas)
@@ -70,7 +76,7 @@ def flame(noise_factor: Any = 0.001, directions: str = "deltas") -> Aggregator:
         scale = jnp.where(valid, clip_scale(norm, middle), 0.0)
         weight = scale * tree.uniform_weights(selected)
         mean = tree.weighted_sum(weight, deltas)
-        update = tree.add(mean, _noise(key, mean, noise_factor * middle))
+        update = tree.add(mean, _noise(key, mean, self.noise_factor * middle))
         metrics = {
             "weight": weight,
             "cosine": tree.cosines(deltas, update),
@@ -78,8 +84,6 @@ def flame(noise_factor: Any = 0.001, directions: str = "deltas") -> Aggregator:
             "scale": scale,
         }
         return tree.move(params, update), MetricsOnly(metrics)
-
-    return Aggregator(stateless("selected", "scale"), apply)
 
 
 def _noise(key: chex.PRNGKey, like: Params, sigma: jax.Array) -> Params:

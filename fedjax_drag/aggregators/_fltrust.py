@@ -5,12 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import stateless
-from fedjax_drag.ops.weighted import Clients, Step, Weights, root_delta, weighted_rule
-from fedjax_drag.types import Aggregator, State
+from fedjax_drag.ops.weighted import Clients, Step, WeightedAggregator, Weights
+from fedjax_drag.types import Params, State
 
 
-def fltrust(projection: bool = False) -> Aggregator:
+class fltrust(WeightedAggregator):
     """Weights norm-matched deltas by their trust score, the clipped cosine to the reference.
 
     With ``r`` the delta of a local pass over root data (extra ``root_delta``)::
@@ -38,22 +37,32 @@ def fltrust(projection: bool = False) -> Aggregator:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section VI.
     """
 
-    def weigh(clients: Clients, state: State, **_: Any) -> Weights:
+    projection: bool = False
+
+    reports = ("trust",)
+    has_reference = True
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"root_delta"})
+
+    @property
+    def length(self) -> str:
+        return "client" if self.projection else "reference"
+
+    def reference(self, state: State, *, root_delta: Params, **_: Any) -> Params:
+        del state
+        return root_delta
+
+    def weigh(self, clients: Clients, state: State, **_: Any) -> Weights:
         del state
         trust = jnp.where(clients.valid, jnp.maximum(clients.cosine, 0.0), 0.0)  # TS_m
-        if projection:
+        if self.projection:
             return Weights(along=trust, metrics={"trust": trust})
         return Weights(own=trust, mass=trust, metrics={"trust": trust})
 
-    def shares(step: Step, state: State, **_: Any) -> tuple[Step, State]:
+    def after(self, step: Step, state: State, **_: Any) -> tuple[Step, State]:
+        if not self.projection:
+            return step, state
         trust = step.metrics["trust"]
         return step._replace(metrics=step.metrics | {"weight": tree.inverse(trust.sum()) * trust}), state
-
-    return weighted_rule(
-        weigh,
-        stateless("trust"),
-        reference=root_delta,
-        length="client" if projection else "reference",
-        after=shares if projection else None,
-        needs=frozenset({"root_delta"}),
-    )

@@ -8,9 +8,10 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
-from fedjax_drag.ops.screening import empty_metrics, screened
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.types import Deltas, Params, State
 
 _SAME = 1e-12  # 1 - cosine of vectors that are parallel up to rounding
 _TOP = 0.99  # keeps the logit of the least similar client finite
@@ -28,7 +29,7 @@ class FoolsGoldState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def foolsgold(num_clients: int) -> Aggregator:
+class foolsgold(PlainAggregator):
     """Lowers the weight of clients whose summed deltas resemble those of another client.
 
     With the sum ``H_m`` of client m's deltas, this round's included, over the clients i, j of the round::
@@ -62,15 +63,22 @@ def foolsgold(num_clients: int) -> Aggregator:
       in the mean, as in the authors' code for deep networks, so that trusting everybody is :func:`fedavg`. Cosines
       are over the whole model, without the weighting by indicative features. The largest ``a`` counts as 0.99.
     """
-    checks.count("num_clients", num_clients, 1)
 
-    def init(params: Params) -> FoolsGoldState:
-        history = per_client.zeros(params, num_clients, lambda p: tree.accurate(p).dtype)
+    num_clients: int
+
+    def check(self) -> None:
+        checks.count("num_clients", self.num_clients, 1)
+
+    def init(self, params: Params) -> FoolsGoldState:
+        history = per_client.zeros(params, self.num_clients, lambda p: tree.accurate(p).dtype)
         return FoolsGoldState(history, empty_metrics("trust"))
 
-    @screened
-    def of_cohort(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"client_ids"})
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, FoolsGoldState]:
         history = _grown(state.history, deltas, valid)
         trust = jnp.where(valid, _trust(cosine_distances(history), valid), 0.0)
@@ -80,15 +88,13 @@ def foolsgold(num_clients: int) -> Aggregator:
         return tree.move(params, update), FoolsGoldState(history, metrics)
 
     def apply(
-        params: Params, deltas: Deltas, state: State, *, client_ids: jax.Array, **extras: Any
+        self, params: Params, deltas: Deltas, state: State, *, client_ids: jax.Array, **extras: Any
     ) -> tuple[Params, FoolsGoldState]:
         # Only the cohort's rows are touched, so that a round costs what the cohort does and not the federation.
         cohort = state._replace(history=state.history.take(client_ids))
-        params, after = of_cohort(params, deltas, cohort, **extras)
+        params, after = super().apply(params, deltas, cohort, **extras)
         history = state.history.put(client_ids, after.history, jnp.ones(client_ids.shape, bool))
         return params, after._replace(history=history)
-
-    return Aggregator(init, apply, frozenset({"client_ids"}), num_clients=num_clients)
 
 
 def _grown(history: Deltas, deltas: Deltas, valid: Bool[Array, " clients"]) -> Deltas:

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
-def foolsgold_taco() -> Aggregator:
+class foolsgold_taco(PlainAggregator):
     """Weights each delta by its clipped cosine to the mean of all.
 
     ::
@@ -36,9 +37,11 @@ def foolsgold_taco() -> Aggregator:
       Reading: the extra factor 1/N is dropped; a negative cosine counts as 0.
     """
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    reports = ("trust",)
+    split = "clients"
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
         cosine = tree.cosines(deltas, tree.mean(deltas, valid))
@@ -46,5 +49,3 @@ def foolsgold_taco() -> Aggregator:
         weight = trust * tree.inverse(trust.sum())
         metrics = {"weight": weight, "cosine": cosine, "trust": trust}
         return tree.move(params, tree.weighted_sum(weight, deltas)), MetricsOnly(metrics)
-
-    return Aggregator(stateless("trust"), apply, split="clients")

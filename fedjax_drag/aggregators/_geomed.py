@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._geometric_median import check_solver, median_metrics, median_rule
-from fedjax_drag.naming import named
+from fedjax_drag.aggregators._geometric_median import check_solver, median_metrics
 from fedjax_drag.ops.geometric_median import geometric_median_of
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly, stateless
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
 def draw_groups(key: chex.PRNGKey, valid: Bool[Array, " clients"], num_groups: Any) -> Int[Array, " clients"]:
@@ -22,12 +22,7 @@ def draw_groups(key: chex.PRNGKey, valid: Bool[Array, " clients"], num_groups: A
     return rank % jnp.maximum(num_groups, 1)
 
 
-def geomed(
-    num_groups: int | Literal["clients"] | None = None,
-    smoothing: Any = 1e-6,
-    tolerance: Any = 1e-5,
-    max_iterations: int = 100,
-) -> Aggregator:
+class geomed(PlainAggregator):
     """Moves by the geometric median of the means of k disjoint groups of clients.
 
     ``theta += argmin_z sum_j ||z - mean of group j||``. The groups are drawn anew in every round, evenly among the
@@ -62,27 +57,38 @@ def geomed(
       descent, 2017, Algorithm 2. Reading: ClusterGuardFL cites it for its GeoMed, but describes the point with the
       smallest sum of distances to all clients' updates, without groups: ``num_groups="clients"``.
     """
-    if num_groups == "clients":
-        return named("geomed", median_rule("uniform", smoothing, tolerance, max_iterations, geometric_median_of))
-    if isinstance(num_groups, str):
-        raise ValueError(f"num_groups={num_groups!r}: must be an integer >= 1, or 'clients'")
-    if num_groups is not None:
-        checks.count("num_groups", num_groups, 1)
-    check_solver(smoothing, tolerance, max_iterations)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
+    num_groups: int | Literal["clients"] | None = None
+    smoothing: Scalar = 1e-6
+    tolerance: Scalar = 1e-5
+    max_iterations: int = 100
+
+    def check(self) -> None:
+        if isinstance(self.num_groups, str) and self.num_groups != "clients":
+            raise ValueError(f"num_groups={self.num_groups!r}: must be an integer >= 1, or 'clients'")
+        if not (self.num_groups is None or isinstance(self.num_groups, str)):
+            checks.count("num_groups", self.num_groups, 1)
+        check_solver(self.smoothing, self.tolerance, self.max_iterations)
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return frozenset() if self.num_groups == "clients" else frozenset({"key"})
+
+    def init(self, params: Params) -> MetricsOnly:
+        return stateless(iterations=0, residual=0.0)(params)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        share = _shares(key, valid, num_groups)
-        median = geometric_median_of(
-            tree.mix(share, deltas), tree.uniform_weights(share.any(1)), smoothing, tolerance, max_iterations
-        )
-        metrics = median_metrics(median._replace(weight=tree.product(median.weight, share)), deltas)
-        return tree.move(params, median.point), MetricsOnly(metrics)
-
-    return Aggregator(stateless(iterations=0, residual=0.0), apply)
+        settings = self.smoothing, self.tolerance, self.max_iterations
+        if self.num_groups == "clients":
+            median = geometric_median_of(deltas, tree.uniform_weights(valid), *settings)
+        else:
+            share = _shares(extras["key"], valid, self.num_groups)
+            median = geometric_median_of(tree.mix(share, deltas), tree.uniform_weights(share.any(1)), *settings)
+            median = median._replace(weight=tree.product(median.weight, share))
+        return tree.move(params, median.point), MetricsOnly(median_metrics(median, deltas))
 
 
 def _shares(

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.distances import distances, pairs
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
 def krum_scores(deltas: Deltas, valid: Bool[Array, " clients"], num_byzantine: int) -> Float[Array, " clients"]:
@@ -57,7 +57,7 @@ def _to_others(
     return jnp.where(others, distance, jnp.inf)
 
 
-def krum(num_byzantine: int | None = None) -> Aggregator:
+class krum(ByzantineAggregator):
     """Moves by the delta of the client whose n - f - 2 nearest neighbours are closest.
 
     Args:
@@ -82,14 +82,14 @@ def krum(num_byzantine: int | None = None) -> Aggregator:
       Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017. The sum
       runs over n - f - 2 others as printed there; some libraries take n - f - 1.
     """
-    check_byzantine(num_byzantine)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    reports = ("score",)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = byzantine_count("krum", num_byzantine, extras)
+        f = self.assumed(extras)
         _check_cohort(len(valid), f)
         apart, cosine = pairs(deltas)
         score = _scores(_to_others(apart, valid), valid, f)
@@ -97,5 +97,3 @@ def krum(num_byzantine: int | None = None) -> Aggregator:
         chosen = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": cosine[jnp.argmin(score)] * valid.any(), "score": score}
         return tree.move(params, chosen), MetricsOnly(metrics)
-
-    return Aggregator(stateless("score"), apply, byzantine_needs(num_byzantine))

@@ -6,17 +6,18 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine, check_majority
+from fedjax_drag.ops.byzantine import check_majority
 from fedjax_drag.ops.distances import distances
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.ops.subsets import least, left_out
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.types import Deltas, Params, State
 
 MOST_SUBSETS = 200_000
 """How many subsets of a cohort the rule tries at most."""
 
 
-def mda(num_byzantine: int | None = None) -> Aggregator:
+class mda(ByzantineAggregator):
     """Minimum diameter averaging: moves by the mean of the n - f deltas whose largest distance is smallest.
 
     Over all subsets T of n - f of the n valid clients::
@@ -50,14 +51,14 @@ def mda(num_byzantine: int | None = None) -> Aggregator:
       squared distances counts, so that the order of the clients does not matter. n counts the valid clients; where
       rejections leave f or fewer, nothing moves.
     """
-    check_byzantine(num_byzantine)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    reports = ("selected",)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = byzantine_count("mda", num_byzantine, extras)
+        f = self.assumed(extras)
         check_majority("mda", f, len(valid))
         table = left_out("mda", len(valid), f, MOST_SUBSETS)
         apart = distances(jax.lax.stop_gradient(deltas))
@@ -69,8 +70,6 @@ def mda(num_byzantine: int | None = None) -> Aggregator:
 
         selected = least(diameter, table, valid)
         return average_of(params, deltas, selected)
-
-    return Aggregator(stateless("selected"), apply, byzantine_needs(num_byzantine))
 
 
 def average_of(params: Params, deltas: Deltas, selected: jax.Array) -> tuple[Params, MetricsOnly]:

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine, check_majority
+from fedjax_drag.ops.byzantine import check_majority
 from fedjax_drag.ops.order_statistics import middle, to_keys
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
 def mean_around_median(
@@ -31,7 +32,7 @@ def mean_around_median(
     return update, (counted * share).astype(counted.dtype)
 
 
-def meamed(num_byzantine: int | None = None) -> Aggregator:
+class meamed(ByzantineAggregator):
     """Moves every coordinate by the mean of the n - f deltas in it that are nearest to their median.
 
     With the median ``mu`` of the n valid clients' values ``g_m`` in a coordinate::
@@ -62,19 +63,15 @@ def meamed(num_byzantine: int | None = None) -> Aggregator:
       shares, where the paper and ByzFL take any of them. n counts the valid clients; where rejections leave 2 f or
       fewer, the guarantee is lost.
     """
-    check_byzantine(num_byzantine)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = byzantine_count("meamed", num_byzantine, extras)
+        f = self.assumed(extras)
         check_majority("meamed", f, len(valid))
         update, weight = mean_around_median(deltas, valid, jnp.maximum(valid.sum() - f, 1))
         return tree.move(params, update), MetricsOnly({"weight": weight, "cosine": tree.cosines(deltas, update)})
-
-    return Aggregator(stateless(), apply, byzantine_needs(num_byzantine))
 
 
 def _around_median(deltas: Deltas, selected: Bool[Array, " clients"], count: Int[Array, ""]) -> Any:

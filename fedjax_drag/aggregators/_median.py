@@ -6,11 +6,12 @@ import jax
 
 from fedjax_drag import tree
 from fedjax_drag.ops.order_statistics import kept_share, middle
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
-def median() -> Aggregator:
+class median(PlainAggregator):
     """Moves every coordinate by the median of the clients' deltas in it.
 
     Of an even number of clients, the mean of the two middle values. The gradient falls on the middle clients of each
@@ -31,14 +32,11 @@ def median() -> Aggregator:
       Algorithm 1, option I.
     """
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
         # All but the middle one, or the middle two, are cut off.
         kept = middle(deltas, valid, (valid.sum() - 1) // 2)
         metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}
         return tree.move(params, kept.mean), MetricsOnly(metrics)
-
-    return Aggregator(stateless(), apply)

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._mda import average_of
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine, check_majority
+from fedjax_drag.ops.byzantine import check_majority
 from fedjax_drag.ops.geometric_median import distances_to
-from fedjax_drag.ops.screening import MetricsOnly, check_extras, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
-def monna(num_byzantine: int | None = None, trusted: int | None = None) -> Aggregator:
+class monna(ByzantineAggregator):
     """Moves by the mean of the n - f deltas that are nearest to a trusted one.
 
     With the trusted vector ``r``, over the n valid clients::
@@ -49,27 +50,36 @@ def monna(num_byzantine: int | None = None, trusted: int | None = None) -> Aggre
       the server has all n and averages n - f, as in ByzFL. The momentum in the name is the clients' part
       (:func:`~fedjax_drag.clients.momentum_sgd`).
     """
-    check_byzantine(num_byzantine)
-    if trusted is not None:
-        checks.count("trusted", trusted)
-    needed = frozenset({"root_delta"} if trusted is None else ())
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    trusted: int | None = None
+    reports = ("selected",)
+    split = "clients"
+
+    def check(self) -> None:
+        super().check()
+        if self.trusted is not None:
+            checks.count("trusted", self.trusted)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        # Another rule may not put anything else in the place of a trusted client, as a bucket would be.
+        return super().needs | {"root_delta" if self.trusted is None else "client_ids"}
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return frozenset({"root_delta"} if self.trusted is None else ())
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        check_extras(extras, needed, params)
-        f, size = byzantine_count("monna", num_byzantine, extras), len(valid)
+        f, size = self.assumed(extras), len(valid)
         check_majority("monna", f, size)
-        if trusted is not None and trusted >= size:
-            raise ValueError(f"trusted={trusted}: must be at most {size - 1}, the last place of a cohort of {size}")
-        vector = extras["root_delta"] if trusted is None else jax.tree.map(lambda g: g[trusted], deltas)
-        here = valid if trusted is None else valid & valid[trusted]
+        if self.trusted is not None and self.trusted >= size:
+            raise ValueError(f"trusted={self.trusted}: must be at most {size - 1}, the last of a cohort of {size}")
+        vector = extras["root_delta"] if self.trusted is None else jax.tree.map(lambda g: g[self.trusted], deltas)
+        here = valid if self.trusted is None else valid & valid[self.trusted]
         vector = jax.tree.map(lambda r: jnp.where(here.any(), tree.accurate(r), 0.0), vector)
         distance = distances_to(*jax.lax.stop_gradient((vector, deltas)), tree.uniform_weights(here))
         rank = jnp.argsort(jnp.argsort(jnp.where(here, distance, jnp.inf)))
         return average_of(params, deltas, here & (rank < jnp.maximum(valid.sum() - f, 1)))
-
-    places = frozenset() if trusted is None else frozenset({"client_ids"})  # a bucket in that place is no client
-    return Aggregator(stateless("selected"), apply, needed | places | byzantine_needs(num_byzantine), "clients")

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._krum import krum_scores
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
-def multi_krum(num_byzantine: int | None = None, num_selected: int | None = None) -> Aggregator:
+class multi_krum(ByzantineAggregator):
     """Averages the deltas of the k clients with the lowest Krum scores: ``theta += (1/k) sum_selected g_m``.
 
     Args:
@@ -40,20 +40,24 @@ def multi_krum(num_byzantine: int | None = None, num_selected: int | None = None
       Readings: scores are computed once, and not again after each selection; with n - f selected, their number in
       the paper's experiments, a malicious client may be among them only if it lies near the others.
     """
-    check_byzantine(num_byzantine)
-    if num_selected is not None:
-        checks.count("num_selected", num_selected, 1)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    num_selected: int | None = None
+    reports = ("score", "selected")
+
+    def check(self) -> None:
+        super().check()
+        if self.num_selected is not None:
+            checks.count("num_selected", self.num_selected, 1)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = byzantine_count("multi_krum", num_byzantine, extras)
+        f = self.assumed(extras)
         score, n = krum_scores(deltas, valid, f), valid.sum()
-        if num_selected is not None and num_selected > len(score):
-            raise ValueError(f"num_selected={num_selected}: must be at most {len(score)}, the size of the cohort")
-        wanted = jnp.maximum(n - f, 1) if num_selected is None else jnp.minimum(num_selected, n)
+        if self.num_selected is not None and self.num_selected > len(score):
+            raise ValueError(f"num_selected={self.num_selected}: must be at most {len(score)}, the size of the cohort")
+        wanted = jnp.maximum(n - f, 1) if self.num_selected is None else jnp.minimum(self.num_selected, n)
         rank = jnp.argsort(jnp.argsort(score))
         selected = valid & (rank < wanted)
         weight = tree.uniform_weights(selected)
@@ -65,5 +69,3 @@ def multi_krum(num_byzantine: int | None = None, num_selected: int | None = None
             "selected": selected.astype(weight.dtype),
         }
         return tree.move(params, update), MetricsOnly(metrics)
-
-    return Aggregator(stateless("score", "selected"), apply, byzantine_needs(num_byzantine))

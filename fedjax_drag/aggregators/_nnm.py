@@ -1,31 +1,19 @@
 """Nearest neighbour mixing: averages every delta with its neighbours before another rule."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import kinds, tree
+from fedjax_drag import tree
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.distances import distances
-from fedjax_drag.ops.screening import empty_metrics, screened
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
+from fedjax_drag.types import Deltas, Params, State
 
 
-class NNMState(NamedTuple):
-    """State of :func:`nnm`.
-
-    Attributes:
-      inner: state of the wrapped rule, without its metrics.
-      metrics: of the last round.
-    """
-
-    inner: Any
-    metrics: dict[str, jax.Array]
-
-
-def nnm(aggregator: Aggregator, num_byzantine: int | None = None) -> Aggregator:
+class nnm(WrappingAggregator):
     """Replaces every delta by the mean of its n - f nearest, itself included, then applies another rule.
 
     Args:
@@ -52,26 +40,30 @@ def nnm(aggregator: Aggregator, num_byzantine: int | None = None) -> Aggregator:
       Allouah et al., Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity, 2023, Algorithm 2.
       Reading: n counts the valid clients.
     """
-    kinds.AGGREGATOR.check("aggregator", aggregator)
-    check_byzantine(num_byzantine)
 
-    def init(params: Params) -> NNMState:
-        inner = aggregator.init(params)
-        return NNMState(inner._replace(metrics={}), empty_metrics(**passed_on(inner)))
+    num_byzantine: int | None = None
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, NNMState]:
-        mixing = _mixing(distances(deltas), valid, byzantine_count("nnm", num_byzantine, extras))
+    def check(self) -> None:
+        super().check()
+        check_byzantine(self.num_byzantine)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.aggregator.needs | byzantine_needs(self.num_byzantine)
+
+    @property
+    def split(self) -> str:
+        return "coordinates"
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, Wrapped]:
+        mixing = _mixing(distances(deltas), valid, byzantine_count("nnm", self.num_byzantine, extras))
         mixed = tree.mix(mixing, deltas)
-        moved, inner = aggregator.apply(params, mixed, state.inner, valid=valid, **extras)
+        moved, inner = self.aggregator.apply(params, mixed, state.inner, valid=valid, **extras)
         update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
         metrics = {"weight": (inner.metrics["weight"][:, None] * mixing).sum(0), "cosine": tree.cosines(deltas, update)}
-        return moved, NNMState(inner._replace(metrics={}), metrics | passed_on(inner))
-
-    needs = aggregator.needs | byzantine_needs(num_byzantine)
-    return Aggregator(init, apply, needs, num_clients=aggregator.num_clients)
+        return moved, wrapped(inner, metrics)
 
 
 def _mixing(
@@ -85,9 +77,3 @@ def _mixing(
     rank = jnp.argsort(jnp.argsort(jnp.where(valid, distance, jnp.inf), axis=1), axis=1)
     count = jnp.maximum(valid.sum() - num_byzantine, 1)
     return jnp.where((rank < count) & valid & valid[:, None], 1 / count.astype(jnp.float32), 0.0)
-
-
-def passed_on(inner: State) -> dict[str, jax.Array]:
-    """The wrapped rule's metrics that a wrapper reports: scalars, as its rows need not be clients."""
-    scalars = {name: value for name, value in inner.metrics.items() if jnp.ndim(value) == 0}
-    return {name: value for name, value in scalars.items() if name != "num_rejected"}

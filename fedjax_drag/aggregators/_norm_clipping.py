@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.screening import stateless
-from fedjax_drag.ops.weighted import Clients, Weights, weighted_rule
-from fedjax_drag.types import Aggregator, State
+from fedjax_drag.ops.weighted import Clients, WeightedAggregator, Weights
+from fedjax_drag.types import Scalar, State
 
 
 def clip_scale(distance: Float[Array, " clients"], radius: Any) -> Float[Array, " clients"]:
@@ -16,7 +15,7 @@ def clip_scale(distance: Float[Array, " clients"], radius: Any) -> Float[Array, 
     return jnp.where(distance > radius, radius * tree.inverse(distance), 1.0)
 
 
-def norm_clipping(max_norm: Any) -> Aggregator:
+class norm_clipping(WeightedAggregator):
     """Averages the deltas after shortening the long ones: ``theta += mean min(1, C / ||g_m||) g_m``.
 
     Args:
@@ -39,11 +38,15 @@ def norm_clipping(max_norm: Any) -> Aggregator:
       Sun et al., Can you really backdoor federated learning?, 2019. The norm thresholding alone, without the noise
       that the authors also add.
     """
-    checks.positive("max_norm", max_norm)
 
-    def weigh(clients: Clients, state: State, **_: Any) -> Weights:
+    max_norm: Scalar
+
+    reports = ("scale",)
+
+    def check(self) -> None:
+        checks.positive("max_norm", self.max_norm)
+
+    def weigh(self, clients: Clients, state: State, **_: Any) -> Weights:
         del state
-        scale = jnp.where(clients.valid, clip_scale(clients.norm, max_norm), 0.0)  # min(1, C / ||g_m||)
+        scale = jnp.where(clients.valid, clip_scale(clients.norm, self.max_norm), 0.0)  # min(1, C / ||g_m||)
         return Weights(own=scale, metrics={"scale": scale})
-
-    return weighted_rule(weigh, stateless("scale"))

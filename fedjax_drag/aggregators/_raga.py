@@ -1,16 +1,9 @@
 """RAGA: the geometric median of the local updates."""
 
-from typing import Any
-
-from fedjax_drag.aggregators._geometric_median import median_rule
-from fedjax_drag.naming import named
-from fedjax_drag.ops.geometric_median import geometric_median_of
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._geometric_median import MedianAggregator
 
 
-def raga(
-    smoothing: Any = 1e-6, tolerance: Any = 1e-5, max_iterations: int = 100, weighting: str = "uniform"
-) -> Aggregator:
+class raga(MedianAggregator):
     """Robust average gradient algorithm: moves by the geometric median of what the clients' local passes added up to.
 
     ``theta += argmin_z sum_m p_m ||z - g_m||``, run to convergence as by :func:`geometric_median`, which it equals
@@ -38,4 +31,5 @@ def raga(
     References:
       Zuo et al., Byzantine-resilient federated learning with adaptivity to data heterogeneity, 2024.
     """
-    return named("raga", median_rule(weighting, smoothing, tolerance, max_iterations, geometric_median_of))
+
+    weighting: str = "uniform"

@@ -1,14 +1,13 @@
 """RFA: a few steps towards the geometric median."""
 
-from typing import Any
+from jaxtyping import Array, Float
 
-from fedjax_drag.aggregators._geometric_median import median_rule
-from fedjax_drag.naming import named
-from fedjax_drag.ops.geometric_median import weiszfeld
-from fedjax_drag.types import Aggregator
+from fedjax_drag.aggregators._geometric_median import MedianAggregator
+from fedjax_drag.ops.geometric_median import Median, weiszfeld
+from fedjax_drag.types import Deltas, Scalar
 
 
-def rfa(smoothing: Any = 1e-6, tolerance: Any = 0.0, max_iterations: int = 3, weighting: str = "uniform") -> Aggregator:
+class rfa(MedianAggregator):
     """Robust federated averaging: smoothed Weiszfeld steps from the mean towards the geometric median.
 
     ``z <- sum_m w_m g_m`` with ``w_m`` proportional to ``p_m / max(nu, ||z - g_m||)``, then ``theta += z``. All clients
@@ -40,4 +39,11 @@ def rfa(smoothing: Any = 1e-6, tolerance: Any = 0.0, max_iterations: int = 3, we
       Pillutla et al., Robust aggregation for federated learning, 2022, Algorithm 2, with its nu = 1e-6 and
       three steps.
     """
-    return named("rfa", median_rule(weighting, smoothing, tolerance, max_iterations, weiszfeld, "clients"))
+
+    tolerance: Scalar = 0.0
+    max_iterations: int = 3
+    weighting: str = "uniform"
+    split = "clients"
+
+    def solve(self, deltas: Deltas, mass: Float[Array, " clients"]) -> Median:
+        return weiszfeld(deltas, mass, self.smoothing, self.tolerance, self.max_iterations)

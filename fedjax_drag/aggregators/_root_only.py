@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.screening import MetricsOnly, stateless
-from fedjax_drag.ops.sums import summed_rule
-from fedjax_drag.types import Aggregator, Deltas, Params, State, Sums
+from fedjax_drag.ops.rules import SummedAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, State
 
 
-def root_only() -> Aggregator:
+class root_only(SummedAggregator):
     """Moves by the delta of a local pass over root data and ignores the clients: ``theta += r``.
 
     The baseline of every rule that has clean root data: a rule that does not beat it gains nothing from the
@@ -32,17 +32,19 @@ def root_only() -> Aggregator:
       of that rule, alone.
     """
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"root_delta"})
+
     def accumulate(
-        params: Params, deltas: Deltas, state: State, *, root_delta: Params, **_: Any
+        self, params: Params, deltas: Deltas, state: State, *, root_delta: Params, **_: Any
     ) -> tuple[tuple[()], jax.Array]:
         del params, state
         return (), tree.cosines(deltas, root_delta)
 
     def finish(
-        params: Params, total: tuple[()], state: State, cosine: jax.Array, *, root_delta: Params, **_: Any
+        self, params: Params, total: tuple[()], state: State, kept: jax.Array, *, root_delta: Params, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del total, state
-        metrics = {"weight": jnp.zeros(cosine.shape), "cosine": cosine}
+        metrics = {"weight": jnp.zeros(kept.shape), "cosine": kept}
         return tree.move(params, root_delta), MetricsOnly(metrics)
-
-    return summed_rule(stateless(), Sums(accumulate, finish), frozenset({"root_delta"}))

@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.order_statistics import count_entries, median_of
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 _NEAREST = 0.5  # share of the clients within the bandwidth around a client, on the average
 _TURNS = 300
@@ -19,7 +20,7 @@ _STILL = 1e-3  # of the bandwidth
 _SAME = 1e-6  # shares that differ by no more are equal up to rounding
 
 
-def signguard(lower: Any = 0.1, upper: Any = 3.0, sign_fraction: Any = 0.1) -> Aggregator:
+class signguard(PlainAggregator):
     """Averages, clipped to their median length, the deltas that two filters both let pass.
 
     With the median ``M`` of the lengths ``||g_m||``, and on coordinates drawn at random the shares ``x_m`` of positive,
@@ -56,19 +57,26 @@ def signguard(lower: Any = 0.1, upper: Any = 3.0, sign_fraction: Any = 0.1) -> A
       kernel and starts from every client; its bandwidth is scikit-learn's estimate at quantile 0.5, as in that code:
       the mean distance to the farthest of a client's nearest half. Of clusters of the same size the denser one counts.
     """
-    checks.in_range("lower", lower, 0.0, 1.0)
-    checks.in_range("upper", upper, 1.0)
-    checks.in_range("sign_fraction", sign_fraction, 0.0, 1.0, open_low=True)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
+    lower: Scalar = 0.1
+    upper: Scalar = 3.0
+    sign_fraction: Scalar = 0.1
+    reports = ("selected", "scale")
+    split = "clients"
+
+    def check(self) -> None:
+        checks.in_range("lower", self.lower, 0.0, 1.0)
+        checks.in_range("upper", self.upper, 1.0)
+        checks.in_range("sign_fraction", self.sign_fraction, 0.0, 1.0, open_low=True)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
         norm = tree.norms(deltas)
         middle = median_of(jax.lax.stop_gradient(norm), valid)
-        ordinary = (norm >= lower * middle) & (norm <= upper * middle)
-        selected = valid & ordinary & largest_cluster(sign_shares(key, deltas, sign_fraction), valid)
+        ordinary = (norm >= self.lower * middle) & (norm <= self.upper * middle)
+        selected = valid & ordinary & largest_cluster(sign_shares(key, deltas, self.sign_fraction), valid)
         scale = jnp.where(valid, clip_scale(norm, middle), 0.0)
         weight = scale * tree.uniform_weights(selected)
         update = tree.weighted_sum(weight, deltas)
@@ -79,8 +87,6 @@ def signguard(lower: Any = 0.1, upper: Any = 3.0, sign_fraction: Any = 0.1) -> A
             "scale": scale,
         }
         return tree.move(params, update), MetricsOnly(metrics)
-
-    return Aggregator(stateless("selected", "scale"), apply, split="clients")
 
 
 def sign_shares(key: chex.PRNGKey, deltas: Deltas, fraction: Any) -> Float[Array, "clients 3"]:

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.order_statistics import count_entries
-from fedjax_drag.ops.screening import MetricsOnly, stateless
-from fedjax_drag.ops.sums import cosine_to_sum, summed_rule
-from fedjax_drag.types import Aggregator, Deltas, Params, State, Sums
+from fedjax_drag.ops.rules import SummedAggregator, cosine_to_sum
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
-def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
+class signsgd_majority(SummedAggregator):
     """Moves every coordinate by a fixed step in the direction that most deltas have in it.
 
     Every client has one vote in each coordinate, however long its delta::
@@ -43,27 +43,30 @@ def signsgd_majority(step_size: Any = 1e-3) -> Aggregator:
       signSGD with majority vote is communication efficient and fault tolerant, 2019. Reading: the vote is on deltas,
       the clients' local passes, not on single gradients.
     """
-    checks.positive("step_size", step_size)
+
+    step_size: Scalar = 0.001
+
+    reports = ("agreement",)
+    compared = ("cosine", "agreement")
+
+    def check(self) -> None:
+        checks.positive("step_size", self.step_size)
 
     def accumulate(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, tuple[()]]:
         del params, state
         return tree.weighted_sum(valid.astype(jnp.float32), jax.tree.map(jnp.sign, deltas)), ()
 
     def finish(
-        params: Params, votes: Params, state: State, kept: tuple[()], *, valid: jax.Array, **_: Any
+        self, params: Params, total: Params, state: State, kept: tuple[()], *, valid: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state, kept
-        update = jax.tree.map(lambda v: step_size * jnp.sign(v), votes)
+        update = jax.tree.map(lambda votes: self.step_size * jnp.sign(votes), total)
         return tree.move(params, update), MetricsOnly({"weight": tree.uniform_weights(valid)})
 
-    def cosine(deltas: Deltas, votes: Params, valid: jax.Array) -> jax.Array:
-        return cosine_to_sum(deltas, jax.tree.map(jnp.sign, votes), valid)
-
-    def agreement(deltas: Deltas, votes: Params, valid: jax.Array) -> jax.Array:
-        agreeing = count_entries(lambda values, total: jnp.sign(values) == jnp.sign(total), deltas, votes)
-        return valid * agreeing / sum(leaf.size for leaf in jax.tree.leaves(votes))
-
-    hindsight = {"cosine": cosine, "agreement": agreement}
-    return summed_rule(stateless("agreement"), Sums(accumulate, finish), hindsight=hindsight)
+    def compare(self, deltas: Deltas, total: Params, valid: jax.Array) -> dict[str, jax.Array]:
+        agreeing = count_entries(lambda values, total: jnp.sign(values) == jnp.sign(total), deltas, total)
+        agreement = valid * agreeing / sum(leaf.size for leaf in jax.tree.leaves(total))
+        cosine = cosine_to_sum(deltas, jax.tree.map(jnp.sign, total), valid)
+        return {"cosine": cosine, "agreement": agreement}

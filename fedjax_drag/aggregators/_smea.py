@@ -6,18 +6,19 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag.aggregators._mda import average_of
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine, check_majority
+from fedjax_drag.ops.byzantine import check_majority
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.principal import largest_deviation
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
+from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.ops.subsets import least, left_out
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.types import Deltas, Params, State
 
 MOST_SUBSETS = 20_000
 """How many subsets of a cohort the rule tries at most: each costs an eigenvalue problem."""
 
 
-def smea(num_byzantine: int | None = None) -> Aggregator:
+class smea(ByzantineAggregator):
     """Smallest maximum eigenvalue averaging: moves by the mean of the n - f deltas of the smallest covariance.
 
     Over all subsets T of n - f of the n valid clients, with the mean ``mu_T`` of their deltas::
@@ -49,14 +50,14 @@ def smea(num_byzantine: int | None = None) -> Aggregator:
       are exact, from the distances between the clients, where ByzFL takes a step of the power method from a random
       vector. n counts the valid clients; where rejections leave f or fewer, nothing moves.
     """
-    check_byzantine(num_byzantine)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    reports = ("selected",)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = byzantine_count("smea", num_byzantine, extras)
+        f = self.assumed(extras)
         check_majority("smea", f, len(valid))
         table = left_out("smea", len(valid), f, MOST_SUBSETS)
         apart = distances(jax.lax.stop_gradient(deltas))
@@ -65,5 +66,3 @@ def smea(num_byzantine: int | None = None) -> Aggregator:
             return largest_deviation(apart, kept.astype(apart.dtype)), jnp.zeros((), apart.dtype)
 
         return average_of(params, deltas, least(deviation, table, valid))
-
-    return Aggregator(stateless("selected"), apply, byzantine_needs(num_byzantine))

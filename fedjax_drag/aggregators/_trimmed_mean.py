@@ -7,11 +7,12 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.order_statistics import kept_share, middle
-from fedjax_drag.ops.screening import MetricsOnly, screened, stateless
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
-def trimmed_mean(trim_fraction: Any = 0.2) -> Aggregator:
+class trimmed_mean(PlainAggregator):
     """Moves every coordinate by the mean of the deltas in it without the smallest and the largest.
 
     With ``beta = trim_fraction`` and the n valid clients' values in order, ``g_(0) <= ... <= g_(n-1)``::
@@ -44,18 +45,19 @@ def trimmed_mean(trim_fraction: Any = 0.2) -> Aggregator:
       Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, 2018, Algorithm 1,
       option II. Reading: beta n, which need not be a whole number, is rounded down.
     """
-    checks.in_range("trim_fraction", trim_fraction, 0.0, 0.5, open_high=True)
 
-    @screened
-    def apply(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
+    trim_fraction: Scalar = 0.2
+
+    def check(self) -> None:
+        checks.in_range("trim_fraction", self.trim_fraction, 0.0, 0.5, open_high=True)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        kept = middle(deltas, valid, _number_cut(trim_fraction, valid.sum()))
+        kept = middle(deltas, valid, _number_cut(self.trim_fraction, valid.sum()))
         metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}
         return tree.move(params, kept.mean), MetricsOnly(metrics)
-
-    return Aggregator(stateless(), apply)
 
 
 def _number_cut(fraction: Any, number: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.algorithms._inner import Contribution, Outcome, rule_or_mean, server_side, with_metrics
 from fedjax_drag.clients._gradient_at_start import GradientAtStart, no_gradient_yet
-from fedjax_drag.ops.sums import average
+from fedjax_drag.ops.rules import average
 from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
 
 

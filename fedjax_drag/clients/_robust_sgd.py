@@ -5,7 +5,6 @@ from typing import Any
 import jax
 
 from fedjax_drag import kinds, tree
-from fedjax_drag.ops.screening import extras_of
 from fedjax_drag.types import Aggregator, Batch, ClientRule, Downlink, GradFn, Params
 
 
@@ -47,7 +46,7 @@ class robust_sgd(ClientRule):
 
     def check(self) -> None:
         kinds.AGGREGATOR.check("reducer", self.reducer)
-        needs = extras_of(self.reducer.apply) | self.reducer.needs
+        needs = self.reducer.requires | self.reducer.needs
         if "num_byzantine" in needs:
             raise ValueError("reducer: num_byzantine=None: must be the number of examples that may be wrong")
         if needs:

@@ -2,15 +2,14 @@
 
 import contextlib
 import functools
-import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.types import ApplyFn, Deltas, InitFn, Params, State, Sums
+from fedjax_drag.types import ApplyFn, Deltas, InitFn, Params, State, Sums, extras_of
 
 
 class MetricsOnly(NamedTuple):
@@ -76,7 +75,7 @@ def screened(apply: ApplyFn) -> ApplyFn:
         who = screen(deltas, valid, reject_nonfinite)
         with own(state):
             after = apply(params, deltas, state, valid=who.counted, **extras)
-            return _concluded((params, state), after, who, reject_nonfinite)
+            return concluded((params, state), after, who, reject_nonfinite)
 
     required = extras_of(apply)
     return screened_apply
@@ -92,13 +91,6 @@ MEANING = {
     "malicious": "who is malicious, bool [S], which only a simulation knows",
 }
 """What the extras of a rule are."""
-
-
-def extras_of(apply: Callable[..., Any]) -> frozenset[str]:
-    """The extras that a function must be given: keyword-only arguments without a default."""
-    parameters = inspect.signature(apply).parameters.values()
-    required = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty}
-    return frozenset(required - {"valid"})
 
 
 def check_extras(extras: Mapping[str, Any], required: Collection[str], params: Params) -> None:
@@ -175,7 +167,7 @@ def screened_sums(rule: Sums) -> Sums:
     ) -> tuple[Params, State]:
         del valid  # was taken into account by accumulate
         after = rule.finish(params, total, state, kept.of_rule, valid=kept.who.counted, **extras)
-        return _concluded((params, state), after, kept.who, reject_nonfinite)
+        return concluded((params, state), after, kept.who, reject_nonfinite)
 
     def absorb_first_pass(
         total: Any, state: State, kept: ScreenedKept, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
@@ -189,7 +181,7 @@ def screened_sums(rule: Sums) -> Sums:
     return Sums(accumulate, finish, rule.needs_first_pass, rule.absorb_first_pass and absorb_first_pass)
 
 
-def _concluded(
+def concluded(
     before: tuple[Params, State], after: tuple[Params, State], who: Screening, reject_nonfinite: bool
 ) -> tuple[Params, State]:
     """Parameters and state after a round: the rule's, or those before it if no client counts."""

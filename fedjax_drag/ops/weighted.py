@@ -1,8 +1,10 @@
 """Rules that are weights: the update is a mean of ``v_m = own_m g_m + along_m r`` over the clients.
 
-A rule says what the weights of a client are; :func:`weighted_rule` does everything else: it adds up deltas that come in
-chunks, leaves out clients that do not count, keeps the arithmetic within float32, and reports the metrics.
+A rule says what the weights of a client are; :class:`WeightedAggregator` does everything else: it adds up deltas that
+come in chunks, leaves out clients that do not count, keeps the arithmetic within float32, and reports the metrics.
 """
+# Fields of weighted_rule stand in the place of methods.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
 import dataclasses
 import functools
@@ -14,9 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import tree
+from fedjax_drag.naming import name_of
+from fedjax_drag.ops.rules import SummedAggregator, average, cosine_to_sum
 from fedjax_drag.ops.screening import stateless
-from fedjax_drag.ops.sums import average, cosine_to_sum, summed_rule
-from fedjax_drag.types import Aggregator, Deltas, InitFn, Params, State, Sums
+from fedjax_drag.types import Deltas, InitFn, Params, State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,75 +146,130 @@ class FirstPass(NamedTuple):
     absorb: AbsorbMeanFn
 
 
-def weighted_rule(
-    weigh: WeighFn,
-    init: InitFn | None = None,
-    *,
-    reference: ReferenceFn | None = None,
-    length: Literal["client", "reference"] = "client",
-    before: FirstPass | None = None,
-    after: AfterFn | None = None,
-    needs: frozenset[str] = frozenset(),
-    of_mean: bool = False,
-) -> Aggregator:
-    """The rule ``theta += sum_m v_m / sum_m mass_m`` with ``v_m = own_m g_m + along_m r``.
+class WeightedAggregator(SummedAggregator):
+    """A rule that says only its weights: ``theta += sum_m v_m / sum_m mass_m`` with ``v_m = own_m g_m + along_m r``.
 
-    In ``v_m`` the delta and the reference have the same length: the reference that of the client's delta, or the delta
-    that of the reference.
+    In ``v_m`` the delta and the reference have the same length: the reference that of the client's delta
+    (``length = "client"``, ``||g_m|| r / ||r||`` takes the place of ``r``), or the delta that of the reference
+    (``"reference"``, ``||r|| g_m / ||g_m||`` takes the place of ``g_m``). Without a reference: ``"client"``.
+
+    A subclass has :meth:`weigh`, and what else it needs. With ``has_first_pass`` the plain mean of the deltas goes to
+    :meth:`absorb_mean` before weights are computed, in the rounds of ``needs_first_pass``.
+    """
+
+    length = "client"
+    has_reference = False
+
+    def weigh(self, clients: Clients, state: State, **extras: Any) -> Weights:
+        """The weights of a chunk of clients; see :class:`WeighFn`."""
+        raise NotImplementedError
+
+    def reference(self, state: State, **extras: Any) -> Params:
+        """``r``, like the parameters; see :class:`ReferenceFn`. Only with ``has_reference``."""
+        raise NotImplementedError
+
+    def absorb_mean(self, mean: Params, state: State, *, kept: Kept, **extras: Any) -> State:
+        """The state that the weights need; see :class:`AbsorbMeanFn`. Only with ``has_first_pass``."""
+        raise NotImplementedError
+
+    def after(self, step: Step, state: State, *, params: Params, kept: Kept, **extras: Any) -> tuple[Step, State]:
+        """What else becomes of a step, and the state of the next round; see :class:`AfterFn`."""
+        del params, kept, extras
+        return step, state
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return super().requires - {"first_pass"}
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        # Without a reference the cosine is that to the update, which is known when all clients have been added up.
+        return () if self.has_reference else ("cosine",)
+
+    def compare(self, deltas: Deltas, total: Any, valid: jax.Array) -> dict[str, jax.Array]:
+        return {} if self.has_reference else {"cosine": cosine_to_sum(deltas, total, valid)}
+
+    def accumulate(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, first_pass: Any = False, **extras: Any
+    ) -> tuple[Params, Kept]:
+        del params
+        clients = Clients(deltas, self.reference(state, **extras) if self.has_reference else None, valid)
+        weights = self.weigh(clients, state, **extras)
+        if weights.own is not None:
+            own = weights.own * tree.inverse(clients.norm) if self.length == "reference" else weights.own
+            weights = weights._replace(own=jnp.where(first_pass, 1.0, own))  # a first pass takes the plain mean
+        used = _counted(weights, valid)
+        kept = Kept(valid, clients.norm, clients.cosine if self.has_reference else (), used)
+        return () if used.own is None else tree.weighted_sum(used.own, deltas), kept
+
+    def absorb_first_pass(self, total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any) -> State:
+        return self.absorb_mean(average(total, valid), state, kept=kept, **extras)
+
+    def finish(
+        self, params: Params, total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, State]:
+        del valid
+        r = self.reference(state, **extras) if self.has_reference else None
+        step, state = self.after(
+            _step(total, kept, r, self.length == "reference"), state, params=params, kept=kept, **extras
+        )
+        return tree.move(params, step.update), state._replace(metrics=step.metrics)
+
+
+class weighted_rule(WeightedAggregator):
+    """:class:`WeightedAggregator` by functions.
 
     Args:
       weigh: ``(clients, state, **extras) -> weights`` of a chunk; see :class:`WeighFn`.
       init: as of :class:`~fedjax_drag.types.Aggregator`, a NamedTuple with a field ``metrics``; default
         :func:`~fedjax_drag.ops.screening.stateless`.
       reference: ``(state, **extras) -> r``, like the parameters.
-      length: ``"client"`` takes ``||g_m|| r / ||r||`` for ``r``; ``"reference"`` takes ``||r|| g_m / ||g_m||`` for
-        ``g_m``. Without a reference: ``"client"``.
+      length: as of :class:`WeightedAggregator`.
       before: a first pass, which completes the state before weights are computed.
       after: ``(step, state, *, params, kept, **extras) -> (step, state)``; see :class:`AfterFn`.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       of_mean: as of :class:`~fedjax_drag.types.Sums`.
     """
-    matched = length == "reference"
 
-    def accumulate(
-        params: Params, deltas: Deltas, state: State, *, valid: jax.Array, first_pass: Any = False, **extras: Any
-    ) -> tuple[Params, Kept]:
-        del params
-        clients = Clients(deltas, reference(state, **extras) if reference else None, valid)
-        weights = weigh(clients, state, **extras)
-        if weights.own is not None:
-            own = weights.own * tree.inverse(clients.norm) if matched else weights.own
-            weights = weights._replace(own=jnp.where(first_pass, 1.0, own))  # a first pass takes the plain mean
-        used = _counted(weights, valid)
-        kept = Kept(valid, clients.norm, clients.cosine if reference else (), used)
-        return () if used.own is None else tree.weighted_sum(used.own, deltas), kept
+    weigh: WeighFn
+    init: InitFn | None = None
+    _: dataclasses.KW_ONLY
+    reference: ReferenceFn | None = None
+    length: Literal["client", "reference"] = "client"
+    before: FirstPass | None = None
+    after: AfterFn | None = None
+    needs: frozenset[str] = frozenset()
+    of_mean: bool = False
 
-    def absorb(total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any) -> State:
-        assert before is not None
-        return before.absorb(average(total, valid), state, kept=kept, **extras)
+    def __post_init__(self) -> None:
+        if self.init is None:
+            object.__setattr__(self, "init", stateless())
+        if self.after is None:
+            object.__setattr__(self, "after", lambda step, state, **_: (step, state))
 
-    def finish(
-        params: Params, total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, State]:
-        del valid
-        r = reference(state, **extras) if reference else None
-        step = _step(total, kept, r, matched)
-        if after:
-            step, state = after(step, state, params=params, kept=kept, **extras)
-        return tree.move(params, step.update), state._replace(metrics=step.metrics)
+    def __repr__(self) -> str:
+        return f"Aggregator({self.name})"
 
-    passes = (before.needed, absorb) if before else (None, None)
-    accumulate.__qualname__ = getattr(weigh, "__qualname__", accumulate.__qualname__)  # the rule's name, for its repr
-    # Without a reference the cosine is that to the update, which is known when all clients have been added up.
-    hindsight = {} if reference else {"cosine": cosine_to_sum}
-    sums = Sums(accumulate, finish, *passes)
-    return summed_rule(init or stateless(), sums, needs, hindsight=hindsight, of_mean=of_mean)
+    @property
+    def name(self) -> str:
+        """The name of the function that made it."""
+        return name_of(self.weigh)
 
+    @property
+    def has_reference(self) -> bool:
+        return self.reference is not None
 
-def root_delta(state: State, *, root_delta: Params, **_: Any) -> Params:
-    """The reference of rules that own root data: the delta of the server's own local pass."""
-    del state
-    return root_delta
+    @property
+    def has_first_pass(self) -> bool:
+        return self.before is not None
+
+    def needs_first_pass(self, state: State) -> jax.Array:
+        assert self.before is not None
+        return self.before.needed(state)
+
+    def absorb_mean(self, mean: Params, state: State, *, kept: Kept, **extras: Any) -> State:
+        assert self.before is not None
+        return self.before.absorb(mean, state, kept=kept, **extras)
 
 
 def _counted(weights: Weights, valid: jax.Array) -> Weights:

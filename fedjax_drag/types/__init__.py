@@ -21,6 +21,7 @@ from fedjax_drag.types._aggregator import (
     FinishFn,
     InitFn,
     Sums,
+    extras_of,
 )
 from fedjax_drag.types._algorithm import AggregateFn, Algorithm, BroadcastFn, EligibleFn, OutputFn
 from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
@@ -79,5 +80,6 @@ __all__ = [
     "Uplink",
     "WrappedAttack",
     "WrappedClientRule",
+    "extras_of",
     "is_scalar",
 ]

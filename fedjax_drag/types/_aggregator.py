@@ -2,7 +2,7 @@
 # Fields of FunctionAggregator stand in the place of methods.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -134,6 +134,13 @@ class AbsorbFirstPassFn(Protocol):
         ...
 
 
+def extras_of(apply: Callable[..., Any]) -> frozenset[str]:
+    """The extras that a function must be given: keyword-only arguments without a default."""
+    parameters = inspect.signature(apply).parameters.values()
+    required = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty}
+    return frozenset(required - {"valid"})
+
+
 class Sums(NamedTuple):
     """A rule, or the server side of a method, as sums over clients whose messages come in chunks.
 
@@ -207,12 +214,17 @@ class Aggregator(Part):
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(FunctionAggregator if cls is Aggregator else cls)
 
-    split = "coordinates"  # a class variable, which subclasses set
+    split = "coordinates"  # a class variable, or a field
     num_clients = None  # a field of the rules that keep something of every client
 
     @property
     def needs(self) -> frozenset[str]:
         return frozenset()
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """Names of the extras that ``apply`` must be given."""
+        return extras_of(self.apply)
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -244,6 +256,13 @@ class Aggregator(Part):
           The parameters after the round, and the state.
         """
         raise NotImplementedError
+
+    def _replace(self, **changes: Any) -> "Aggregator":
+        """A rule of this one's functions, some of them replaced; arguments as of :class:`FunctionAggregator`."""
+        sums = self.streamed and self.streamed._replace(whole=self.apply)
+        facts = self.needs, self.split, sums, self.guarantee, self.num_clients
+        names = FunctionAggregator.__match_args__
+        return Aggregator(**dict(zip(names, (self.init, self.apply, *facts), strict=True)) | changes)
 
 
 class FunctionAggregator(Aggregator):
@@ -278,8 +297,4 @@ class FunctionAggregator(Aggregator):
     @property
     def streamed(self) -> Sums | None:
         """``sums`` if they are those of ``apply``."""
-        return self.sums if self.sums is not None and self.sums.whole is self.apply else None
-
-    def _replace(self, **changes: Any) -> "Aggregator":
-        """A rule with some of the functions replaced."""
-        return dataclasses.replace(self, **changes)
+        return self.sums if self.sums is not None and self.sums.whole == self.apply else None

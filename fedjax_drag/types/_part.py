@@ -1,8 +1,9 @@
 """Parts of a run: frozen dataclasses that JAX knows as pytrees."""
 
 import dataclasses
+import inspect
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import jax
@@ -23,12 +24,18 @@ class Part:
     A subclass that is used as a function is named like one: ``sign_flip(scale=2.0)``.
     """
 
+    _scalars: typing.ClassVar[tuple[str, ...]] = ()
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for name, hint in inspect.get_annotations(cls).items():
+            if name not in vars(cls) and hasattr(cls, name) and typing.get_origin(hint) is not typing.ClassVar:
+                setattr(cls, name, dataclasses.field())  # what is inherited under the name of a field is no default
         dataclasses.dataclass(frozen=True)(cls)
         fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
         leaves = tuple(field.name for field in fields if _is_leaf(field.type))
         static = tuple(field.name for field in fields if field.name not in leaves)
+        cls._scalars = tuple(field.name for field in fields if is_scalar(field.type))
 
         def flatten(part: Self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             return tuple(getattr(part, name) for name in leaves), tuple(getattr(part, name) for name in static)
@@ -46,6 +53,9 @@ class Part:
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
     def __post_init__(self) -> None:
+        for name in self._scalars:
+            if callable(value := getattr(self, name)) and not isinstance(value, Part):
+                object.__setattr__(self, name, Function(value))
         self.check()
 
     def check(self) -> None:
@@ -58,12 +68,24 @@ class Part:
 
 
 def is_scalar(hint: Any) -> bool:
-    """Whether a type is :data:`Scalar`, or that or None."""
-    options = {arg for arg in typing.get_args(hint) if arg is not type(None)}
-    return options == set(typing.get_args(Scalar))
+    """Whether a type is :data:`Scalar`, or that or something else."""
+    return set(typing.get_args(Scalar)) <= set(typing.get_args(hint))
 
 
 def _is_leaf(hint: Any) -> bool:
     options = [arg for arg in typing.get_args(hint) if arg is not type(None)] or [hint]
     classes = [option for option in options if isinstance(option, type)]
     return is_scalar(hint) or any(issubclass(option, Part | jax.Array) for option in classes)
+
+
+class Function(Part):
+    """A function in the place of a number, such as a schedule: static, and compared by identity."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        """The function's value."""
+        return self.function(*args)
+
+    def __repr__(self) -> str:
+        return f"<function {getattr(self.function, '__qualname__', type(self.function).__name__)}>"

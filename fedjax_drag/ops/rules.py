@@ -1,0 +1,308 @@
+"""The forms of an aggregation rule, from the plain one to the shortest.
+
+- :class:`PlainAggregator` sees the deltas of the whole cohort and is told who counts.
+- :class:`ByzantineAggregator` is a plain one that assumes a number of malicious clients.
+- :class:`WrappingAggregator` is a plain one around another rule.
+- :class:`SummedAggregator` is a sum over the clients, so that their deltas can come in chunks.
+
+A rule is a subclass of one of them, or of :class:`~fedjax_drag.ops.weighted.WeightedAggregator`, which says only the
+weights of the clients.
+"""
+
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fedjax_drag import kinds, tree
+from fedjax_drag.naming import name_of
+from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
+from fedjax_drag.ops.screening import check_extras, concluded, empty_metrics, own, screen, screened_sums, stateless
+from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, InitFn, Params, State, Sums, extras_of
+
+
+class PlainAggregator(Aggregator):
+    """A rule that compares clients with each other, and so needs the whole stack of their deltas.
+
+    A subclass says by :meth:`combine` how the clients that count move the parameters. A client does not count that is
+    absent (the extra ``valid``, ``[S]``) or whose delta is not usable: one with an entry that is not finite is as if it
+    had not been sent, and so is one too long for sums in float32 (:func:`fedjax_drag.tree.usable_rows`). With
+    ``reject_nonfinite=False``, a Python bool, such a delta makes the parameters NaN, whatever the rule.
+
+    If no client is left, parameters and state stay as they were. ``state.metrics`` has ``num_rejected``, the number of
+    clients rejected for what they sent.
+    """
+
+    reports = ()  # names of metrics [S] beside weight and cosine
+
+    def init(self, params: Params) -> State:
+        """A state without a memory, unless the subclass has another."""
+        return stateless(*self.reports)(params)
+
+    def combine(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, State]:
+        """Parameters and state after a round.
+
+        Args:
+          params: the global parameters.
+          deltas: of the cohort ``[S, *p]``, unchanged. The statistics in :mod:`fedjax_drag.tree` ignore rows without a
+            finite norm.
+          state: from ``init`` or the round before.
+          valid: ``[S]`` bool, the clients that count; the weights of others are 0.
+          **extras: those that the rule names as keywords without a default must be given to ``apply``.
+
+        Returns:
+          The parameters, and a state with the metrics of the round.
+        """
+        raise NotImplementedError
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return extras_of(self.combine)
+
+    def apply(
+        self,
+        params: Params,
+        deltas: Deltas,
+        state: State,
+        *,
+        valid: Any = None,
+        reject_nonfinite: bool = True,
+        **extras: Any,
+    ) -> tuple[Params, State]:
+        tree.check_cohort(params, deltas)
+        check_extras(extras, self.requires, params)
+        who = screen(deltas, valid, reject_nonfinite)
+        with own(state):
+            after = self.combine(params, deltas, state, valid=who.counted, **extras)
+            return concluded((params, state), after, who, reject_nonfinite)
+
+
+class ByzantineAggregator(PlainAggregator):
+    """A plain rule that assumes how many clients of a cohort may be malicious.
+
+    Attributes:
+      num_byzantine: f >= 0; None for what the simulation tells by the extra of this name.
+    """
+
+    num_byzantine: int | None = None
+
+    def check(self) -> None:
+        check_byzantine(self.num_byzantine)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return byzantine_needs(self.num_byzantine)
+
+    def assumed(self, extras: Mapping[str, Any]) -> int:
+        """f, from the argument or the extra."""
+        return byzantine_count(self.name, self.num_byzantine, extras)
+
+
+class Wrapped(NamedTuple):
+    """State of a rule around another.
+
+    Attributes:
+      inner: state of the other rule, without its metrics.
+      metrics: of the last round.
+    """
+
+    inner: State
+    metrics: dict[str, jax.Array]
+
+
+class WrappingAggregator(PlainAggregator):
+    """A plain rule around another, whose metrics it passes on where they are not of single clients.
+
+    Attributes:
+      aggregator: the other rule.
+    """
+
+    aggregator: Aggregator
+
+    def check(self) -> None:
+        kinds.AGGREGATOR.check("aggregator", self.aggregator)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.aggregator.needs
+
+    @property
+    def split(self) -> str:
+        return self.aggregator.split
+
+    @property
+    def num_clients(self) -> int | None:
+        return self.aggregator.num_clients
+
+    def init(self, params: Params) -> Wrapped:
+        return wrapped(self.aggregator.init(params), empty_metrics(*self.reports))
+
+
+def wrapped(inner: State, metrics: dict[str, Any]) -> Wrapped:
+    """The state around that of the other rule: with these metrics, and those of the other rule that it passes on."""
+    return Wrapped(inner._replace(metrics={}), metrics | passed_on(inner))
+
+
+def passed_on(inner: State) -> dict[str, jax.Array]:
+    """The wrapped rule's metrics that a wrapper reports: scalars, as its rows need not be clients."""
+    scalars = {name: value for name, value in inner.metrics.items() if jnp.ndim(value) == 0}
+    return {name: value for name, value in scalars.items() if name != "num_rejected"}
+
+
+class SummedAggregator(Aggregator):
+    """A rule that is a sum over the clients: written once, for a whole stack of deltas and for chunks of it.
+
+    A subclass says by :meth:`accumulate` what a chunk of clients adds up to, and by :meth:`finish` how the parameters
+    move by the sum of all chunks. Both receive ``valid``, the clients that count, as of :class:`PlainAggregator`.
+    """
+
+    split = "clients"
+    reports = ()  # names of metrics [S] beside weight and cosine
+    compared = ()  # names of metrics of compare
+    has_first_pass = False
+
+    @property
+    def of_mean(self) -> bool:
+        """As of :class:`~fedjax_drag.types.Sums`."""
+        return False
+
+    def init(self, params: Params) -> State:
+        """A state without a memory, unless the subclass has another."""
+        return stateless(*self.reports)(params)
+
+    def accumulate(
+        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Any, Any]:
+        """The total of a chunk ``[B, *p]``, and what is kept of each client; see ``Sums.accumulate``."""
+        raise NotImplementedError
+
+    def finish(
+        self, params: Params, total: Any, state: State, kept: Any, *, valid: jax.Array, **extras: Any
+    ) -> tuple[Params, State]:
+        """Parameters and state after the round, from the sum of the totals; see ``Sums.finish``."""
+        raise NotImplementedError
+
+    def needs_first_pass(self, state: State) -> jax.Array:
+        """Whether the clients must be gone through once before; see ``Sums``. Only with ``has_first_pass``."""
+        raise NotImplementedError
+
+    def absorb_first_pass(self, total: Any, state: State, kept: Any, *, valid: jax.Array, **extras: Any) -> State:
+        """The state that ``accumulate`` needs, from a first pass; see ``Sums``. Only with ``has_first_pass``."""
+        raise NotImplementedError
+
+    def compare(self, deltas: Deltas, total: Any, valid: jax.Array) -> dict[str, jax.Array]:
+        """Metrics ``[S]`` named in ``compared``, of each client's delta beside the sum over all of them.
+
+        They have length 0 where deltas come in chunks and are not kept.
+        """
+        del deltas, total, valid
+        return {}
+
+    @property
+    def requires(self) -> frozenset[str]:
+        needed = {"dissimilarity" if name in DISSIMILARITIES else name for name in self.needs}
+        return extras_of(self.accumulate) | needed
+
+    @property
+    def streamed(self) -> Sums:
+        before = (self.needs_first_pass, self.absorb_first_pass) if self.has_first_pass else (None, None)
+        sums = screened_sums(Sums(self.accumulate, self.finish, *before))
+
+        def finish(params: Params, total: Any, state: State, kept: Any, **extras: Any) -> tuple[Params, State]:
+            moved, after = sums.finish(params, total, state, kept, **extras)
+            unknown = {name: jnp.zeros(0) for name in self.compared}
+            return moved, after._replace(metrics=unknown | after.metrics)
+
+        return sums._replace(finish=finish, of_mean=self.of_mean)
+
+    def apply(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
+        sums = self.streamed
+
+        def absorbed() -> State:
+            assert sums.absorb_first_pass is not None
+            total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
+            return sums.absorb_first_pass(total, state, kept, **extras)
+
+        check_extras(extras, self.requires, params)
+        with own(state):
+            if sums.needs_first_pass is not None:
+                state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)
+            total, kept = sums.accumulate(params, deltas, state, **extras)
+            moved, after = sums.finish(params, total, state, kept, **extras)
+        known = self.compare(deltas, total, kept.who.counted)
+        return moved, after._replace(metrics=after.metrics | known)
+
+
+class summed_rule(SummedAggregator):
+    """The rule that a pair of sums describes, by functions.
+
+    Args:
+      init: as of :class:`~fedjax_drag.types.Aggregator`.
+      rule: the sums of the clients that count; see :class:`SummedAggregator`.
+      needs: as of :class:`~fedjax_drag.types.Aggregator`.
+      split: as of :class:`~fedjax_drag.types.Aggregator`.
+      hindsight: metrics ``[S]`` that compare a client's delta with the sum over all of them, each as
+        ``(deltas, total, valid) -> [S]``. They have length 0 where deltas come in chunks and are not kept.
+      of_mean: as of :class:`~fedjax_drag.types.Sums`.
+    """
+
+    init: InitFn
+    rule: Sums
+    needs: frozenset[str] = frozenset()
+    split: Literal["clients", "coordinates"] = "clients"
+    hindsight: Mapping[str, Callable[..., jax.Array]] | None = None
+    of_mean: bool = False
+
+    def __repr__(self) -> str:
+        return f"Aggregator({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The name of the function that made it."""
+        return name_of(self.rule.accumulate)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return tuple(self.hindsight or ())
+
+    @property
+    def has_first_pass(self) -> bool:
+        return self.rule.needs_first_pass is not None
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return super().requires | extras_of(self.rule.accumulate)
+
+    def accumulate(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Any, Any]:
+        return self.rule.accumulate(params, deltas, state, **extras)
+
+    def finish(self, params: Params, total: Any, state: State, kept: Any, **extras: Any) -> tuple[Params, State]:
+        return self.rule.finish(params, total, state, kept, **extras)
+
+    def needs_first_pass(self, state: State) -> jax.Array:
+        assert self.rule.needs_first_pass is not None
+        return self.rule.needs_first_pass(state)
+
+    def absorb_first_pass(self, total: Any, state: State, kept: Any, **extras: Any) -> State:
+        assert self.rule.absorb_first_pass is not None
+        return self.rule.absorb_first_pass(total, state, kept, **extras)
+
+    def compare(self, deltas: Deltas, total: Any, valid: jax.Array) -> dict[str, jax.Array]:
+        return {name: figure(deltas, total, valid) for name, figure in (self.hindsight or {}).items()}
+
+
+def average(total: Any, valid: Bool[Array, " clients"]) -> Any:
+    """A sum over the valid clients divided by their number; zero if there are none."""
+    return tree.scale(tree.inverse(valid.sum().astype(jnp.float32)), total)
+
+
+def cosine_to_sum(deltas: Any, total: Any, valid: Bool[Array, " clients"]) -> Float[Array, " clients"]:
+    """Cosine of each client's delta to the sum, ``[S]``: hindsight of a rule whose update points along it."""
+    del valid
+    return tree.cosines(deltas, total)
