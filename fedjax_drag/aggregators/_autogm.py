@@ -46,7 +46,8 @@ def fill(distance: Float[Array, " clients"], valid: Bool[Array, " clients"], lam
     ground = jnp.sort(jax.lax.stop_gradient(height))
     # The k lowest are under water if they can be filled to the height of the k-th with what there is.
     volume = jnp.arange(1, len(ground) + 1) * ground - jnp.cumsum(ground)
-    wet = valid & (height <= ground[jnp.sum(volume < 1) - 1])
+    rank = jnp.argsort(jnp.argsort(jax.lax.stop_gradient(height)))
+    wet = valid & (rank < jnp.sum(volume < 1))
     height = jnp.where(wet, height, 0.0)
     level = (1 + height.sum()) / jnp.maximum(wet.sum(), 1)
     alpha = jnp.where(wet, jnp.maximum(level - height, 0.0), 0.0)

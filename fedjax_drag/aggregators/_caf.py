@@ -82,7 +82,7 @@ def _filtered(
         unfinished = c.sum() > enough
         found = principal(apart, c)
         better = unfinished & (found.deviation < smallest)
-        offset = jnp.abs(found.along)
+        offset = tree.stored(jnp.abs(found.along))
         farthest = offset.max()
         # Exactly 0 for the farthest, so that it counts no more in the next turn.
         left = jnp.where((offset == farthest) & (farthest > 0), 0, 1 - jnp.square(offset * tree.inverse(farthest)))

@@ -77,9 +77,9 @@ class meamed(ByzantineAggregator):
 def _around_median(deltas: Deltas, selected: Bool[Array, " clients"], count: Int[Array, ""]) -> Any:
     """Coefficients ``[S, *p]``, of selected clients, of the mean of the ``count`` values nearest to the median."""
     theta = selected.sum()
-    # What a condition returns is stored; else XLA would repeat the search for the median for every client.
-    nothing = jax.tree.map(lambda g: jnp.zeros(g.shape[1:], tree.accurate(g).dtype), deltas)
-    median = jax.lax.cond(theta > 0, lambda: middle(deltas, selected, (theta - 1) // 2).mean, lambda: nothing)
+    # Distances of stored values from a stored median are the same bits wherever they are computed.
+    deltas = tree.stored(deltas)
+    median = tree.stored(middle(deltas, selected, (theta - 1) // 2).mean)
     apart = jax.tree.map(lambda g, m: jnp.abs(tree.accurate(g) - m), deltas, median)
     # The count-th smallest distance is what is left at one of the ends after cutting equally at both.
     trim = jnp.minimum(count - 1, theta - count)

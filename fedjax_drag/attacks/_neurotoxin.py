@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt
 
-from fedjax_drag import checks, kinds
+from fedjax_drag import checks, kinds, tree
 from fedjax_drag.attacks._attack import floor_of, replace_malicious
 from fedjax_drag.attacks._backdoor import backdoor
 from fedjax_drag.types import Attack, Params, Scalar, Uplink, WrappedAttack
@@ -67,6 +67,7 @@ class neurotoxin(WrappedAttack):
         if "last_update" in inner.needs:
             knowledge["last_update"] = last_update
         sent = inner.forge(key, uplink, malicious, **knowledge) if inner.forges else uplink
+        last_update = tree.stored(last_update)
         least = smallest_of_top(last_update, self.share)
         outside = lambda x, last: jnp.where(_magnitude(last, least.dtype) < least, x, jnp.zeros((), x.dtype))
         kept = jax.tree.map(outside, sent.delta, last_update)

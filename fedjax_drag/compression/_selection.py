@@ -53,6 +53,7 @@ def largest(ranks: Int[Array, " coordinates"], number: Any) -> Bool[Array, " coo
       number: how many, from 1 to their number; may be traced.
     """
     bits = jnp.iinfo(ranks.dtype).bits - 1
+    ranks = tree.stored(ranks)
 
     # The smallest of them has the largest value that so many entries reach: found bit by bit, without sorting.
     def add_bit(place: jax.Array, found: jax.Array) -> jax.Array:

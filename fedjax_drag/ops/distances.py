@@ -142,7 +142,7 @@ def pairs(deltas: Deltas, scale: Float[Array, " clients"] | None = None) -> Pair
     length = _lengths(deltas)
     cosine = gram(deltas, tree.inverse(length))
     cosine = (cosine + cosine.T) / 2
-    factor = jnp.ones_like(length) if scale is None else scale.astype(length.dtype)
+    factor = jnp.ones_like(length) if scale is None else tree.stored(scale.astype(length.dtype))
     distance = _distances(deltas, factor, *jax.lax.stop_gradient((length, cosine)))
     return Pairs(distance, jnp.clip(cosine, -1.0, 1.0))
 

@@ -101,7 +101,10 @@ def median_of(numbers: Float[Array, " clients"], valid: Bool[Array, " clients"])
 
 
 def kept_share(deltas: Deltas, valid: Bool[Array, " clients"], kept: Middle) -> Float[Array, " clients"]:
-    """Each client's share ``[S]`` of the values between the ends of what is kept; these sum to 1."""
+    """Each client's share ``[S]`` of the values between the ends of what is kept; these sum to 1.
+
+    The deltas must be stored (:func:`fedjax_drag.tree.stored`), and ``kept`` the :func:`middle` of the stored ones.
+    """
 
     def between(values: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
         keys = to_keys(values)
@@ -338,6 +341,7 @@ def _middle_jvp(
     find: _FindFn, primals: tuple[jax.Array, jax.Array, jax.Array], tangents: tuple[jax.Array, Any, Any]
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any, Any]]:
     block, valid, trim = primals
+    block = tree.stored(block)
     mean, low, high = _middle(find, block, valid, trim)
     first, last, weight = _ranks(valid, trim, block.dtype)
     rows = tree.expand(valid, block)

@@ -60,5 +60,5 @@ def least(
         return jnp.where(valid[out].all(), first, jnp.inf), second
 
     first, second = jax.lax.map(measured, rows, batch_size=min(len(table), _BATCH))
-    best = jnp.argmin(jnp.where(first == first.min(), second, jnp.inf))
+    best = jnp.lexsort((second, first))[0]
     return valid.at[rows[best]].set(False) & jnp.isfinite(first[best])

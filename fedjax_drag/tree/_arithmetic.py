@@ -87,3 +87,28 @@ def row_sums(term: Callable[..., jax.Array], deltas: Deltas, *others: Any) -> Sh
     """Sum over the coordinates of ``term(delta, *others)``, elementwise, for each client."""
     per_leaf = jax.tree.map(lambda leaf, *rest: term(leaf, *rest).sum(axes_of_params(leaf)), deltas, *others)
     return functools.reduce(jnp.add, jax.tree.leaves(per_leaf))
+
+
+@jax.custom_jvp
+def stored(tree: Any) -> Any:
+    """The same numbers, computed once: whatever reads them sees the same bits.
+
+    Otherwise a compiler may compute a number anew for each of its readers, and round it differently: it contracts a
+    product with the sum that follows into one operation for one of them and not for another. What compares a number
+    with one that was found among the same numbers, such as an order statistic or a maximum, must compare stored ones.
+    It takes a pass over the numbers. XLA on CPU drops ``jax.lax.optimization_barrier``, but not a loop whose length it
+    does not know.
+    """
+    return jax.lax.platform_dependent(tree, cpu=_through_a_loop, default=jax.lax.optimization_barrier)
+
+
+@stored.defjvp
+def _stored_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    return stored(*primals), tangents[0]
+
+
+def _through_a_loop(tree: Any) -> Any:
+    first = jax.tree.leaves(tree)[0].reshape(-1)[:1]
+    largest = jnp.finfo(first.dtype).max if jnp.issubdtype(first.dtype, jnp.floating) else jnp.iinfo(first.dtype).max
+    turns = 1 + (first == largest).sum()  # one; two would do no harm
+    return jax.lax.fori_loop(0, turns, lambda _, before: tree, jax.tree.map(jnp.zeros_like, tree))
