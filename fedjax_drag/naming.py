@@ -8,7 +8,7 @@ Part = TypeVar("Part")
 def name_of(function: Any) -> str:
     """The name of the function in which another is defined, such as ``drag`` of ``drag.<locals>.apply``."""
     owner = getattr(function, "__self__", None)
-    if hasattr(owner, "name"):  # a method of a part
+    if owner is not None and hasattr(owner, "name"):  # a method of a part
         return owner.name
     path = getattr(function, "__qualname__", type(function).__name__)
     return path.split(".<locals>.")[-2:][0].rpartition(".")[2]

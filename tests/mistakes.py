@@ -58,7 +58,7 @@ NAMES = (
 METHODS = (
     Mistake("rule not called", "run(fd.aggregators.krum)", "algorithm=", "call it, fd.aggregators.krum(...)"),
     Mistake("name of a rule", 'run("krum")', "algorithm='krum'", "fd.aggregators.krum(...)"),
-    Mistake("client rule as method", "run(fd.clients.fedsam())", "algorithm=ClientRule(fedsam)", "from_aggregator"),
+    Mistake("client rule as method", "run(fd.clients.fedsam())", "algorithm=fedsam(rho=0.05)", "from_aggregator"),
     Mistake("attack as method", "run(fd.attacks.alie())", "algorithm=alie(z=None", "the argument attack"),
     Mistake("optimizer as method", "run(optax.adam(0.1))", "algorithm=", "fedavg(server_optimizer=...)"),
     Mistake("model as method", "run(model)", "algorithm=Softmax", "the argument model"),

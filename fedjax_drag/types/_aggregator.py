@@ -4,7 +4,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 
@@ -214,7 +214,7 @@ class Aggregator(Part):
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(FunctionAggregator if cls is Aggregator else cls)
 
-    split = "coordinates"  # a class variable, or a field
+    split = cast("Any", "coordinates")  # no annotation: a class variable, or a field of a subclass
     num_clients = None  # a field of the rules that keep something of every client
 
     @property

@@ -47,7 +47,7 @@ def run(chosen: Sequence[str], names: Sequence[str]) -> list[Row]:
 
 
 def _of_rule(rule: fd.types.Aggregator, meshes: Mapping[str, Mesh]) -> Row:
-    row: Row = {"needs": "sums" if rule.sums is not None else "stack"}
+    row: Row = {"needs": "sums" if rule.streamed is not None else "stack"}
     for name, mesh in meshes.items():
         counts = work_of(_compiled(rule, mesh))
         row[f"MB, {name}"] = counts.collective_bytes / 1e6

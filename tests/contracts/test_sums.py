@@ -82,7 +82,7 @@ def compiled(case):
     """Both forms of a rule, each as one program."""
     rule = case.build()
     whole = jax.jit(lambda params, deltas, state, extra: rule.apply(params, deltas, state, **extra))
-    chunks = jax.jit(functools.partial(in_chunks, rule.sums, size=COHORT))
+    chunks = jax.jit(functools.partial(in_chunks, rule.streamed, size=COHORT))
     return rule, whole, chunks
 
 
@@ -174,7 +174,7 @@ def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
     rule, G = case.build(), matrix(0)
     G[3] = np.nan
     extra = {**extras(COHORT), "reject_nonfinite": False}
-    after, state = in_chunks(rule.sums, nested_params(), unflatten(G), rule.init(nested_params()), extra, COHORT)
+    after, state = in_chunks(rule.streamed, nested_params(), unflatten(G), rule.init(nested_params()), extra, COHORT)
     assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(after))
     assert int(state.metrics["num_rejected"]) == 0
 
@@ -190,7 +190,7 @@ def test_methods_in_chunks_equal_the_whole(case):
         lost = lambda x: jnp.where(tree.expand(broken, x), jnp.nan, x)
         uplink = uplink._replace(delta=jax.tree.map(lost, uplink.delta))
         whole = method.aggregate(params, uplink, state, **extra)
-        return whole, in_chunks(method.sums, params, uplink, state, extra, cohort)
+        return whole, in_chunks(method.streamed, params, uplink, state, extra, cohort)
 
     params, state = nested_params(), method.init(nested_params())
     for t in range(3):

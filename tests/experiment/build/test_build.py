@@ -139,7 +139,7 @@ def test_defaults_are_written_out():
         ("partition=iid", "partition.num_clients: missing; iid needs it (an integer)"),
         ("partition.num_clients=4.5", "partition.num_clients=4.5: must be an integer"),
         ("aggregator={name: fltrust, projection: 3}", "aggregator.projection=3: must be true or false"),
-        ("aggregator={name: drag, c: {name: x}}", "aggregator.c={'name': 'x'}: must be a value"),
+        ("aggregator={name: drag, c: {name: x}}", "aggregator.c={'name': 'x'}: must be a number"),
         ("algorithm={name: scaffold, aggregator: krum}", "algorithm.aggregator: not an argument that a configuration"),
         ("data.source=web", "data.source='web': must be one of auto, files"),
     ],

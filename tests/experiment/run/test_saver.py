@@ -17,12 +17,12 @@ class Written:
     def __init__(self, fails_at=None):
         self.rounds, self.threads, self.contents, self._fails_at = [], set(), {}, fails_at
 
-    def save(self, round_number, state, accuracy, history, metric):
+    def save(self, round_number, state, accuracy, history):
         if round_number == self._fails_at:
             raise OSError("disk full")
         self.rounds.append(round_number)
         self.threads.add(threading.current_thread())
-        self.contents[round_number] = float(state["w"][0]), accuracy, history, metric
+        self.contents[round_number] = float(state["w"][0]), accuracy, history
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def evaluations(saves, clock=None, seconds=1.0):
     state = {"w": np.zeros(3)}
     for round_number, accuracy in enumerate(ACCURACIES, start=1):
         state["w"][:] = round_number
-        saves.hold(round_number, state, accuracy, lambda end=round_number: b"line" * end, "test_accuracy")
+        saves.hold(round_number, state, accuracy, lambda end=round_number: b"line" * end)
         if clock is not None:
             clock[0] += seconds
 
@@ -56,7 +56,7 @@ def test_what_is_kept_is_written_at_the_end(clock, keep, keep_best, left):
     saves.finish()
     assert written.rounds == left
     assert all(round_number == value for round_number, (value, *_) in written.contents.items()), "not what came later"
-    assert written.contents[6][1:] == (0.3, b"line" * 6, "test_accuracy")
+    assert written.contents[6][1:] == (0.3, b"line" * 6)
     assert threading.main_thread() not in written.threads
 
 

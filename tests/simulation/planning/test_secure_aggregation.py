@@ -64,15 +64,15 @@ def test_what_passes_depends_on_clients_by_sums_only(name):
     given = {**cases.extras(size), "valid": jnp.arange(size) != 2}
     del given["dissimilarity"]
     state = rule.init(params)
-    assert rule.sums is not None
-    total, kept = rule.sums.accumulate(params, deltas, state, **given)
+    assert rule.streamed is not None
+    total, kept = rule.streamed.accumulate(params, deltas, state, **given)
 
     def finish(order):
         own = jax.tree.map(lambda x: x[order], kept)
-        return rule.sums.finish(params, total, state, own, **cases.select(given, order))[0]
+        return rule.streamed.finish(params, total, state, own, **cases.select(given, order))[0]
 
     def core(kept):
-        return rule.sums.finish(params, total, state, kept, **given)[0]
+        return rule.streamed.finish(params, total, state, kept, **given)[0]
 
     for one, other in zip(
         *(jax.tree.leaves(finish(jnp.asarray(o))) for o in ([0, 1, 2, 3, 4], [3, 2, 0, 4, 1])), strict=True
@@ -103,12 +103,12 @@ def test_several_contributions_are_what_they_are_said_to_be():
         if not isinstance(rule, Aggregator):
             continue
         state = rule.init(params)
-        whole, _ = rule.sums.accumulate(params, deltas, state, **given)
+        whole, _ = rule.streamed.accumulate(params, deltas, state, **given)
         alone = []
         for client in range(size):
             row = slice(client, client + 1)
             own = jax.tree.map(lambda x, row=row: x[row], deltas)
-            alone.append(rule.sums.accumulate(params, own, state, **cases.select(given, row))[0])
+            alone.append(rule.streamed.accumulate(params, own, state, **cases.select(given, row))[0])
         summed = jax.tree.map(lambda *parts: sum(parts), *alone)
         for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(summed), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
