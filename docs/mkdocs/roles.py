@@ -1,11 +1,24 @@
-"""References in docstrings, such as ``:class:`~package.Name```, as links between the pages of the site."""
+"""What is written in code, as the site shows it.
 
+References in docstrings, such as ``:class:`~package.Name```, become links between the pages; the arguments of parts, which
+their base class makes dataclasses, become those of their classes.
+"""
+
+import importlib
+import inspect
 import re
 from typing import Any
 
 import griffe
 
+from fedjax_drag.types import Part
+
 _ROLE = re.compile(r":(?:class|func|data|mod|attr|meth):`(~?)([\w.]+)`")
+
+_OF_PARTS = tuple(
+    f"fedjax_drag.{name}."
+    for name in ("aggregators", "algorithms", "attacks", "clients", "compression", "ops", "privacy")
+)
 
 
 class Roles(griffe.Extension):
@@ -29,3 +42,17 @@ class Roles(griffe.Extension):
             return f'<autoref identifier="{path}" optional><code>{shown}</code></autoref>'
 
         obj.docstring.value = _ROLE.sub(link, obj.docstring.value)
+
+    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Called by Griffe with each class."""
+        if cls.parent is not cls.module or not cls.module.path.startswith(_OF_PARTS) or "__init__" in cls.members:
+            return
+        part = getattr(importlib.import_module(cls.module.path), cls.name)
+        if not issubclass(part, Part):
+            return
+        init = griffe.Function("__init__", parameters=griffe.Parameters(griffe.Parameter("self")))
+        for name, given in inspect.signature(part).parameters.items():
+            kind = griffe.ParameterKind(given.kind.description)
+            default = None if given.default is given.empty else repr(given.default)
+            init.parameters.add(griffe.Parameter(name, kind=kind, default=default))
+        cls.set_member("__init__", init)
