@@ -1,7 +1,7 @@
 """What is written in code, as the site shows it.
 
-References in docstrings, such as ``:class:`~package.Name```, become links between the pages; the arguments of parts, which
-their base class makes dataclasses, become those of their classes.
+References in docstrings, such as ``:class:`~package.Name```, become links between the pages. Parts, which their base
+class makes dataclasses, are shown with their arguments.
 """
 
 import importlib

@@ -119,7 +119,7 @@ def close_round(
     metrics = of_rule | {"client_ids": ids, "malicious": malicious}
     if valid is not None:
         metrics["valid"] = valid
-    metrics |= work_metrics(outcome.local, malicious, valid, cohort.drawn, work.may_be_absent)
+    metrics |= work_metrics(outcome.local, malicious, valid, cohort.drawn, work.may_be_absent, outcome.accepted)
     if attack is not None:
         metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, cohort.present)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
@@ -210,13 +210,14 @@ def work_metrics(
     valid: Bool[Array, " clients"] | None = None,
     drawn: Bool[Array, " clients"] | None = None,
     may_be_absent: bool = False,
+    accepted: Bool[Array, " clients"] | None = None,
 ) -> dict[str, jax.Array]:
     """Metrics of the local passes of a round, scalars.
 
-    ``train_loss``: the mean mini-batch loss of the benign clients that answered, NaN if there are none. As int32
-    ``participants``: how many answered; ``local_steps``: the steps of all that worked; ``slowest_steps``: those of the
-    one with most, on whom a synchronous round waits. Where clients may be absent also ``drawn``: how many worked; and
-    ``silent_rounds``: 1 if no benign client answered, ``train_loss`` then being 0.
+    ``train_loss``: the mean mini-batch loss of the benign clients whose answer was accepted, NaN if there are none. As
+    int32 ``participants``: how many answered; ``local_steps``: the steps of all that worked; ``slowest_steps``: those
+    of the one with most, on whom a synchronous round waits. Where clients may be absent also ``drawn``: how many
+    worked; and ``silent_rounds``: 1 if no benign client answered, ``train_loss`` then being 0.
 
     Args:
       local: results with a leading axis ``[S]``.
@@ -224,12 +225,14 @@ def work_metrics(
       valid: which clients answer, ``[S]``; default everybody.
       drawn: which clients work, ``[S]``; default those that answer.
       may_be_absent: whether a client may be missing for another reason than the method's.
+      accepted: whose messages are usable, ``[S]``; default everybody's.
     """
     valid = jnp.ones(malicious.shape, bool) if valid is None else valid
     drawn = valid if drawn is None else drawn
     benign, steps = ~malicious & valid, jnp.where(drawn, local.steps, 0)
+    counted = benign if accepted is None else benign & accepted
     metrics = {
-        "train_loss": jnp.where(benign, local.loss, 0.0).sum() / benign.sum(),
+        "train_loss": jnp.where(counted, local.loss, 0.0).sum() / counted.sum(),
         "participants": valid.sum(dtype=jnp.int32),
         "local_steps": steps.sum(),
         "slowest_steps": steps.max(),

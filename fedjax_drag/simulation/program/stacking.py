@@ -49,7 +49,8 @@ def make_stack(algorithm: Algorithm, attack: Attack | None, work: Work, client_p
             uplink = _forge(attack, state, cohort, uplink, preview_of, tells_valid=work.may_be_absent)
             if work.compresses_forged:
                 uplink = _as_sent(attack, work, state, cohort, uplink)
-        return Outcome(*aggregate(state.params, cohort, uplink), local, benign_sum), local
+        accepted = tree.usable_rows(uplink) | (not work.reject_nonfinite)
+        return Outcome(*aggregate(state.params, cohort, uplink), local, accepted, benign_sum), local
 
     return stack
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from fedjax_drag import per_client
+from fedjax_drag import per_client, tree
 from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
 from fedjax_drag.simulation.program.client_pass import ClientPass
@@ -75,10 +75,12 @@ class Kept(NamedTuple):
     Attributes:
       algorithm: what the algorithm keeps.
       local: its result without the message.
+      accepted: whether its message is usable, bool.
     """
 
     algorithm: Any
     local: LocalResult
+    accepted: jax.Array
 
 
 class CohortPass(NamedTuple):
@@ -114,7 +116,7 @@ def make_stream(algorithm: Algorithm, attack: Attack | None, work: Work, client_
         ready, (totals, kept) = _pass_once_or_twice(sums, over_entries, shared, extras)
         ready = _with_rows(ready, rows)
         finished = sums.finish(state.params, totals.algorithm, ready, kept.algorithm, **extras)
-        return Outcome(*finished, kept.local, totals.benign), ()
+        return Outcome(*finished, kept.local, kept.accepted, totals.benign), ()
 
     return stream
 
@@ -135,7 +137,8 @@ def _accumulate(
     benign = ()
     if sums_benign:
         benign = sum_of_benign(results.uplink.delta, chunk.client.malicious, chunk.extras.get("valid"))
-    return Totals(total, benign), Kept(kept, results._replace(uplink=()))
+    accepted = tree.usable_rows(results.uplink) | (not extras["reject_nonfinite"])
+    return Totals(total, benign), Kept(kept, results._replace(uplink=()), accepted)
 
 
 def _pass_once_or_twice(

@@ -254,12 +254,14 @@ class Outcome(NamedTuple):
       params: global parameters after the round.
       state: state of the algorithm after the round, with the rows of the cohort's clients only.
       local: the clients' results, leading axis ``[S]``.
+      accepted: ``[S]`` bool, whose messages are usable.
       benign_sum: the sum of the benign clients' deltas as they computed them; ``()`` without an attack.
     """
 
     params: Params
     state: State
     local: LocalResult
+    accepted: jax.Array
     benign_sum: Params
 
 
