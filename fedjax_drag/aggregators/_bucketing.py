@@ -52,6 +52,8 @@ class bucketing(WrappingAggregator):
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
     ) -> tuple[Params, Wrapped]:
+        if self.bucket_size > len(valid):
+            raise ValueError(f"bucket_size={self.bucket_size}: must be at most {len(valid)}, the size of the cohort")
         own, key = jax.random.split(key)
         order = jax.random.permutation(own, len(valid))
         place = jnp.argsort(jnp.argsort(jnp.where(valid, order, len(valid))))

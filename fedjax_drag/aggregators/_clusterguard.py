@@ -82,6 +82,10 @@ class clusterguard(PlainAggregator):
     def needs(self) -> frozenset[str]:
         return frozenset(need for need, distance in DISSIMILARITIES.items() if distance == self.emd)
 
+    @property
+    def requires(self) -> frozenset[str]:
+        return super().requires | ({"num_examples"} if self.use_num_examples else set())
+
     def combine(
         self,
         params: Params,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.ops.rules import PlainAggregator
-from fedjax_drag.ops.screening import empty_metrics
+from fedjax_drag.ops.screening import check_extras, empty_metrics
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Deltas, Params, State
 
@@ -87,9 +87,10 @@ class foolsgold(PlainAggregator):
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, update), "trust": trust}
         return tree.move(params, update), FoolsGoldState(history, metrics)
 
-    def apply(
-        self, params: Params, deltas: Deltas, state: State, *, client_ids: jax.Array, **extras: Any
-    ) -> tuple[Params, FoolsGoldState]:
+    def apply(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, FoolsGoldState]:
+        size = tree.check_cohort(params, deltas)
+        extras = check_extras(extras, self.needs, params, size, self.num_clients)
+        client_ids = extras["client_ids"]
         # Only the cohort's rows are touched, so that a round costs what the cohort does and not the federation.
         cohort = state._replace(history=state.history.take(client_ids))
         params, after = super().apply(params, deltas, cohort, **extras)

@@ -69,6 +69,10 @@ class MedianAggregator(PlainAggregator):
     def needs(self) -> frozenset[str]:
         return masses(self.weighting)[1]
 
+    @property
+    def requires(self) -> frozenset[str]:
+        return self.needs
+
     def init(self, params: Params) -> MetricsOnly:
         return stateless(iterations=0, residual=0.0)(params)
 

@@ -35,9 +35,11 @@ class during(WrappedAttack):
 
     def check(self) -> None:
         kinds.ATTACK.check("attack", self.attack)
-        checks.in_range("start", self.start, 0.0)
-        if self.stop is not None:
-            checks.in_range("stop", self.stop, 0.0)
+        for name, value in (("start", self.start), ("stop", self.stop)):
+            if value is not None:
+                checks.in_range(name, value, 0.0)
+                if checks.is_concrete(value) and value != int(value):
+                    raise ValueError(f"{name}={value}: must be the number of a round, an integer >= 0")
         known = checks.is_concrete(self.start) and checks.is_concrete(self.stop)
         if self.stop is not None and known and self.stop <= self.start:
             raise ValueError(f"stop={self.stop}: must be above start={self.start}, the first round of the attack")

@@ -75,11 +75,11 @@ class PlainAggregator(Aggregator):
         reject_nonfinite: bool = True,
         **extras: Any,
     ) -> tuple[Params, State]:
-        tree.check_cohort(params, deltas)
-        check_extras(extras, self.requires, params)
-        who = screen(deltas, valid, reject_nonfinite)
+        size = tree.check_cohort(params, deltas)
+        told = check_extras({**extras, "valid": valid}, self.requires, params, size, self.num_clients)
+        who = screen(deltas, told.pop("valid"), reject_nonfinite)
         with own(state):
-            after = self.combine(params, deltas, state, valid=who.counted, **extras)
+            after = self.combine(params, deltas, state, valid=who.counted, **told)
             return concluded((params, state), after, who, reject_nonfinite)
 
 
@@ -229,7 +229,8 @@ class SummedAggregator(Aggregator):
             total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
             return sums.absorb_first_pass(total, state, kept, **extras)
 
-        check_extras(extras, self.requires, params)
+        size = tree.check_cohort(params, deltas)
+        extras = check_extras(extras, self.requires, params, size, self.num_clients)
         with own(state):
             if sums.needs_first_pass is not None:
                 state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
-from fedjax_drag import tree
-from fedjax_drag.types import ApplyFn, Deltas, InitFn, Params, State, Sums, extras_of
+from fedjax_drag import checks, tree
+from fedjax_drag.types import PER_CLIENT_EXTRAS, ApplyFn, Deltas, InitFn, Params, State, Sums, extras_of
 
 
 class MetricsOnly(NamedTuple):
@@ -70,9 +72,9 @@ def screened(apply: ApplyFn) -> ApplyFn:
     def screened_apply(
         params: Params, deltas: Deltas, state: State, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
     ) -> tuple[Params, State]:
-        tree.check_cohort(params, deltas)
-        check_extras(extras, required, params)
-        who = screen(deltas, valid, reject_nonfinite)
+        size = tree.check_cohort(params, deltas)
+        extras = check_extras(extras, required, params, size)
+        who = screen(deltas, valid if valid is None else _of_clients("valid", valid, size, None), reject_nonfinite)
         with own(state):
             after = apply(params, deltas, state, valid=who.counted, **extras)
             return concluded((params, state), after, who, reject_nonfinite)
@@ -93,17 +95,22 @@ MEANING = {
 """What the extras of a rule are."""
 
 
-def check_extras(extras: Mapping[str, Any], required: Collection[str], params: Params) -> None:
-    """Checks the extras of a rule.
+def check_extras(
+    extras: Mapping[str, Any], required: Collection[str], params: Params, size: int, num_clients: int | None = None
+) -> dict[str, Any]:
+    """The extras of a rule, checked: those of clients as arrays ``[S]``, whose numbers are checked unless traced.
 
     Args:
       extras: as they were given.
       required: names of those that the rule must be given.
       params: the global parameters.
+      size: S, of the cohort.
+      num_clients: M, of the federation; None if it is not known.
 
     Raises:
       TypeError: naming the extras that are missing.
-      ValueError: ``root_delta`` is not like the parameters.
+      ValueError: ``root_delta`` is not like the parameters, or an extra of clients has not one number for each, or one
+        that is none of its kind.
     """
     missing = sorted(set(required) - set(extras))
     if missing:
@@ -113,6 +120,30 @@ def check_extras(extras: Mapping[str, Any], required: Collection[str], params: P
     if "root_delta" in required:
         tree.check_like("root_delta", extras["root_delta"], "params", params)
         tree.check_arrays("root_delta", extras["root_delta"])
+    given = {name: extras[name] for name in PER_CLIENT_EXTRAS if extras.get(name) is not None}
+    return {**extras, **{name: _of_clients(name, value, size, num_clients) for name, value in given.items()}}
+
+
+def _of_clients(name: str, value: Any, size: int, num_clients: int | None) -> jax.Array:
+    """An extra of clients as an array ``[S]``."""
+    given = f"{name}={checks.shown(value)}"
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{given}: must be {size} numbers, one for each client") from error
+    if array.shape != (size,):
+        raise ValueError(f"{given}: must have shape ({size},), one number for each client")
+    if isinstance(array, Tracer):
+        return array
+    numbers = np.asarray(array)
+    if name == "num_examples" and not (np.isfinite(numbers).all() and (numbers >= 0).all() and numbers.any()):
+        raise ValueError(f"{given}: must be finite and >= 0, and above 0 for a client")
+    if name == "client_ids":
+        inside = numbers.dtype.kind in "iu" and (numbers >= 0).all() and (numbers < (num_clients or np.inf)).all()
+        if not inside or len(np.unique(numbers)) < size:
+            allowed = "integers >= 0" if num_clients is None else f"integers in [0, {num_clients - 1}]"
+            raise ValueError(f"{given}: must be different {allowed}")
+    return array
 
 
 @contextlib.contextmanager

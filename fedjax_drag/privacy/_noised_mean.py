@@ -128,7 +128,7 @@ def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee
         return moved, NoisedMeanState(clip_after, inner._replace(metrics={}), metrics)
 
     def apply(params: Params, deltas: Deltas, state: NoisedMeanState, **extras: Any) -> tuple[Params, NoisedMeanState]:
-        check_extras(extras, {"key"}, params)
+        extras = check_extras(extras, {"key"}, params, tree.check_cohort(params, deltas))
         total, kept = accumulate(params, deltas, state, **extras)
         moved, after = finish(params, total, state, kept, **extras)
         return moved, after._replace(metrics=after.metrics | {"cosine": tree.cosines(deltas, total)})

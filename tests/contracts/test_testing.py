@@ -3,16 +3,22 @@
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from cases import AGGREGATORS, parametrize
 
-from fedjax_drag import tree
+from fedjax_drag import attacks, tree
 from fedjax_drag.aggregators import (
     MetricsOnly,
     Weights,
+    bucketing,
+    clusterguard,
     cosine_to_sum,
     empty_metrics,
     fedavg,
+    foolsgold,
+    krum,
+    rfa,
     screened,
     stateless,
     summed_rule,
@@ -192,3 +198,50 @@ def test_nothing_else_is_tried_with_a_rule_that_cannot_be_called():
 def test_too_small_a_cohort_is_refused():
     with pytest.raises(ValueError, match="cohort=2"):
         check_aggregator(fedavg(), cohort=2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "extra", "message"),
+    [
+        (fedavg("examples"), {"num_examples": [-1, 2, 3]}, r"num_examples=\[-1, 2, 3\]: must be finite and >= 0"),
+        (rfa(weighting="examples"), {"num_examples": [1.0, np.nan, 3.0]}, "num_examples=.*nan.*: must be finite"),
+        (rfa(weighting="examples"), {"num_examples": [0, 0, 0]}, "above 0 for a client"),
+        (fedavg("examples"), {"num_examples": np.ones(2)}, r"num_examples=array float64\[2\]: must have shape \(3,\)"),
+        (fedavg("examples"), {"num_examples": "many"}, "num_examples='many': must be 3 numbers"),
+        (krum(0), {"valid": [True]}, r"valid=\[True\]: must have shape \(3,\)"),
+        (foolsgold(4), {"client_ids": [0, 1, 4]}, r"client_ids=\[0, 1, 4\]: must be different integers in \[0, 3\]"),
+        (foolsgold(4), {"client_ids": [0, 1, 1]}, "must be different integers"),
+        (foolsgold(4), {"client_ids": [0.0, 1.0, 2.0]}, "must be different integers"),
+    ],
+)
+def test_extras_of_clients_are_checked(rule, extra, message):
+    params = {"w": jnp.zeros(2)}
+    with pytest.raises(ValueError, match=message):
+        rule.apply(params, {"w": jnp.ones((3, 2))}, rule.init(params), **extra)
+
+
+@pytest.mark.parametrize(
+    "rule", [fedavg("examples"), rfa(weighting="examples"), clusterguard(use_num_examples=True, standardise=True)]
+)
+def test_missing_numbers_of_examples_are_named(rule):
+    params = {"w": jnp.zeros(2)}
+    with pytest.raises(TypeError, match="num_examples: must be given to apply by keyword, how many examples"):
+        rule.apply(params, {"w": jnp.ones((3, 2))}, rule.init(params), dissimilarity=[1, 2, 3], key=jax.random.key(0))
+
+
+def test_lists_are_taken_for_extras_of_clients():
+    params, deltas = {"w": jnp.zeros(2)}, {"w": jnp.arange(6.0).reshape(3, 2)}
+    moved = [
+        r.apply(params, deltas, r.init(params), num_examples=[1, 0, 3])[0]["w"]
+        for r in (fedavg("examples"), rfa(weighting="examples"))
+    ]
+    np.testing.assert_allclose(moved[0], [3.0, 4.0], rtol=1e-6)
+    assert np.isfinite(moved[1]).all()
+
+
+def test_what_cannot_be_meant_is_refused():
+    with pytest.raises(ValueError, match=r"start=1\.5: must be the number of a round"):
+        attacks.during(attacks.sign_flip(), 1.5, 2)
+    rule, params = bucketing(fedavg(), bucket_size=4), {"w": jnp.zeros(2)}
+    with pytest.raises(ValueError, match="bucket_size=4: must be at most 3, the size of the cohort"):
+        rule.apply(params, {"w": jnp.ones((3, 2))}, rule.init(params), key=jax.random.key(0))
