@@ -55,7 +55,8 @@ class signguard(PlainAggregator):
       SignGuard-Sim and -Dist. Readings: each coordinate is drawn by itself, where that code takes a contiguous tenth.
       The shares are compared as they are, where it divides each by the largest of the cohort. Mean shift has a flat
       kernel and starts from every client; its bandwidth is scikit-learn's estimate at quantile 0.5, as in that code:
-      the mean distance to the farthest of a client's nearest half. Of clusters of the same size the denser one counts.
+      the mean distance to the farthest of a client's nearest half. Shares that are as far apart, up to rounding, are
+      within it, where scikit-learn's rounding decides. Of clusters of the same size the denser one counts.
     """
 
     lower: Scalar = 0.1
@@ -109,7 +110,7 @@ def largest_cluster(points: Float[Array, "clients 3"], valid: Bool[Array, " clie
     nearest = jnp.sort(jnp.where(valid, _apart(points, points), jnp.inf), axis=1)
     half = jnp.maximum((_NEAREST * size).astype(index.dtype), 1)
     bandwidth = jnp.where(valid, nearest[:, half - 1], 0.0).sum() * tree.inverse(size.astype(points.dtype))
-    bandwidth = jnp.maximum(bandwidth, _SAME)
+    bandwidth += _SAME  # shares are fractions: many are as far apart as the bandwidth is wide, up to rounding
 
     def inside(centres: jax.Array) -> jax.Array:
         return (_apart(centres, points) <= bandwidth) & valid

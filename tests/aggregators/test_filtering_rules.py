@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference import numpy_filters
 from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import squareform
 from sklearn.cluster import HDBSCAN
 
 from fedjax_drag import aggregators as a
 from fedjax_drag.aggregators._dnc import draw_coordinates
+from fedjax_drag.aggregators._signguard import largest_cluster
 from fedjax_drag.ops.linkage import majority_group, two_groups
 from fedjax_drag.ops.principal import principal
 
@@ -226,6 +228,22 @@ def test_noise_is_as_strong_as_the_median_length_says():
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    "seeds", [(1007, 1071, 1294, 1449), pytest.param(range(2000, 2060), marks=pytest.mark.thorough)]
+)
+def test_mean_shift_is_that_of_scikit_learn_on_shares_of_few_signs(seeds):
+    """Of few coordinates many shares are equal, and many as far apart as the bandwidth is wide."""
+    largest = jax.jit(largest_cluster)
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        clients, signs, kinds = int(rng.integers(5, 25)), int(rng.choice([5, 10, 30, 100])), rng.integers(1, 4)
+        base = rng.dirichlet(np.ones(3), kinds)
+        shares = np.stack([rng.multinomial(signs, base[rng.integers(0, kinds)]) for _ in range(clients)])
+        shares = shares.astype(np.float32) / np.float32(signs)
+        found = largest(jnp.asarray(shares), jnp.ones(clients, bool))
+        np.testing.assert_array_equal(found, numpy_filters.largest_cluster(shares.astype(np.float64)), str(seed))
+
+
 @pytest.mark.parametrize("name", ["signguard", "clipped_clustering", "flame-silent", "flame-models"])
 def test_no_step_is_longer_than_the_median(name):
     for seed in range(5):

@@ -95,14 +95,17 @@ def sign_shares(G: np.ndarray) -> np.ndarray:
 
 
 def largest_cluster(X: np.ndarray) -> np.ndarray:
-    """Members of the largest cluster of scikit-learn's mean shift; of points of bandwidth 0 those that are equal."""
+    """Members of the largest cluster of scikit-learn's mean shift; of points of bandwidth 0 those that are equal.
+
+    Points that are as far apart as the bandwidth is wide are within it, whatever their rounding.
+    """
     bandwidth = estimate_bandwidth(X, quantile=0.5)
     if bandwidth <= 0:
         kinds, label, size = np.unique(X, axis=0, return_inverse=True, return_counts=True)
         del kinds
         last = max(range(len(size)), key=lambda k: (size[k], k))
         return label.ravel() == last
-    label = MeanShift(bandwidth=bandwidth, cluster_all=False).fit(X).labels_
+    label = MeanShift(bandwidth=bandwidth + 1e-6, cluster_all=False).fit(X).labels_
     return label == np.argmax(np.bincount(label[label >= 0]))
 
 
