@@ -47,8 +47,9 @@ def _kinds(cell):
 
 def test_all_notebooks_begin_alike():
     assert len(PATHS) == 6
-    (badge,) = {read(path).cells[0].source.splitlines()[2] for path in PATHS}
-    assert badge.startswith("[![Open in Colab](")
+    badges = [read(path).cells[0].source.splitlines()[2] for path in PATHS]
+    assert all(badge.startswith("[![Open in Colab](") for badge in badges)
+    assert all(badge.endswith(f"/notebooks/{path.name})") for badge, path in zip(badges, PATHS, strict=True))
     (install,) = {code_of(path)[0].source for path in PATHS}
     assert len(re.findall(r"^SOURCE = ", install, re.MULTILINE)) == 1
     assert 'find_spec("fedjax_drag") is None' in install

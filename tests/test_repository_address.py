@@ -1,0 +1,25 @@
+"""One address of the repository, in every place that names it."""
+
+import re
+
+import pytest
+
+import set_repository
+
+
+def test_all_places_agree_with_the_metadata():
+    name = set_repository.name_of(set_repository.address())
+    for path in set_repository.places():
+        text = path.read_text(encoding="utf-8")
+        found = re.findall(r"github\.com/([\w.-]+/fedjax_drag)\b", text) + re.findall(
+            r"/github/([\w.-]+/\w+)/blob", text
+        )
+        assert set(found) == {name}, path
+
+
+def test_a_release_is_refused_while_it_is_the_placeholder():
+    with pytest.raises(ValueError, match=r"a placeholder; python scripts/set_repository\.py ADDRESS replaces it"):
+        set_repository.check("https://github.com/OWNER/fedjax_drag")
+    set_repository.check("https://github.com/somebody/fedjax_drag")
+    with pytest.raises(ValueError, match=r"must be https://github\.com/OWNER/NAME"):
+        set_repository.check("git@github.com:somebody/fedjax_drag")
