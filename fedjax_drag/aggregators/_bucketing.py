@@ -52,14 +52,15 @@ class bucketing(WrappingAggregator):
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
     ) -> tuple[Params, Wrapped]:
-        if self.bucket_size > len(valid):
+        if self.bucket_size > len(valid) > 1:  # one client is a bucket
             raise ValueError(f"bucket_size={self.bucket_size}: must be at most {len(valid)}, the size of the cohort")
         own, key = jax.random.split(key)
         order = jax.random.permutation(own, len(valid))
         place = jnp.argsort(jnp.argsort(jnp.where(valid, order, len(valid))))
         member = (place // self.bucket_size == jnp.arange(-(-len(valid) // self.bucket_size))[:, None]) & valid
         share = jax.vmap(tree.uniform_weights)(member)
-        dropped = {"client_ids", "num_byzantine"} - self.aggregator.needs  # an explicit number counts spoilt buckets
+        # A bucket is no client, and an explicit number counts spoilt buckets.
+        dropped = {"client_ids", "malicious", "num_byzantine"} - self.aggregator.needs
         inner_extras = {name: value for name, value in extras.items() if name not in dropped}
         if "num_examples" in inner_extras:
             inner_extras["num_examples"] = jnp.where(member, inner_extras["num_examples"], 0).sum(1)
