@@ -130,7 +130,7 @@ def found_in(state: Any) -> list[PerClient]:
 def num_bytes(state: Any) -> int:
     """Memory of all :class:`PerClient` in ``state`` (arrays or shapes), in bytes."""
     leaves = jax.tree.leaves(found_in(state))
-    return sum(int(np.prod(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize for leaf in leaves)
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def without_rows(state: Any) -> Any:
