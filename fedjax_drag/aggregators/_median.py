@@ -36,7 +36,6 @@ class median(PlainAggregator):
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        deltas = tree.stored(deltas)  # in which those that are kept are found again
         # All but the middle one, or the middle two, are cut off.
         kept = middle(deltas, valid, (valid.sum() - 1) // 2)
         metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}

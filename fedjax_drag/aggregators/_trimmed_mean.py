@@ -55,7 +55,6 @@ class trimmed_mean(PlainAggregator):
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        deltas = tree.stored(deltas)  # in which those that are kept are found again
         kept = middle(deltas, valid, _number_cut(self.trim_fraction, valid.sum()))
         metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}
         return tree.move(params, kept.mean), MetricsOnly(metrics)
