@@ -49,7 +49,7 @@ def check(url: str) -> None:
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("url", nargs="?", help="https://github.com/OWNER/NAME")
     given.add_argument("--check", action="store_true", help="fail while the address is the placeholder")

@@ -104,7 +104,8 @@ def kept_share(deltas: Deltas, valid: Bool[Array, " clients"], kept: Middle) -> 
     """Each client's share ``[S]`` of the values between the ends of what is kept; these sum to 1.
 
     It finds the ends again by comparison. Behind an unstored product their last bits may differ in some coordinates,
-    whose ends are then not counted; storing the deltas (:func:`fedjax_drag.tree.stored`) would cost half as much as the rule.
+    whose ends are then not counted; to store the deltas before (:func:`fedjax_drag.tree.stored`) costs half as much as
+    the rule.
     """
 
     def between(values: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
