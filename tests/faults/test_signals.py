@@ -32,7 +32,7 @@ LIMIT = 2.0
 """Seconds from the signal to the end of the process."""
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_stopped_run_saves_what_it_has_computed(tmp_path, number):
     config, out = tmp_path / "config.yaml", tmp_path / "out"
@@ -71,6 +71,7 @@ with stopping.saving():
 """
 
 
+@pytest.mark.slow  # times out beside other work
 @pytest.mark.parametrize("case", ["nothing to save", "long", "in order", "second"])
 def test_a_signal_raises_nothing_and_ends_the_process(case):
     process = subprocess.Popen([sys.executable, "-c", HELD, case], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
