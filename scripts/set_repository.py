@@ -38,13 +38,17 @@ def name_of(url: str) -> str:
 
 
 def check(url: str) -> None:
-    """Refuses the placeholder.
+    """Refuses the placeholder, and an address that is not in every place.
 
     Raises:
-      ValueError: the address is not that of a repository.
+      ValueError: the address is not that of a repository, or a place has another.
     """
+    remedy = "python scripts/set_repository.py ADDRESS replaces it"
     if name_of(url).startswith(f"{PLACEHOLDER}/"):
-        raise ValueError(f"{url!r}: a placeholder; python scripts/set_repository.py ADDRESS replaces it")
+        raise ValueError(f"{url!r}: a placeholder; {remedy}")
+    for path in places():
+        if f"github.com/{name_of(url)}" not in path.read_text(encoding="utf-8"):
+            raise ValueError(f"{path}: does not name {url}; {remedy}")
 
 
 def main() -> None:

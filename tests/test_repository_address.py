@@ -20,6 +20,7 @@ def test_all_places_agree_with_the_metadata():
 def test_a_release_is_refused_while_it_is_the_placeholder():
     with pytest.raises(ValueError, match=r"a placeholder; python scripts/set_repository\.py ADDRESS replaces it"):
         set_repository.check("https://github.com/OWNER/fedjax_drag")
-    set_repository.check("https://github.com/somebody/fedjax_drag")
+    with pytest.raises(ValueError, match=r"does not name https://github\.com/somebody"):
+        set_repository.check("https://github.com/somebody/fedjax_drag")
     with pytest.raises(ValueError, match=r"must be https://github\.com/OWNER/NAME"):
         set_repository.check("git@github.com:somebody/fedjax_drag")
