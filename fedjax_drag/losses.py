@@ -1,19 +1,19 @@
 """Losses that clients minimise: functions of logits and integer labels."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_drag import checks
+from fedjax_drag.types import Part, Scalar
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 """``(logits [B, C], labels [B]) -> [B]``, a loss for each example, differentiable in the logits."""
 
 
-def cross_entropy(label_smoothing: Any = 0.0) -> Loss:
+class cross_entropy(Part):
     """Softmax cross-entropy in nats, with optional label smoothing.
 
     With ``label_smoothing`` e the target is ``1 - e + e / C`` for the label and ``e / C`` for every other class.
@@ -21,22 +21,23 @@ def cross_entropy(label_smoothing: Any = 0.0) -> Loss:
     Args:
       label_smoothing: e, in [0, 1].
 
-    Returns:
-      ``(logits [B, C], labels [B]) -> [B]``.
-
     Raises:
       ValueError: if ``label_smoothing`` is out of range.
 
     References:
       Szegedy et al., Rethinking the Inception architecture for computer vision, CVPR 2016, Section 7 (smoothing).
     """
-    checks.in_range("label_smoothing", label_smoothing, 0.0, 1.0)
+    label_smoothing: Scalar = 0.0
 
-    def loss(logits: Float[Array, "batch classes"], labels: Int[Array, " batch"]) -> Float[Array, " batch"]:
+    def check(self) -> None:
+        checks.in_range("label_smoothing", self.label_smoothing, 0.0, 1.0)
+
+    def __call__(
+        self, logits: Float[Array, "batch classes"], labels: Int[Array, " batch"]
+    ) -> Float[Array, " batch"]:
+        """``(logits [B, C], labels [B]) -> [B]``."""
         shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
         chosen = jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == labels[:, None], shifted, 0.0), -1)
-        if not checks.is_concrete(label_smoothing) or label_smoothing:
-            chosen = chosen + label_smoothing * (shifted.mean(-1) - chosen)
+        if not checks.is_concrete(self.label_smoothing) or self.label_smoothing:
+            chosen = chosen + self.label_smoothing * (shifted.mean(-1) - chosen)
         return jnp.log(jnp.exp(shifted).sum(-1)) - chosen
-
-    return loss

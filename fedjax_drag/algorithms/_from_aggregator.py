@@ -1,19 +1,16 @@
 """A method made of an aggregation rule and a client rule."""
 
-from typing import Any
-
-import jax
+import functools
+from typing import Any, Literal
 
 from fedjax_drag import kinds, tree
 from fedjax_drag.clients import sgd
-from fedjax_drag.naming import named
 from fedjax_drag.types import (
     DISSIMILARITIES,
-    AggregateFn,
     Aggregator,
     Algorithm,
     ClientRule,
-    Downlink,
+    Guarantee,
     Params,
     State,
     Sums,
@@ -21,7 +18,7 @@ from fedjax_drag.types import (
 )
 
 
-def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) -> Algorithm:
+class from_aggregator(Algorithm):
     """The method whose clients run ``client`` and whose server applies ``aggregator`` to their deltas.
 
     Args:
@@ -35,30 +32,55 @@ def from_aggregator(aggregator: Aggregator, client: ClientRule | None = None) ->
     Examples:
       >>> from_aggregator(drag(c=0.25, alpha=0.25), client=fedprox(mu=0.2))
     """
-    kinds.AGGREGATOR.check("aggregator", aggregator)
-    if client is not None:
-        kinds.CLIENT_RULE.check("client", client)
-        _check_covered(aggregator, client)
 
-    def broadcast(params: Params, state: State, client_ids: jax.Array) -> Downlink:
-        del state, client_ids
-        return Downlink(start=params)
+    aggregator: Aggregator
+    client: ClientRule = sgd()
 
-    def aggregate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
-        return _checked(aggregator.apply(params, uplink.delta, state, **extras), params, state)
+    def __post_init__(self) -> None:
+        if self.client is None:
+            object.__setattr__(self, "client", sgd())
+        super().__post_init__()
 
-    method = Algorithm(
-        client or sgd(),
-        aggregator.init,
-        broadcast,
-        aggregate,
-        aggregator.needs,
-        aggregator.split,
-        sums=aggregator.streamed and _of_uplinks(aggregator.streamed, aggregate),
-        guarantee=aggregator.guarantee or (client.guarantee if client else None),
-        num_clients=aggregator.num_clients,
-    )
-    return named(aggregator.name, method)
+    def check(self) -> None:
+        kinds.AGGREGATOR.check("aggregator", self.aggregator)
+        kinds.CLIENT_RULE.check("client", self.client)
+        _check_covered(self.aggregator, self.client)
+
+    def __repr__(self) -> str:
+        client = "" if self.client.name.startswith("_") else f", client={self.client.name}"
+        return f"Algorithm({self.name}{client})"
+
+    @property
+    def name(self) -> str:
+        """The name of the rule."""
+        return self.aggregator.name
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.aggregator.needs
+
+    @property
+    def split(self) -> Literal["clients", "coordinates"]:
+        return self.aggregator.split
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        return self.aggregator.guarantee or self.client.guarantee
+
+    @property
+    def num_clients(self) -> int | None:
+        return self.aggregator.num_clients
+
+    def init(self, params: Params) -> State:
+        return self.aggregator.init(params)
+
+    def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
+        return _checked(self.aggregator.apply(params, uplink.delta, state, **extras), params, state)
+
+    @property
+    def streamed(self) -> Sums | None:
+        sums = self.aggregator.streamed
+        return sums and sums._replace(accumulate=functools.partial(_of_uplinks, sums), whole=self.aggregate)
 
 
 def _check_covered(aggregator: Aggregator, client: ClientRule) -> None:
@@ -81,10 +103,6 @@ def _checked(returned: Any, params: Params, state: State) -> tuple[Params, State
     return moved, after
 
 
-def _of_uplinks(sums: Sums, aggregate: AggregateFn) -> Sums:
-    """The same sums for uplinks instead of deltas."""
-
-    def accumulate(params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Any, Any]:
-        return sums.accumulate(params, uplink.delta, state, **extras)
-
-    return sums._replace(accumulate=accumulate, whole=aggregate)
+def _of_uplinks(sums: Sums, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Any, Any]:
+    """``accumulate`` for uplinks instead of deltas."""
+    return sums.accumulate(params, uplink.delta, state, **extras)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_drag import checks, notebook
 from fedjax_drag.data import labels
-from fedjax_drag.data.normalization import TOKENS, Normalize, statistics, stored
+from fedjax_drag.data.normalization import TOKENS, Normalize, Preprocess, statistics, stored
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.kinds import Kind
 from fedjax_drag.types import Batch
@@ -123,12 +123,12 @@ class FederatedDataset:
           The same shape, float32: ``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` for floating; tokens
           become int32.
         """
-        if x.dtype in TOKENS:
-            return jnp.asarray(x, jnp.int32)
-        scale = 255.0 if x.dtype == np.uint8 else 1.0
-        return (jnp.asarray(x, jnp.float32) / scale - np.asarray(self.mean, np.float32)) / np.asarray(
-            self.std, np.float32
-        )
+        return self.preprocessing(x)
+
+    @property
+    def preprocessing(self) -> Preprocess:
+        """:meth:`preprocess` as a value, which does not hold the data."""
+        return Preprocess(*(tuple(np.atleast_1d(np.asarray(x, np.float64)).tolist()) for x in (self.mean, self.std)))
 
     def skew_report(self) -> SkewReport:
         """How labels and sizes differ between the clients.

@@ -5,8 +5,10 @@ inputs, and what they are divided by after that. Both are of bytes divided by 25
 """
 
 import warnings
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks
@@ -18,6 +20,26 @@ TOKENS = (np.int8, np.int32)
 """Types of inputs that are categories, such as numbered characters."""
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+class Preprocess(NamedTuple):
+    """From stored inputs to a model's inputs.
+
+    Attributes:
+      mean: what is subtracted.
+      std: what is divided by after that.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, x: jax.Array | np.ndarray) -> jax.Array:
+        """``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` for floating inputs; tokens become int32."""
+        if x.dtype in TOKENS:
+            return jnp.asarray(x, jnp.int32)
+        scale = 255.0 if x.dtype == np.uint8 else 1.0
+        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
+        return (jnp.asarray(x, jnp.float32) / scale - mean) / std
 
 _ROUNDING = 0.01
 """Largest rounding error of float32 with which inputs are stored as given, as a share of their standard deviation."""

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flax.core import FrozenDict
+
 from fedjax_drag import checks
 
 
@@ -56,4 +58,4 @@ def with_modes(
             raise ValueError(f"{name}={checks.shown(value)}: must be a mapping of keyword arguments")
     if isinstance(rngs, str) or not all(isinstance(name, str) for name in rngs):
         raise ValueError(f"rngs={checks.shown(rngs)}: must be names of streams, such as ['dropout']")
-    return WithModes(model, dict(training or {}), dict(evaluation or {}), tuple(rngs))
+    return WithModes(model, FrozenDict(training or {}), FrozenDict(evaluation or {}), tuple(rngs))

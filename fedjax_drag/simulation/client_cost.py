@@ -14,9 +14,9 @@ from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Programs, first_message
-from fedjax_drag.simulation.program.work import RunState, Work
-from fedjax_drag.types import Algorithm, Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.simulation.program.programs import client, first_message
+from fedjax_drag.simulation.run import Run, RunState
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 
 _MOVES = {"broadcast_in_dim", "convert_element_type", "copy", "dynamic_slice", "gather", "iota", "reshape", "slice"} | {
     "squeeze",
@@ -65,26 +65,18 @@ class Messages(NamedTuple):
     statistics: Any
 
 
-def messages_of(
-    algorithm: Algorithm, work: Work, programs: Programs, federation: Federation, key: PRNGKeyArray, state: RunState
-) -> Messages:
+def messages_of(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> Messages:
     """The messages of one client; from shapes alone."""
 
-    def messages(federation: Federation, key: PRNGKeyArray, state: RunState) -> Messages:
-        downlink, own = first_message(algorithm, work, state.params, state.algorithm)
-        length = batch_length(work.training, federation.rows.shape[1])
-        batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), work.model.preprocess)
-        uplink = programs.client(federation, key, state).uplink
-        travels = () if work.statistics in ("frozen", "local") else state.model.statistics
+    def messages(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> Messages:
+        downlink, own = first_message(run.algorithm, run.cohort_size, state.params, state.algorithm)
+        length = batch_length(run, federation.rows.shape[1])
+        batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), run.model.preprocess)
+        uplink = client(run, federation, key, state).uplink
+        travels = () if run.statistics in ("frozen", "local") else state.model.statistics
         return Messages(downlink._replace(own=own), batch, uplink, travels)
 
-    return jax.eval_shape(messages, federation, key, state)
-
-
-def cost_of(algorithm: Algorithm, work: Work, messages: Messages) -> ClientCost:
-    """What the algorithm asks of one client."""
-    cost = client_cost(algorithm.client, messages.downlink, messages.batch, messages.uplink)
-    return with_traffic(cost, messages, work.compression, work.downlink_compression)
+    return jax.eval_shape(messages, run, federation, key, state)
 
 
 def with_traffic(

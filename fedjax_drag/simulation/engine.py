@@ -1,38 +1,30 @@
 """One run: its arguments checked, its data placed, its programs traced, and run."""
 
-import functools
-from collections.abc import Callable, Hashable, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from fedjax_drag.simulation.calls import takes
-from fedjax_drag.simulation.devices import processes, program_cache
+from fedjax_drag.simulation.devices import processes
 from fedjax_drag.simulation.devices.host_state import DISK
-from fedjax_drag.simulation.devices.placement import (
-    can_share,
-    divided,
-    everywhere,
-    place,
-    place_data,
-    resolve_mesh,
-)
+from fedjax_drag.simulation.devices.placement import divided, everywhere, place, place_data
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.option_groups import EarlyStopping, check_adversary
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import as_algorithm
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.early_stopping import Stopper
-from fedjax_drag.simulation.planning.fingerprint import fingerprint
+from fedjax_drag.simulation.planning.outline import Outline, outline
 from fedjax_drag.simulation.planning.privacy import spent_by
-from fedjax_drag.simulation.planning.setup import federate, programs_of
-from fedjax_drag.simulation.planning.sharing import advisors, is_worthwhile
-from fedjax_drag.simulation.planning.tracing import Shared, Traced, trace_programs
+from fedjax_drag.simulation.planning.setup import federate, run_of
+from fedjax_drag.simulation.planning.sharing import mesh_of
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.work import RunState
 from fedjax_drag.simulation.progress import watched
 from fedjax_drag.simulation.result import Result
+from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
 from fedjax_drag.types import Aggregator, Algorithm
@@ -42,9 +34,8 @@ from fedjax_drag.types import Aggregator, Algorithm
 def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     """Checks every argument, places the data and traces the run.
 
-    It computes nothing, except that ``clients_axis="auto"``, the default, may time a few local steps (see
-    :class:`~fedjax_drag.simulation.option_groups.Execution`), and that an attack of your own is called once with
-    made-up messages, to verify that those of benign clients come back bit for bit.
+    It computes nothing, except that an attack of your own is called once with made-up messages, to verify that those of
+    benign clients come back bit for bit.
 
     Args:
       algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
@@ -66,44 +57,40 @@ def trace(asked: Settings) -> Simulation:
       ValueError: if the settings do not fit together.
     """
     spent = spent_by(asked)
-    on_host = federate(asked)
-    mesh = mesh_of(asked, on_host)
-    name = _name(asked, mesh, on_host)
-    shared = None if name is None else program_cache.runs.get(name)
-    build = functools.partial(programs_of, asked, mesh, asked.num_byzantine_in_cohort)
-    built = build() if shared is None else None
+    on_host, run = federate(asked), run_of(asked)
+    mesh = mesh_of(asked, run)
     on_host = sharable(asked, mesh, on_host)
+    run = dataclasses.replace(run, mesh=mesh, shard_data=asked.shard_data)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, asked.data.test, asked.data.validation, asked.seed))
     if asked.client_state == DISK and jax.process_count() > 1:
         raise ValueError(f"client_state={DISK!r}: needs a run of one process; 'host' goes with several")
     federation, held_out = _placed(asked, mesh, on_host)
     key = place(jax.random.key(asked.seed), everywhere(mesh))
-
-    @functools.cache
-    def traced() -> Traced:
-        return trace_programs(asked, *(built or build()), federation, held_out, key)
-
-    shared = shared or Shared(traced().outline)
+    run = placed_arrays(run)
+    known = outline(run, federation, key, asked.client_state)
     return Simulation(
+        spec=run,
+        outline=known,
         federation=federation,
         test=held_out[0],
         validation=held_out[1],
         key=key,
-        given=_given(asked, shared, mesh),
-        cohort_size=asked.cohort_size,
+        given=_given(asked, known, mesh),
         num_rounds=asked.num_rounds,
         eval_every=asked.eval_every,
         rounds_per_compile=asked.rounds_per_compile or asked.eval_every,
-        mesh=mesh,
-        traced=traced,
-        shared=shared,
-        name=name,
         time_clients=asked.time_clients,
         stop_on_divergence=asked.stop_on_divergence,
-        diagnostics=asked.reports_clients,
         spent=spent,
     )
+
+
+def placed_arrays(run: Run) -> Run:
+    """A run whose parts hold their arrays on every device that shares its clients."""
+    if run.mesh is None:
+        return run
+    return jax.tree.map(lambda x: place(x, everywhere(run.mesh)) if isinstance(x, jax.Array) else x, run)
 
 
 def sharable(asked: Settings, mesh: Mesh | None, federation: Federation) -> Federation:
@@ -130,28 +117,12 @@ def _placed(asked: Settings, mesh: Mesh | None, on_host: Federation) -> tuple[Fe
     return federation._replace(train=train), held_out
 
 
-def mesh_of(asked: Settings, federation: Federation) -> Mesh | None:
-    """The devices that share the clients; None for one device."""
-    mesh = asked.mesh
-    if mesh == "auto" and not asked.shard_data and can_share(asked.cohort_size):
-        mesh = "cores" if is_worthwhile(asked, _name(asked, None, federation)) else None
-    return resolve_mesh(mesh, asked.cohort_size)
-
-
-def _given(asked: Settings, shared: Shared, mesh: Mesh | None) -> Start | None:
+def _given(asked: Settings, known: Outline, mesh: Mesh | None) -> Start | None:
     """What the run starts from, on the host; None to draw it."""
-    given = initial_params.given(asked.initial_params, shared.outline.shapes)
+    given = initial_params.given(asked.initial_params, known.shapes, asked.model)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("initial_params", given)
     return given
-
-
-def _name(asked: Settings, mesh: Mesh | None, federation: Federation) -> tuple[Hashable, ...] | None:
-    """By which identical runs find each other; None if a part cannot be read, or several processes take part."""
-    if mesh is not None and mesh.is_multi_process:  # all of them must compile, or none
-        return None
-    read = fingerprint(asked, mesh, federation)
-    return None if read is None else (read, program_cache.context())
 
 
 @takes(SimulateArguments)
@@ -167,8 +138,7 @@ def simulate(
 ) -> Result:
     """Runs a federation and returns its parameters and history.
 
-    An identical call in the same process is not compiled again; :func:`~fedjax_drag.simulation.clear_cache` drops what
-    is kept for it.
+    A call of equal parts and shapes in the same process is not compiled again, whatever its numbers and seed.
 
     Args:
       algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
@@ -206,6 +176,5 @@ def simulate(
             f"num_rounds={simulation.num_rounds}: counts from the start; must be more than the {start} of initial"
         )
     progress = progress if processes.is_first() else False
-    advice = [] if progress is False else advisors(settings.get("mesh", Settings.mesh), simulation.cohort_size)
     with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
-        return simulation.run([show, *advice, *callbacks, Stopper(early)], initial)
+        return simulation.run([show, *callbacks, Stopper(early)], initial)

@@ -5,24 +5,34 @@ the platform, such as the way over the clients of a round, is chosen as it would
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from fedjax_drag import checks
+from fedjax_drag.simulation.batch import (
+    LoweredBatch,
+    examples_of,
+    gathered,
+    lower_cells,
+    outlines_of,
+    shapes_of,
+    share_of,
+)
 from fedjax_drag.simulation.calls import takes
-from fedjax_drag.simulation.cells import LoweredBatch, Numbers, examples_of, share_of, trace_batch
-from fedjax_drag.simulation.devices.placement import Devices, along, everywhere, outlined, resolve_mesh
-from fedjax_drag.simulation.engine import mesh_of, sharable
+from fedjax_drag.simulation.devices.placement import Devices, along, everywhere, outlined, platform_of, resolve_mesh
+from fedjax_drag.simulation.engine import sharable
 from fedjax_drag.simulation.option_groups import check_adversary
 from fedjax_drag.simulation.options import check_options, documented, option, optional, options
 from fedjax_drag.simulation.parts import as_algorithm
-from fedjax_drag.simulation.planning.setup import federate, programs_of
-from fedjax_drag.simulation.planning.tracing import Lowered, Outline, trace_programs
+from fedjax_drag.simulation.planning import initial_params
+from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered, outline
+from fedjax_drag.simulation.planning.setup import federate, run_of
+from fedjax_drag.simulation.planning.sharing import mesh_of
 from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.run import Run
 from fedjax_drag.simulation.settings import Arguments, Settings
 from fedjax_drag.types import Aggregator, Algorithm
 
@@ -62,16 +72,13 @@ class LoweredRun:
       programs: ``advance`` for rounds, ``evaluate`` and perhaps ``draw``; each has JAX's ``compile`` and ``as_text``.
       outline: shapes of the state, and what else is known of the run.
       mesh: devices that share the clients; None for one device.
+      walk: how a device goes through its clients of a round.
     """
 
     programs: Lowered
     outline: Outline
     mesh: Mesh | None
-
-    @property
-    def walk(self) -> Walk:
-        """How a device goes through its clients of a round."""
-        return self.outline.walk
+    walk: Walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,24 +133,23 @@ def lower_settings(asked: Settings, devices: Devices | None = None) -> LoweredRu
     Raises:
       ValueError: if the settings do not fit together.
     """
-    on_host = federate(asked)
-    mesh = mesh_of(asked, on_host) if devices is None else resolve_mesh(asked.mesh, asked.cohort_size, devices)
+    on_host, run = federate(asked), run_of(asked, devices or jax.local_devices())
+    mesh = mesh_of(asked, run) if devices is None else resolve_mesh(asked.mesh, asked.cohort_size, devices)
     on_host = sharable(asked, mesh, on_host)
     everyone = _sharding(mesh, devices)
+    run = _outlined_arrays(dataclasses.replace(run, mesh=mesh, shard_data=asked.shard_data), everyone)
     train = outlined(on_host.train, everyone)
     if mesh is not None and asked.shard_data:
         train = outlined(on_host.train, along(mesh), mesh)
     rest = on_host._replace(train=()), (asked.data.test, asked.data.validation), _key()
     federation, held_out, key = outlined(rest, everyone)
-    built = programs_of(asked, mesh, asked.num_byzantine_in_cohort, devices or jax.local_devices())
-    traced = trace_programs(asked, *built, federation._replace(train=train), held_out, key)
-    return LoweredRun(traced.lowered, traced.outline, mesh)
+    federation = federation._replace(train=train)
+    known = outline(run, federation, key, asked.client_state)
+    return LoweredRun(lowered(run, known, federation, held_out, key), known, mesh, run.walk)
 
 
 def lower_batch(
     settings: Sequence[Settings],
-    numbers: Sequence[Numbers],
-    rebuild: Callable[[Numbers], Settings],
     *,
     width: int | None = None,
     cells_axis: str = "auto",
@@ -152,9 +158,7 @@ def lower_batch(
     """Lowers the runs of some cells as one program, as :func:`lower` does one.
 
     Args:
-      settings: as for :func:`~fedjax_drag.simulation.batch.prepare_batch`, as are ``numbers`` and ``rebuild``.
-      numbers: as there.
-      rebuild: as there.
+      settings: as for :func:`~fedjax_drag.simulation.batch.prepare_batch`.
       width: cells in one call of the program; default all.
       cells_axis: as there, by the platform of ``devices``.
       devices: which share the cells; default the first of this process.
@@ -164,11 +168,20 @@ def lower_batch(
     """
     sharing = () if devices is None else devices[: len(settings)]
     mesh = Mesh(sharing, ("cells",)) if len(sharing) > 1 else None
-    put = functools.partial(outlined, sharding=_sharding(mesh, devices))
-    split = share_of(mesh) or _sharding(None, devices)
-    placed = put(examples_of(settings[0])), width, cells_axis, mesh, put, split, devices or jax.local_devices()
-    traced = trace_batch(settings, numbers, rebuild, *placed)
-    return LoweredCells(traced.lowered, traced.width, traced.walk, mesh)
+    everyone, platform = _sharding(mesh, devices), platform_of(devices)
+    whole, over, width = gathered(settings, width, cells_axis, mesh, devices or jax.local_devices())
+    examples = outlined(examples_of(settings[0]), everyone)
+    (first, *_), common = outlines_of(whole, examples[0]), _outlined_arrays(whole.common, everyone)
+    given = initial_params.given(settings[0].initial_params, first.shapes, settings[0].model)
+    given = None if given is None else outlined(given, everyone)
+    cells = shapes_of(whole.at([0]), width, share_of(mesh) or everyone)
+    programs = lower_cells(over, common, cells, examples, given, first.shapes, platform)
+    return LoweredCells(programs, width, whole.runs[0].walk, mesh)
+
+
+def _outlined_arrays(run: Run, sharding: Any) -> Run:
+    """A run whose arrays are shapes on the devices of a sharding."""
+    return jax.tree.map(lambda x: outlined(x, sharding) if isinstance(x, jax.Array) else x, run)
 
 
 def _sharding(mesh: Mesh | None, devices: Devices | None) -> Any:

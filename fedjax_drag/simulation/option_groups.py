@@ -27,7 +27,7 @@ from fedjax_drag.simulation.options import (
 )
 from fedjax_drag.simulation.participation.availability import check_availability
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES
-from fedjax_drag.simulation.program.work import FULL
+from fedjax_drag.simulation.run import FULL
 
 
 def check_mesh(name: str, value: Any) -> None:
@@ -40,7 +40,7 @@ def check_mesh(name: str, value: Any) -> None:
 
 
 def check_batch_size(name: str, value: Any) -> None:
-    """Refuses a batch size that is neither a count nor :data:`~fedjax_drag.simulation.program.work.FULL`."""
+    """Refuses a batch size that is neither a count nor :data:`~fedjax_drag.simulation.run.FULL`."""
     if isinstance(value, str) and value == FULL:
         return
     try:

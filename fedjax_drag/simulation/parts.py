@@ -16,7 +16,7 @@ from fedjax_drag.data.dataset import DATASET
 from fedjax_drag.kinds import Kind
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.model.functions import is_model
-from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.run import RunState
 from fedjax_drag.types import Aggregator, Algorithm
 
 MODEL = Kind(

@@ -1,9 +1,9 @@
-"""A traced run: compiled, then driven from evaluation to evaluation."""
+"""A checked run: compiled, then driven from evaluation to evaluation."""
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -13,23 +13,22 @@ from jax.sharding import Mesh
 
 from fedjax_drag import per_client, stopping
 from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
-from fedjax_drag.simulation.devices import host_state, nans, program_cache
+from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
-from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
+from fedjax_drag.simulation.driver import Schedule, Track, drive
 from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.parts import STATE
 from fedjax_drag.simulation.planning import memory
 from fedjax_drag.simulation.planning.early_stopping import said
+from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered
 from fedjax_drag.simulation.planning.privacy import Spent
-from fedjax_drag.simulation.planning.tracing import Lowered, Shared, Traced
-from fedjax_drag.simulation.program.attack_metrics import UNDEFINED
+from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, Programs, own_examples
-from fedjax_drag.simulation.program.work import RunState
-from fedjax_drag.simulation.result import Result, history_row, stack_history, with_client_seconds
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, own_examples
+from fedjax_drag.simulation.result import Result
+from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.types import Batch
 
 
@@ -53,75 +52,57 @@ class Evaluation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """A checked and traced run, ready to be compiled and started by :meth:`run`.
+    """A checked run with its data, ready to be compiled and started by :meth:`run`.
 
     Attributes:
+      spec: the run as a value.
+      outline: what is known of it from shapes.
       federation: data on the device.
       test: test examples on the device.
       validation: validation examples on the device; None where the data have none.
       key: from which all randomness is derived.
       given: from which the run starts, on the host; None to draw it.
-      cohort_size: clients in a round.
       num_rounds: rounds of the run.
       eval_every: rounds between evaluations.
       rounds_per_compile: most rounds between two visits to the host.
-      mesh: devices that share the clients; None for one device.
-      traced: the run's programs; where an identical run has been compiled before, they are traced when first asked for.
-      shared: what identical runs share.
-      name: by which later runs find ``shared``; None if they cannot.
       time_clients: whether :meth:`run` measures how long a local step takes.
       stop_on_divergence: whether a run whose parameters are not finite ends.
-      diagnostics: whether the history keeps the accuracy of each client, where clients are evaluated.
       spent: privacy spent after some rounds.
     """
 
+    spec: Run
+    outline: Outline
     federation: Federation
     test: Batch
     validation: Batch | None
     key: jax.Array
     given: Start | None
-    cohort_size: int
     num_rounds: int
     eval_every: int
     rounds_per_compile: int
-    mesh: Mesh | None
-    traced: Callable[[], Traced]
-    shared: Shared
-    name: tuple[Hashable, ...] | None
     time_clients: bool
     stop_on_divergence: bool
-    diagnostics: bool
     spent: Spent
-
-    @property
-    def programs(self) -> Programs:
-        """The run as pure functions."""
-        return self.traced().programs
-
-    @property
-    def lowered(self) -> Lowered:
-        """The same, traced."""
-        return self.traced().lowered
 
     @property
     def shapes(self) -> RunState:
         """Shapes and dtypes of a state."""
-        return self.shared.outline.shapes
-
-    @property
-    def shardings(self) -> Any:
-        """Devices of the state that a round's program receives; None without a mesh."""
-        return self.shared.outline.shardings
+        return self.outline.shapes
 
     @property
     def cost(self) -> ClientCost:
         """What the method asks of one client."""
-        return self.shared.outline.cost
+        return self.outline.cost
 
     @property
     def walk(self) -> Walk:
         """How a device goes through its clients of a round."""
-        return self.shared.outline.walk
+        return self.spec.walk
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """Devices that share the clients; None for one device."""
+        return self.spec.mesh
 
     @property
     def mesh_devices(self) -> int:
@@ -133,15 +114,18 @@ class Simulation:
         """Bytes of what is kept for every client of the federation, by the method and by the engine."""
         return per_client.num_bytes(self.shapes)
 
+    @property
+    def lowered(self) -> Lowered:
+        """The programs for rounds and for the evaluation, traced."""
+        return lowered(self.spec, self.outline, self.federation, (self.test, self.validation), self.key)
+
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
         """Compiles, then runs to the last round, or to the first evaluation after which it is to end.
 
         That is one after the parameters diverged, or one for which a callback returns True or a
         :class:`~fedjax_drag.simulation.planning.early_stopping.Reason`. An exception of a callback carries what was
-        computed so far as its attribute ``result``.
-
-        Where an identical run has been compiled in this process, its programs are used
-        (:mod:`~fedjax_drag.simulation.devices.program_cache`).
+        computed so far as its attribute ``result``. What has been compiled in this process for a run of equal structure
+        and shapes is used again, whatever its numbers.
 
         Args:
           callbacks: each is called on the host after every evaluation.
@@ -156,140 +140,86 @@ class Simulation:
         """
         started = time.perf_counter()
         stopping.check()
-        program_cache.check_jit()
-        with program_cache.compiling(self._uncompiled(), self.mesh):
-            if initial is None:
-                self._init()
-        compiled = self._compiled()
-        self._check_memory()
-        state = self.initial_state() if initial is None else self._checked(initial)
+        memory.make_room()
+        begin = self.initial_state if initial is None else lambda: self._checked(initial)
+        compiled, state = self._compiled(begin)
+        self._check_memory(compiled)
         seconds_per_step = self._seconds_per_step(state) if self.time_clients else None
         compile_seconds = time.perf_counter() - started
 
         started = time.perf_counter()
-        history: list[dict[str, Any]] = []
-        done, diverged_at, ended = int(state.round), None, None
+        track = Track(self.cost, self.spent, self.spec.diagnostics, self.stop_on_divergence)
 
-        def result() -> Result:
+        def result(state: RunState) -> Result:
             jax.block_until_ready(state)
-            params = joined(state.params, state.model.frozen)
-            return Result(
-                params=params if self.key.is_fully_addressable else own_copy(params),
-                history=with_client_seconds(stack_history(history), seconds_per_step),
-                state=state,
-                seconds=time.perf_counter() - started,
-                compile_seconds=compile_seconds,
-                cost=self.cost,
-                seconds_per_step=seconds_per_step,
-                diverged_at=diverged_at,
-                ended_early=ended,
-            )
+            ended = track.result(state, time.perf_counter() - started, compile_seconds, seconds_per_step)
+            return ended if self.key.is_fully_addressable else ended._replace(params=own_copy(ended.params))
 
-        while done < self.num_rounds and not ended and not (diverged_at and self.stop_on_divergence):
-            target = min(self.num_rounds, (done // self.eval_every + 1) * self.eval_every)
-            state, metrics, totals = self._advance(compiled, state, done, target)
-            with nans.unchecked():
-                own = own_examples(self.federation, state)
-                evaluated = compiled.evaluate(per_client.without_rows(state), self.test, self.validation, own)
-            nans.check(target, {"evaluation": evaluated})
-            metrics, totals, evaluated = jax.device_get((metrics, totals, evaluated))
-            evaluated = by_client_and_class(evaluated, self.diagnostics)
-            row = history_row(target, target - done, metrics, totals, evaluated, self.cost, self.spent(target))
-            history.append(row)
-            done, diverged_at = target, diverged_at or int(totals.diverged_at) or None
+        def record(state: RunState, before: int, done: int, measured: Any) -> bool:
+            row = track.add(before, done, measured)
             try:
                 for callback in callbacks:
-                    answer = callback(Evaluation(done, self.num_rounds, dict(row), state, diverged_at))
-                    ended = ended or said(answer, done)
+                    answer = callback(Evaluation(done, self.num_rounds, dict(row), state, track.diverged_at))
+                    track.ended = track.ended or said(answer, done)
             except BaseException as error:
-                error.result = result()  # pyright: ignore[reportAttributeAccessIssue]
+                error.result = result(state)  # pyright: ignore[reportAttributeAccessIssue]
                 error.add_note(f"The run up to round {done} is this exception's attribute 'result'.")
                 raise
-        return result()
+            return not track.is_over
 
-    def _uncompiled(self) -> list[Any]:
-        """The programs of rounds and of the evaluation that are still to be compiled."""
-        return [] if self.shared.compiled is not None else [program for program in self.lowered if program is not None]
+        rows_travel = self.outline.rows_on != DEVICE
+        schedule = Schedule(self.num_rounds, self.eval_every, 1 if rows_travel else self.rounds_per_compile)
+        step = self._advance_cohort if rows_travel else self._advance
+        totals = programs.no_totals(self.spec.may_be_absent)
+        return result(drive(schedule, state, int(state.round), totals, step, self._evaluate, record))
 
-    def _compiled(self) -> Lowered:
-        """The compiled programs, kept for identical runs."""
-        if self.shared.compiled is None:
-            compiled = self.lowered.compile(self.mesh)
-            self.shared.needed = memory.needed(compiled.advance), memory.needed(compiled.evaluate)
-            self.shared.compiled = compiled
-            if self.name is not None and self.lowered.is_self_contained and self._is_unchanged():
-                program_cache.runs.put(self.name, self.shared)
-        return self.shared.compiled
+    def _compiled(self, begin: Callable[[], RunState]) -> tuple[list[Any], RunState]:
+        """The programs compiled, each in a thread of its own while the first state is made."""
+        wanted = [program for program in self.lowered if program is not None]
+        if self.mesh is not None and self.mesh.is_multi_process:  # all processes compile in the same order
+            return [program.compile() for program in wanted], begin()
+        with ThreadPoolExecutor(len(wanted), "compilation") as threads:
+            compiling = [threads.submit(program.compile) for program in wanted]
+            state = begin()
+            return [program.result() for program in compiling], state
 
-    def _is_unchanged(self) -> bool:
-        """Whether JAX is configured as it was when the run was prepared."""
-        return self.name is not None and self.name[-1] == program_cache.context()
-
-    def _check_memory(self) -> None:
-        rows, rows_on = self.client_state_bytes, self.shared.outline.rows_on
+    def _check_memory(self, compiled: Sequence[Any]) -> None:
+        rows, rows_on = self.client_state_bytes, self.outline.rows_on
         ways_out = memory.ways_out(*self.walk, rows_on if rows else None, self.mesh is not None)
         advanced = self.federation._replace(held_out=None), self.key
-        programs = zip(
-            self.shared.needed, (advanced, (self.test, self.validation, self.federation.evaluated)), strict=True
-        )
-        memory.check(programs, rows if rows_on == HOST else 0, ways_out)
+        present = advanced, (self.test, self.validation, self.federation.evaluated)
+        needs = zip(map(memory.needed, compiled[:2]), present, strict=True)
+        memory.check(needs, rows if rows_on == HOST else 0, ways_out)
 
     def _seconds_per_step(self, state: RunState) -> float:
         """Seconds that one client needs for a local step, by itself on this device."""
-        if self.shared.seconds_per_step is not None:
-            return self.shared.seconds_per_step
         # On a copy of its own: of several processes, each repeats the pass as often as its own clock requires.
         federation, key, state = own_copy((self.federation, self.key, state))
-        if self.shared.outline.rows_on != DEVICE:
-            state = host_state.take(state, np.arange(self.cohort_size), None)
-        program = program_cache.compiled(jax.jit(self.programs.client).lower(federation, key, state), None)
-        seconds = measure_seconds(program, federation, key, state) / TIMED_STEPS
-        if self._is_unchanged():
-            self.shared.seconds_per_step = seconds
-        return seconds
+        if self.outline.rows_on != DEVICE:
+            state = host_state.take(state, np.arange(self.spec.cohort_size), None)
+        alone = dataclasses.replace(self.spec, mesh=None, shard_data=False)
+        return measure_seconds(programs.client, alone, federation, key, state) / TIMED_STEPS
 
-    def _advance(self, compiled: Lowered, state: RunState, done: int, target: int) -> tuple[RunState, Any, Any]:
-        """Rounds ``done`` to ``target``: the state, the metrics of the last of them, and the sums over all."""
-        metrics, totals = {}, self.shared.outline.totals
-        at_once = 1 if nans.are_sought() else self.rounds_per_compile
-        while done < target:
-            stopping.check()
-            done = min(target, done + (at_once if compiled.draw is None else 1))
-            with nans.unchecked():
-                if compiled.draw is None:
-                    state, metrics, totals = compiled.advance(self.federation, self.key, state, totals, np.int32(done))
-                else:
-                    client_ids = np.asarray(compiled.draw(self.federation, self.key, per_client.without_rows(state)))
-                    cohort = host_state.take(state, client_ids, self.shardings)
-                    after, metrics, totals = compiled.advance(self.federation, self.key, cohort, totals, np.int32(done))
-                    state = host_state.store(state, after, client_ids)
-            nans.check(done, {"state": state, "metrics": metrics, "totals": totals}, UNDEFINED)
-        return state, metrics, totals
+    def _advance(self, state: RunState, totals: Any, stop: Any) -> tuple[RunState, Any, Any]:
+        return programs.advance(self.spec, self.federation, self.key, state, totals, stop)
+
+    def _advance_cohort(self, state: RunState, totals: Any, stop: Any) -> tuple[RunState, Any, Any]:
+        """One round, for which the rows of its cohort travel to the device and back."""
+        without_rows = per_client.without_rows(state)
+        client_ids = np.asarray(programs.draw(self.spec, self.federation, self.key, without_rows))
+        cohort = host_state.take(state, client_ids, self.outline.shardings)
+        after, metrics, totals = self._advance(cohort, totals, stop)
+        return host_state.store(state, after, client_ids), metrics, totals
+
+    def _evaluate(self, state: RunState) -> dict[str, jax.Array]:
+        own = own_examples(self.federation, state)
+        return programs.evaluate(self.spec, per_client.without_rows(state), self.test, self.validation, own)
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
-        state = self._init()(self.key, place(self.given, everywhere(self.mesh)))
-        rows_on = self.shared.outline.rows_on
+        given, rows_on = place(self.given, everywhere(self.mesh)), self.outline.rows_on
+        state = programs.init(self.spec, self.key, given, one_row=rows_on != DEVICE)
         return state if rows_on == DEVICE else host_state.repeat(state, self.federation.rows.shape[0], rows_on)
-
-    def _init(self) -> Any:
-        """The compiled program of :meth:`initial_state`, kept for identical runs."""
-        start = jax.tree.structure(self.given)
-        program = self.shared.inits.get(start)
-        if program is None:
-            lowered = self._jitted_init().lower(self.key, place(self.given, everywhere(self.mesh)))
-            program = program_cache.compiled(lowered, self.mesh)
-            if self._is_unchanged() and program_cache.is_self_contained(lowered):
-                self.shared.inits[start] = program
-        return program
-
-    def _jitted_init(self) -> Any:
-        init = self.programs.init
-        once = functools.partial(program_cache.jit_for_one_call, platform=jax.default_backend())
-        if self.shared.outline.rows_on == DEVICE:
-            return once(init, out_shardings=self.shardings)
-        # Every client starts from the same row: one on the device is enough.
-        return once(lambda *inputs: host_state.first_row(init(*inputs)), out_shardings=self.key.sharding)
 
     def _checked(self, initial: RunState) -> RunState:
         STATE.check("initial", initial)
@@ -308,7 +238,7 @@ class Simulation:
         def copied(state: Any, like: Any) -> Any:
             return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), state, like)
 
-        if self.shared.outline.rows_on == DEVICE:
-            return place(copied(initial, like), self.shardings or self.key.sharding)
+        if self.outline.rows_on == DEVICE:
+            return place(copied(initial, like), self.outline.shardings)
         on_device = copied(per_client.without_rows(initial), per_client.without_rows(like))
-        return host_state.with_rows_of(initial, place(on_device, self.key.sharding), self.shared.outline.rows_on)
+        return host_state.with_rows_of(initial, place(on_device, everywhere(self.mesh)), self.outline.rows_on)

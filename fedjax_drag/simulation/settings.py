@@ -45,7 +45,7 @@ from fedjax_drag.simulation.parts import (
     check_step_size,
 )
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
-from fedjax_drag.simulation.program.work import FULL, RunState
+from fedjax_drag.simulation.run import FULL, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
 
 

@@ -1,6 +1,8 @@
 """The contract of a method with a client and a server side."""
+# Fields of FunctionAlgorithm stand in the place of methods.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 import jax
 
@@ -9,6 +11,7 @@ from fedjax_drag.types._aggregator import InitFn, Sums
 from fedjax_drag.types._client_rule import ClientRule
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Downlink, Params, State, Uplink
+from fedjax_drag.types._part import Part
 
 
 @runtime_checkable
@@ -68,24 +71,98 @@ class OutputFn(Protocol):
         ...
 
 
-class Algorithm(NamedTuple):
+class Algorithm(Part):
     """A federated method with a client and a server side.
+
+    A method is a subclass whose methods are the equations of its two sides. ``Algorithm(client, init, broadcast,
+    aggregate)`` makes one of functions, see :class:`FunctionAlgorithm`.
 
     Attributes:
       client: the :class:`ClientRule` of the local pass.
-      init: ``(params) -> state``; see :class:`InitFn`.
-      broadcast: ``(params, state, client_ids) -> Downlink`` for the clients of the round; see :class:`BroadcastFn`.
-      aggregate: ``(params, uplink, state, **extras) -> (params, state)``; see :class:`AggregateFn`.
       needs: names of extras that the engine must compute.
       split: as for :class:`Aggregator`, of the uplink for ``aggregate``.
       eligible: ``(state) -> [M]`` bool, who may be drawn for the next round; None for all clients. If fewer are
         eligible than a cohort has places, others fill it up with ``valid`` False.
       output: ``(params, state) -> params``, the model that the method hands out where it is not ``params``; the
         engine evaluates both.
-      sums: ``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once. In
-        ``accumulate``, the per-client rows of the state are those of the chunk.
       guarantee: of differential privacy; None for none.
       num_clients: M, of the only federation that the state fits; None for any.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            client: ClientRule,
+            init: InitFn,
+            broadcast: BroadcastFn,
+            aggregate: AggregateFn,
+            needs: frozenset[str] = frozenset(),
+            split: Literal["clients", "coordinates"] = "coordinates",
+            eligible: EligibleFn | None = None,
+            output: OutputFn | None = None,
+            sums: Sums | None = None,
+            guarantee: Guarantee | None = None,
+            num_clients: int | None = None,
+        ) -> None: ...
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return object.__new__(FunctionAlgorithm if cls is Algorithm else cls)
+
+    split = cast("Any", "coordinates")  # no annotation: a class variable, or a field of a subclass
+    eligible = cast("Any", None)
+    output = cast("Any", None)
+    num_clients = None
+
+    @property
+    def client(self) -> ClientRule:
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        return None
+
+    @property
+    def streamed(self) -> Sums | None:
+        """``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once.
+
+        In ``accumulate``, the per-client rows of the state are those of the chunk.
+        """
+        return None
+
+    def init(self, params: Params) -> State:
+        """The state before the first round; see :class:`InitFn`."""
+        raise NotImplementedError
+
+    def broadcast(self, params: Params, state: State, client_ids: jax.Array) -> Downlink:
+        """What the server sends to the clients of a round, by default the parameters; see :class:`BroadcastFn`."""
+        del state, client_ids
+        return Downlink(start=params)
+
+    def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
+        """Ends a round; see :class:`AggregateFn`."""
+        raise NotImplementedError
+
+
+class FunctionAlgorithm(Algorithm):
+    """A method of functions, which are compared by identity; ``Algorithm(...)`` makes one.
+
+    Attributes:
+      client: the :class:`ClientRule` of the local pass.
+      init: ``(params) -> state``; see :class:`InitFn`.
+      broadcast: ``(params, state, client_ids) -> Downlink`` for the clients of the round; see :class:`BroadcastFn`.
+      aggregate: ``(params, uplink, state, **extras) -> (params, state)``; see :class:`AggregateFn`.
+      needs: as of :class:`Algorithm`.
+      split: as of :class:`Algorithm`.
+      eligible: as of :class:`Algorithm`.
+      output: as of :class:`Algorithm`.
+      sums: ``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once.
+      guarantee: as of :class:`Algorithm`.
+      num_clients: as of :class:`Algorithm`.
     """
 
     client: ClientRule
@@ -106,12 +183,12 @@ class Algorithm(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the function that made it, or of its aggregation rule, such as ``scaffold``."""
-        # The server side may come from a helper, init does not; from_aggregator gives the server side the rule's name.
+        """The name of the function that made it."""
+        # The server side may come from a helper, init does not.
         made_by_helper = "<locals>" in getattr(self.aggregate, "__qualname__", "")
         return name_of(self.init if made_by_helper else self.aggregate)
 
     @property
     def streamed(self) -> Sums | None:
         """``sums`` if they are those of ``aggregate``."""
-        return self.sums if self.sums is not None and self.sums.whole is self.aggregate else None
+        return self.sums if self.sums is not None and self.sums.whole == self.aggregate else None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import types
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Self
@@ -38,7 +39,7 @@ class Part:
         cls._scalars = tuple(field.name for field in fields if is_scalar(field.type))
 
         def flatten(part: Self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            return tuple(getattr(part, name) for name in leaves), tuple(getattr(part, name) for name in static)
+            return tuple(getattr(part, name) for name in leaves), tuple(comparable(getattr(part, name)) for name in static)
 
         def flatten_with_keys(part: Self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             values, others = flatten(part)
@@ -47,7 +48,7 @@ class Part:
         def unflatten(others: tuple[Any, ...], values: Iterable[Any]) -> Self:
             part = object.__new__(cls)  # not by its arguments: what JAX puts in their place is not checked
             for name, value in zip((*leaves, *static), (*values, *others), strict=True):
-                object.__setattr__(part, name, value)
+                object.__setattr__(part, name, value.value if isinstance(value, _Same) else value)
             return part
 
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
@@ -69,12 +70,16 @@ class Part:
 
 def is_scalar(hint: Any) -> bool:
     """Whether a type is :data:`Scalar`, or that or something else."""
-    return set(typing.get_args(Scalar)) <= set(typing.get_args(hint))
+    return set(typing.get_args(Scalar)) <= set(_options(hint))
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
 
 
 def _is_leaf(hint: Any) -> bool:
-    options = [arg for arg in typing.get_args(hint) if arg is not type(None)] or [hint]
-    classes = [option for option in options if isinstance(option, type)]
+    classes = [option for option in _options(hint) if isinstance(option, type)]
     return is_scalar(hint) or any(issubclass(option, Part | jax.Array) for option in classes)
 
 
@@ -89,3 +94,35 @@ class Function(Part):
 
     def __repr__(self) -> str:
         return f"<function {getattr(self.function, '__qualname__', type(self.function).__name__)}>"
+
+
+def as_part(value: Any) -> Any:
+    """A part as it is, None too; any other object, such as a function or an optimizer of optax, as a static part."""
+    return value if value is None or isinstance(value, Part) else Function(value)
+
+
+def value_of(part: Any) -> Any:
+    """What :func:`as_part` was given."""
+    return part.function if isinstance(part, Function) else part
+
+
+class _Same:
+    """Equal to another one of the same object: stands for a static value that has no hash."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def comparable(value: Any) -> Any:
+    """A value itself if it has a hash, else what is equal where it is of the same object."""
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return value

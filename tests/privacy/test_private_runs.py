@@ -20,7 +20,7 @@ from fedjax_drag.simulation.participation.attendance import expected_clients
 from fedjax_drag.simulation.planning.privacy import spent_by
 from fedjax_drag.simulation.program.client_pass import with_send
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput
+from fedjax_drag.simulation.run import ClientInput, LocalResult, RoundInput
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.testing import check_client_rule
 from fedjax_drag.types import Downlink, Uplink

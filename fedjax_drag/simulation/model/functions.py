@@ -1,48 +1,17 @@
-"""What a user's model becomes: pure functions of its parameters and its statistics."""
+"""What a user may give as a model, and what messages call it."""
 
 import functools
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 import flax.linen as nn
-import jax
-from jaxtyping import PRNGKeyArray
 
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.naming import name_of
-from fedjax_drag.simulation.model.model import Statistics, Streams
-from fedjax_drag.types import Params
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-@runtime_checkable
-class ForwardFn(Protocol):
-    """A forward pass in training."""
-
-    def __call__(
-        self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: jax.Array | None, /
-    ) -> tuple[jax.Array, Statistics]:
-        """Computes logits ``[B, C]`` and the statistics after the batch, of which ``real`` marks what is no padding."""
-        ...
-
-
-class ModelFunctions(NamedTuple):
-    """A user's model.
-
-    Attributes:
-      init: ``(key) -> (params, statistics)``, of all parameters.
-      evaluate: ``(params, statistics, x) -> logits [B, C]``, without random numbers.
-      train: the forward pass in training.
-      streams: names of the random streams of the forward pass in training.
-    """
-
-    init: Callable[[PRNGKeyArray], tuple[Params, Statistics]]
-    evaluate: Callable[[Params, Statistics, jax.Array], Any]
-    train: ForwardFn
-    streams: tuple[str, ...] = ()
 
 
 def model_name(model: Any) -> str:

@@ -1,7 +1,10 @@
 """A linen module as pure functions."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import flax.errors
@@ -12,62 +15,98 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 
 from fedjax_drag import checks
 from fedjax_drag.models.modes import WithModes
-from fedjax_drag.simulation.model.functions import ModelFunctions, model_name
+from fedjax_drag.simulation.model.functions import model_name
 from fedjax_drag.simulation.model.model import Statistics, Streams
-from fedjax_drag.simulation.model.modes import modes_of
-from fedjax_drag.types import Params
+from fedjax_drag.simulation.model.modes import Modes, modes_of
+from fedjax_drag.types import Params, comparable
 
 _USUAL, _ANY_OTHER = "dropout", "params"
 """The stream that most modules name, and the one from which Flax draws for a stream that was not given."""
 
 
-def functions_of_linen(model: Any, example: jax.Array, frozen: bool = False) -> ModelFunctions:
-    """The functions of a linen module.
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinenForm:
+    """A linen module.
 
     Args:
       model: the module, or one with modes.
-      example: an input ``[1, ...]``.
+      example: shape and dtype of an input ``[1, ...]``.
       frozen: whether BatchNorm normalises by its running statistics in training too, and no collection changes.
 
     Raises:
       ValueError: its call needs an argument that is not known.
     """
-    module: nn.Module = model.model if isinstance(model, WithModes) else model
-    modes = modes_of(model, module.__call__, 1)
-    apply: Callable[..., Any] = module.apply
 
-    def init(key: PRNGKeyArray) -> tuple[Params, Statistics]:
+    model: Any
+    example: jax.ShapeDtypeStruct
+    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self.modes
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> Hashable:
+        return comparable(self.model), self.example, self.frozen
+
+    @property
+    def name(self) -> str:
+        return model_name(self.model)
+
+    @property
+    def module(self) -> nn.Module:
+        """Without modes."""
+        return self.model.model if isinstance(self.model, WithModes) else self.model
+
+    @cached_property
+    def modes(self) -> Modes:
+        """Arguments of the module's call."""
+        return modes_of(self.model, self.module.__call__, 1)
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        return self.modes.streams if self.modes.streams is not None else _streams(self)
+
+    def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
+        example = jnp.zeros(self.example.shape, self.example.dtype)
         try:
-            variables = dict(module.init(key, example, **modes.evaluation))
+            variables = dict(self.module.init(key, example, **self.modes.evaluation))
         except Exception as error:  # a user's module may raise anything
             what = f"fails for inputs {example.dtype}{list(example.shape)}"
-            raise ValueError(f"{model_name(model)}: {what}: {checks.first_line(error)}") from error
+            raise ValueError(f"{self.name}: {what}: {checks.first_line(error)}") from error
         return variables.pop("params", {}), variables
 
-    def evaluate(params: Params, statistics: Statistics, x: jax.Array) -> Any:
-        return apply({"params": params, **statistics}, x, **modes.evaluation)
+    def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
+        return self._apply({"params": params, **statistics}, x, **self.modes.evaluation)
 
     def train(
-        params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
+        self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
     ) -> tuple[Any, Statistics]:
-        arguments = {**modes.training, **({"rngs": dict(rngs)} if rngs else {})}
+        arguments = {**self.modes.training, **({"rngs": dict(rngs)} if rngs else {})}
         variables = {"params": params, **statistics}
         if not statistics:
-            return apply(variables, x, **arguments), statistics
-        with _batch_norm(frozen, real):
-            logits, changed = apply(variables, x, mutable=list(statistics), **arguments)
-        return logits, statistics if frozen else _like(statistics, changed)
+            return self._apply(variables, x, **arguments), statistics
+        with _batch_norm(self.frozen, real):
+            logits, changed = self._apply(variables, x, mutable=list(statistics), **arguments)
+        return logits, statistics if self.frozen else _like(statistics, changed)
 
-    streams = modes.streams if modes.streams is not None else _streams(init, train, example)
-    return ModelFunctions(init, evaluate, train, streams)
+    def _apply(self, variables: Any, x: jax.Array, **arguments: Any) -> Any:
+        return self.module.apply(variables, x, **arguments)
 
 
-def _streams(init: Callable[..., Any], train: Callable[..., Any], example: jax.Array) -> tuple[str, ...]:
+@functools.lru_cache(maxsize=64)
+def _streams(form: LinenForm) -> tuple[str, ...]:
     """The random streams that a module needs in training; of those with other names than dropout Flax's substitute."""
     for streams in ((), (_USUAL,)):
 
         def forward(key: PRNGKeyArray, names: tuple[str, ...] = streams) -> Any:
-            return train(*init(key), example, dict.fromkeys(names, key), None)[0]
+            example = jnp.zeros(form.example.shape, form.example.dtype)
+            return form.train(*form.init(key), example, dict.fromkeys(names, key), None)[0]
 
         with contextlib.suppress(flax.errors.InvalidRngError):
             jax.eval_shape(forward, jax.random.key(0))

@@ -1,16 +1,18 @@
 """An nnx module as pure functions: split into graph and state once, merged inside the program."""
 
+import dataclasses
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.core import FrozenDict
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from fedjax_drag.models.modes import WithModes
-from fedjax_drag.simulation.model.functions import ModelFunctions, model_name
+from fedjax_drag.simulation.model.functions import model_name
 from fedjax_drag.simulation.model.model import Statistics, Streams
 from fedjax_drag.simulation.model.modes import modes_of
 from fedjax_drag.types import Params
@@ -19,8 +21,83 @@ _KINDS = (nnx.Param, nnx.RngState, ...)
 """Parameters, random streams, and the rest, in the order of a split."""
 
 
-def functions_of_nnx(model: Any, frozen: bool = False) -> ModelFunctions:
-    """The functions of an nnx module; the module itself is not changed.
+class Like(NamedTuple):
+    """Structure and shapes of a part of a module's state."""
+
+    structure: Any
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+
+    @property
+    def state(self) -> Any:
+        """The same with shapes as the values of its variables."""
+        return jax.tree.unflatten(self.structure, self.shapes)
+
+
+@dataclasses.dataclass(frozen=True)
+class NnxForm:
+    """An nnx module, of which two are equal if their graphs and shapes are; what is in its arrays is no part of it.
+
+    Attributes:
+      name: what a message begins with.
+      graphs: of the module in training and in evaluation.
+      params: of the module.
+      rngs: its random streams.
+      rest: its other variables.
+      modes: arguments of its call in training and in evaluation.
+      normalises: whether it has BatchNorm.
+      frozen: whether BatchNorm normalises by its running statistics in training too, and no variable changes.
+      maker: ``(rngs) -> module``, which makes the parameters from a run's key; None for a module that has them.
+    """
+
+    name: str
+    graphs: tuple[Any, Any]
+    params: Like
+    rngs: Like
+    rest: Like
+    modes: tuple[FrozenDict[str, Any], FrozenDict[str, Any]]
+    normalises: bool
+    frozen: bool
+    maker: Callable[..., Any] | None
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return tuple(sorted({variable.get_metadata("tag") for _, variable in _flat(self.rngs.state)}))
+
+    def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
+        """Those that the maker makes; of a module that has parameters zeros, whose place :func:`start_of_nnx` takes."""
+        if self.maker is not None:
+            params, _, rest = nnx.split(self.maker(rngs=nnx.Rngs(key)), *_KINDS)[1:]
+        else:
+            blank = lambda like: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like.state)
+            params, rest = blank(self.params), blank(self.rest)
+        return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
+
+    def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
+        return self._merged(self.graphs[1], params, statistics, {})(x, **self.modes[1])
+
+    def train(
+        self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
+    ) -> tuple[Any, Statistics]:
+        if real is not None and self.normalises and not self.frozen:
+            raise ValueError(
+                f"{self.name}: has BatchNorm, whose statistics would take in the padding of batches that "
+                "are not full: must have none with local_epochs or batch_size='full'; local_steps draws full batches"
+            )
+        instance = self._merged(self.graphs[0], params, statistics, rngs)
+        logits = instance(x, **self.modes[0])
+        if self.frozen or not statistics:
+            return logits, statistics
+        rest: Any = nnx.split(instance, *_KINDS)[3]
+        after = nnx.to_pure_dict(rest)
+        return logits, jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, statistics)
+
+    def _merged(self, graph: Any, params: Params, statistics: Statistics, rngs: Streams) -> Any:
+        seeded = _seeded(self.rngs.state, rngs)
+        return nnx.merge(graph, _filled(self.params.state, params), seeded, _filled(self.rest.state, statistics))
+
+
+def form_of_nnx(model: Any, frozen: bool = False) -> NnxForm:
+    """The form of an nnx module; the module itself is not changed.
 
     Its parameters and its other variables become nested dicts, as ``nnx.to_pure_dict`` gives them. In training and in
     evaluation ``module.train()`` and ``module.eval()`` set the attributes of its layers.
@@ -34,43 +111,31 @@ def functions_of_nnx(model: Any, frozen: bool = False) -> ModelFunctions:
       ValueError: its call needs an argument that is not known, or, in ``train``, it has BatchNorm and is given padding.
     """
     given: Any = model.model if isinstance(model, WithModes) else model
-    make: Callable[[PRNGKeyArray], Any] = lambda key: given(rngs=nnx.Rngs(key))
-    if isinstance(given, nnx.Module):
-        make = lambda key: given
-    module: Any = given if isinstance(given, nnx.Module) else nnx.eval_shape(make, jax.random.key(0))
+    is_module = isinstance(given, nnx.Module)
+    module: Any = given if is_module else nnx.eval_shape(lambda key: given(rngs=nnx.Rngs(key)), jax.random.key(0))
     modes = modes_of(model, module.__call__, 1)
-    graphs = _graph(module, training=True, frozen=frozen), _graph(module, training=False, frozen=frozen)
-    params_like, rngs_like, rest_like = nnx.split(module, *_KINDS)[1:]
-    normalises = any(isinstance(layer, nnx.BatchNorm) for _, layer in nnx.iter_graph(module))
+    likes = [
+        Like(jax.tree.structure(state), tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(state)))
+        for state in nnx.split(module, *_KINDS)[1:]
+    ]
+    return NnxForm(
+        model_name(model),
+        (_graph(module, training=True, frozen=frozen), _graph(module, training=False, frozen=frozen)),
+        *likes,
+        modes=(FrozenDict(modes.training), FrozenDict(modes.evaluation)),
+        normalises=any(isinstance(layer, nnx.BatchNorm) for _, layer in nnx.iter_graph(module)),
+        frozen=frozen,
+        maker=None if is_module else given,
+    )
 
-    def init(key: PRNGKeyArray) -> tuple[Params, Statistics]:
-        params, _, rest = nnx.split(make(key), *_KINDS)[1:]
-        return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
-    def merged(graph: Any, params: Params, statistics: Statistics, rngs: Streams) -> Any:
-        return nnx.merge(graph, _filled(params_like, params), _seeded(rngs_like, rngs), _filled(rest_like, statistics))
-
-    def evaluate(params: Params, statistics: Statistics, x: jax.Array) -> Any:
-        return merged(graphs[1], params, statistics, {})(x, **modes.evaluation)
-
-    def train(
-        params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
-    ) -> tuple[Any, Statistics]:
-        if real is not None and normalises and not frozen:
-            raise ValueError(
-                f"{model_name(model)}: has BatchNorm, whose statistics would take in the padding of batches that "
-                "are not full: must have none with local_epochs or batch_size='full'; local_steps draws full batches"
-            )
-        instance = merged(graphs[0], params, statistics, rngs)
-        logits = instance(x, **modes.training)
-        if frozen or not statistics:
-            return logits, statistics
-        rest: Any = nnx.split(instance, *_KINDS)[3]
-        after = nnx.to_pure_dict(rest)
-        return logits, jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, statistics)
-
-    tags = {variable.get_metadata("tag") for _, variable in _flat(rngs_like)}
-    return ModelFunctions(init, evaluate, train, tuple(sorted(tags)))
+def variables_of(model: Any) -> tuple[Params, Statistics] | None:
+    """The parameters and statistics that a module has; None of a function that makes one."""
+    given: Any = model.model if isinstance(model, WithModes) else model
+    if not isinstance(given, nnx.Module):
+        return None
+    params, _, rest = nnx.split(given, *_KINDS)[1:]
+    return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
 
 def _graph(module: Any, training: bool, frozen: bool) -> Any:

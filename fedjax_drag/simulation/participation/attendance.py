@@ -15,7 +15,7 @@ from fedjax_drag.data.batching import epoch_steps
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.work import LocalTraining
+from fedjax_drag.simulation.run import Run
 
 
 class Attendance(NamedTuple):
@@ -46,7 +46,7 @@ def available(
 
 
 def attend(
-    training: LocalTraining,
+    run: Run,
     federation: Federation,
     key: PRNGKeyArray,
     round_index: Int[Array, ""],
@@ -57,7 +57,7 @@ def attend(
     """Who of a cohort takes part, and for how many steps.
 
     Args:
-      training: of the local passes.
+      run: of which the local passes are read.
       federation: with the rates of absence.
       key: of the run.
       round_index: from 0.
@@ -68,11 +68,11 @@ def attend(
     answers = num_steps = None
     if federation.dropout_rate is not None:
         answers = _uniform(sampling.round_key(key, "dropout", round_index), ids) >= federation.dropout_rate
-    if training.fewest is not None or training.drop_late:
-        num_steps = _planned_steps(training, federation, key, round_index, ids)
-        if training.drop_late:
-            assert training.deadline is not None
-            answers = both(answers, num_steps <= training.deadline)
+    if run.fewest is not None or run.drop_late:
+        num_steps = _planned_steps(run, federation, key, round_index, ids)
+        if run.drop_late:
+            assert run.deadline is not None
+            answers = both(answers, num_steps <= run.deadline)
     drawn = None if drawable is None else drawable[ids]
     if drawn is None and answers is not None:
         drawn = jnp.ones(ids.shape, bool)
@@ -101,23 +101,23 @@ def both(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
 
 
 def _planned_steps(
-    training: LocalTraining,
+    run: Run,
     federation: Federation,
     key: PRNGKeyArray,
     round_index: Int[Array, ""],
     ids: Int[Array, " clients"],
 ) -> Int[Array, " clients"]:
     """How many local steps each client of a cohort would take without a deadline."""
-    amount: Any = training.local_epochs if training.local_steps is None else training.local_steps
-    if training.fewest is not None:
+    amount: Any = run.local_epochs if run.local_steps is None else run.local_steps
+    if run.fewest is not None:
         draws = sampling.stream(key, "local steps")
-        if not training.drawn_once:
+        if not run.drawn_once:
             draws = jax.random.fold_in(draws, round_index)
-        bounds = training.fewest, amount + 1
+        bounds = run.fewest, amount + 1
         amount = jax.vmap(lambda client: jax.random.randint(jax.random.fold_in(draws, client), (), *bounds))(ids)
-    if training.local_steps is not None:
+    if run.local_steps is not None:
         return jnp.broadcast_to(amount, ids.shape)
-    size = batch_length(training, federation.rows.shape[1])
+    size = batch_length(run, federation.rows.shape[1])
     return epoch_steps(federation.counts[ids], amount, size)
 
 

@@ -11,12 +11,10 @@ from jax.core import Tracer
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
 from fedjax_drag.data.augmentation import Augmentation
+from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.dissimilarity import requested
-from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Programs
-from fedjax_drag.simulation.program.work import RunState
-from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Algorithm, Attack
+from fedjax_drag.simulation.run import Run
+from fedjax_drag.types import Algorithm, Attack, Uplink
 
 
 def check_attack(attack: Attack | None, uses_root: bool) -> None:
@@ -34,24 +32,20 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
         raise ValueError(f"attack: active returns {difference}")
 
 
-def check_benign(settings: Settings, programs: Programs, federation: Federation, key: Any, state: RunState) -> None:
+def check_benign(run: Run, message: Uplink) -> None:
     """Refuses an attack from outside the package that changes what benign clients send.
 
     It runs on made-up messages in the shapes of the run, once for each attack and shapes; the run's own programs do not
     change.
 
     Args:
-      settings: of the run.
-      programs: of the run.
-      federation: data, arrays or shapes.
-      key: of the run, an array or a shape.
-      state: with the rows of a cohort or of all clients, arrays or shapes.
+      run: whose attack it is.
+      message: of one client, arrays or shapes.
     """
-    attack = settings.active_attack
+    attack = run.attack
     if attack is None or not attack.forges or _belongs_to_the_package(attack.forge):
         return
-    one = jax.eval_shape(programs.client, federation, key, state).uplink
-    check_forgery(attack, jax.tree.map(lambda x: jax.ShapeDtypeStruct((settings.cohort_size, *x.shape), x.dtype), one))
+    check_forgery(attack, jax.tree.map(lambda x: jax.ShapeDtypeStruct((run.cohort_size, *x.shape), x.dtype), message))
 
 
 def _belongs_to_the_package(function: Any) -> bool:
@@ -74,13 +68,29 @@ def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> No
         )
 
 
-def resolve_axis(clients_axis: str, clients_per_chunk: int | None, platform: str) -> str:
-    """``"vmap"`` or ``"map"``: what the setting says, or the platform's better one for ``"auto"``."""
+def resolve_walk(clients_axis: str, clients_per_chunk: int | None, platform: str) -> Walk:
+    """The way over the clients of a round: what the settings say, or the platform's usual one for ``"auto"``.
+
+    That is one after another on a CPU, all of whose cores a single client occupies, and all at once elsewhere.
+    """
     if clients_axis == "vmap" and clients_per_chunk is not None:
         raise ValueError(f"clients_per_chunk={clients_per_chunk}: goes with clients_axis='map', not 'vmap'")
-    if clients_axis != "auto":
-        return clients_axis
-    return "map" if clients_per_chunk is not None or platform == "cpu" else "vmap"
+    if clients_axis == "auto":
+        clients_axis = "map" if clients_per_chunk is not None or platform == "cpu" else "vmap"
+    return Walk(clients_axis, clients_per_chunk)
+
+
+def check_jit() -> None:
+    """Refuses to run where JAX compiles nothing.
+
+    Raises:
+      ValueError: ``jax_disable_jit`` is set.
+    """
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            "jax_disable_jit=True: must be False, for a run is compiled before it starts; jax.debug.print shows values "
+            "inside, and a rule called by itself needs no compilation"
+        )
 
 
 def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack | None) -> bool:

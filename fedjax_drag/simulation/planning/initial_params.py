@@ -12,8 +12,11 @@ import jax
 
 from fedjax_drag import checks
 from fedjax_drag.simulation.devices.processes import checksum
+from fedjax_drag.simulation.model.forms import variables_of
+from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.model.start import Start, fitted, named
-from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.run import RunState
+from fedjax_drag.types import Params
 
 NAME = "initial_params"
 
@@ -30,18 +33,40 @@ _ALONE = "params"
 """The name in a checkpoint of parameters that are a single array."""
 
 
-def given(value: Any, like: RunState) -> Start | None:
+def given(value: Any, like: RunState, model: Any = None) -> Start | None:
     """What a run starts from, as arrays on the host; None to draw it.
 
     Args:
       value: of the option ``initial_params``.
       like: shapes of the run's state.
+      model: of the user; an nnx module has parameters and statistics from which a run starts that is given none.
 
     Raises:
       ValueError: one line that names the file that cannot be read, or the first leaf that differs from the model's.
     """
+    own = variables_of(model)
     if value is None:
-        return None
+        return None if own is None else _split(*own, like)
+    start = _read(value, like)
+    if own is not None and start.statistics is None:
+        start = start._replace(statistics=own[1])
+    return start
+
+
+def _split(params: Params, statistics: Statistics, like: RunState) -> Start:
+    """A model's own variables, its parameters divided as the run's are."""
+    frozen = like.model.frozen
+    if isinstance(frozen, tuple) and not frozen:
+        return Start(params, (), statistics)
+    take = lambda part: jax.tree.map(lambda leaf, own: None if leaf is None else own, part, params, is_leaf=_is_none)
+    return Start(take(like.params), take(frozen), statistics)
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def _read(value: Any, like: RunState) -> Start:
     if not isinstance(value, str | os.PathLike):
         return fitted(NAME, named(value), like.params, like.model)
     path, where = located(value), f"{NAME}={str(value)!r}"

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from fedjax_drag.cores import own_groups
 from fedjax_drag.simulation.devices.host_state import DEVICE, DISK, HOST
 
 _log = logging.getLogger(__name__)
+
+_MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 
 
 def needed(program: Any) -> int:
@@ -39,6 +42,26 @@ def available(device: Any = None) -> float:
     if "bytes_limit" not in stats:
         return math.inf
     return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+
+
+def compiled(lowered: Iterable[Any]) -> list[Any]:
+    """Traced programs compiled, each in a thread of its own."""
+    wanted = list(lowered)
+    with ThreadPoolExecutor(len(wanted), "compilation") as threads:
+        return list(threads.map(lambda program: program.compile(), wanted))
+
+
+def make_room() -> None:
+    """Drops all compiled programs where the process has half of the memory maps that Linux grants it.
+
+    The programs of a run on a CPU need some 700 of them.
+    """
+    try:
+        is_crowded = _MAPS.read_text().count("\n") > int(_MOST_MAPS.read_text()) // 2
+    except (OSError, ValueError):  # not Linux
+        return
+    if is_crowded:
+        jax.clear_caches()
 
 
 def _left_in_cgroup() -> float:

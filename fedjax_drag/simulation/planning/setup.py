@@ -1,42 +1,39 @@
 """From settings to what the engine compiles: the federation as arrays, and the run as pure functions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from fedjax_drag.clients import sgd
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.losses import cross_entropy
-from fedjax_drag.simulation.devices import program_cache
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
-from fedjax_drag.simulation.devices.processes import from_first
-from fedjax_drag.simulation.model.forms import functions_of, make_model
-from fedjax_drag.simulation.model.model import Model, ModelState
+from fedjax_drag.simulation.model.forms import form_of
+from fedjax_drag.simulation.model.model import Model
 from fedjax_drag.simulation.model.statistics import resolved
 from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.arguments import (
     check_attack,
     check_augmented,
+    check_jit,
     check_loss,
     check_secure_aggregation,
     check_sign,
     resolve_aggregation,
-    resolve_axis,
+    resolve_walk,
 )
-from fedjax_drag.simulation.planning.calibration import Passes, choose
 from fedjax_drag.simulation.planning.method_checks import check_method
 from fedjax_drag.simulation.planning.model_checks import check_model, check_tokens, refusing_tokens
 from fedjax_drag.simulation.planning.privacy import check_statistics
+from fedjax_drag.simulation.planning.shapes import shape_of
 from fedjax_drag.simulation.program.client_pass import batch_length
-from fedjax_drag.simulation.program.clients_axis import Walk, make_accumulator, make_mapper
 from fedjax_drag.simulation.program.federation import Federation, choose_root
-from fedjax_drag.simulation.program.programs import Programs, make_programs
-from fedjax_drag.simulation.program.work import FULL, CohortExecution, LocalTraining, Work
+from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Batch, Params
+from fedjax_drag.types import as_part
 
 
 def federate(settings: Settings) -> Federation:
@@ -46,7 +43,7 @@ def federate(settings: Settings) -> Federation:
       ValueError: if the clients hold too few examples for the root data, or none to be evaluated on, or may take more
         local steps between two evaluations than are counted; or JAX is to compile nothing.
     """
-    program_cache.check_jit()
+    check_jit()
     _check_total(settings)
     (data, held_out), number = settings.split, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"
@@ -79,111 +76,94 @@ def _check_total(settings: Settings) -> None:
         )
 
 
-def programs_of(
-    settings: Settings, mesh: Mesh | None, num_byzantine: int | None, devices: Devices | None = None
-) -> tuple[Programs, Work]:
-    """The run as pure functions, and what its clients do.
+def run_of(settings: Settings, devices: Devices | None = None) -> Run:
+    """The run that settings ask for, on one device.
 
     Args:
-      settings: of the run; numbers in its parts may be traced.
-      mesh: devices that share the clients, or None.
-      num_byzantine: of a cohort, which rules are told; None to tell none.
-      devices: for which the run is lowered only, so that nothing is measured; None for those of this process.
+      settings: of the run.
+      devices: for which the run is lowered only; None for those of this process.
 
     Raises:
       ValueError: if the parts do not fit together.
     """
     attack = settings.active_attack
-    _check_parts(settings)
-    axis = resolve_axis(settings.clients_axis, settings.clients_per_chunk, platform_of(devices))
-    usual = Walk(axis, settings.clients_per_chunk)
     statistics = resolved(settings.model_state, attack)
     model = _model_of(settings, statistics == "frozen")
-    params, model_state = check_model(settings.model, model, _example(settings))
-    check_method(settings.algorithm, settings.data.num_clients, settings.cohort_size, params)
-    if settings.secure_aggregation:
-        has_statistics = bool(jax.tree.leaves(model_state.statistics))
-        check_secure_aggregation(settings.algorithm, statistics if has_statistics else None)
-    check_statistics(settings.algorithm.guarantee, statistics, model_state.statistics)
-    if settings.local_optimizer is not None:
-        check_sign(settings.local_optimizer, params)
-    streams = resolve_aggregation(settings.aggregation, settings.algorithm, attack)
-    undecided = settings.clients_axis == "auto" and settings.clients_per_chunk is None and devices is None
-    walk = _fastest_walk(usual, _passes(settings, mesh, model, params, model_state), mesh) if undecided else usual
-    work = Work(
-        model,
-        _training_of(settings),
-        _execution_of(settings, walk, mesh, streams),
-        num_clients=settings.data.num_clients,
-        cohort_size=settings.cohort_size,
-        root_client=settings.root_client or sgd(),
-        reject_nonfinite=settings.nonfinite == "reject",
-        num_byzantine=num_byzantine,
-        may_be_absent=settings.may_be_absent,
-        statistics=statistics,
-        compression=settings.compression,
-        downlink_compression=settings.downlink_compression,
-        compresses_forged=settings.forged_messages == "compressed",
-    )
-    return make_programs(settings.algorithm, attack, work, settings.reports_clients), work
-
-
-def _check_parts(settings: Settings) -> None:
-    """Checks attack, loss, tokens and augmentation against the data."""
-    check_attack(settings.active_attack, settings.uses_root)
-    check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
-    check_tokens(settings.model, settings.data)
-    if settings.augmentation is not None:
-        check_augmented(settings.augmentation, _example(settings), _batch_length(settings))
-
-
-def _execution_of(settings: Settings, walk: Walk, mesh: Mesh | None, streams: bool) -> CohortExecution:
-    """How a run goes through the clients of a cohort; ``streams``: whether it adds their messages up as they come."""
-    return CohortExecution(
-        walk,
-        over_clients=make_mapper(walk, mesh),
-        accumulate_clients=make_accumulator(walk, mesh) if streams else None,
-        mesh=mesh,
-        shard_data=settings.shard_data and mesh is not None,
-    )
-
-
-def _training_of(settings: Settings) -> LocalTraining:
-    """The local passes of a run."""
     fewest_steps, steps = span(settings.local_steps)
     fewest_epochs, epochs = span(settings.local_epochs)
-    return LocalTraining(
-        batch_size=settings.batch_size,
+    run = Run(
+        algorithm=settings.algorithm,
+        model=model,
+        root_client=settings.root_client or sgd(),
         step_size=settings.step_size,
+        attack=attack,
+        local_optimizer=as_part(settings.local_optimizer),
+        augmentation=as_part(settings.augmentation),
+        compression=settings.compression,
+        downlink_compression=settings.downlink_compression,
+        num_clients=settings.data.num_clients,
+        cohort_size=settings.cohort_size,
+        batch_size=settings.batch_size,
         local_steps=steps,
         local_epochs=epochs,
-        optimizer=settings.local_optimizer,
-        keeps_optimizer=settings.local_optimizer_state == "keep",
-        augmentation=settings.augmentation,
         fewest=fewest_epochs if steps is None else fewest_steps,
         drawn_once=settings.steps_drawn == "once",
         deadline=settings.deadline,
         drop_late=settings.drops_late,
+        keeps_optimizer=settings.local_optimizer_state == "keep",
+        statistics=statistics,
+        reject_nonfinite=settings.nonfinite == "reject",
+        num_byzantine=settings.num_byzantine_in_cohort,
+        may_be_absent=settings.may_be_absent,
+        compresses_forged=settings.forged_messages == "compressed",
+        streams=resolve_aggregation(settings.aggregation, settings.algorithm, attack),
+        walk=resolve_walk(settings.clients_axis, settings.clients_per_chunk, platform_of(devices)),
+        diagnostics=settings.reports_clients,
     )
+    _check(settings, run)
+    return with_numbers(run)
 
 
-def passes_on_one_device(settings: Settings) -> Passes:
-    """The local passes of a run whose clients are not shared among devices.
+def with_numbers(run: Run) -> Run:
+    """A run whose numbers are Python floats: inputs of one type, whatever type of number each was given as."""
 
-    Raises:
-      ValueError: the model does not fit the data.
-    """
-    model = _model_of(settings, resolved(settings.model_state, settings.active_attack) == "frozen")
-    return _passes(settings, None, model, *check_model(settings.model, model, _example(settings)))
+    def leaf(x: Any) -> Any:
+        return float(x) if isinstance(x, int | float | np.number) else x
+
+    return jax.tree.map(leaf, run)
+
+
+def _check(settings: Settings, run: Run) -> None:
+    """Refuses parts that do not fit together."""
+    check_attack(run.attack, settings.uses_root)
+    check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
+    check_tokens(settings.model, settings.data)
+    if settings.augmentation is not None:
+        check_augmented(settings.augmentation, _example(settings), _batch_length(settings, run))
+    params, model_state = check_model(settings.model, run.model, _example(settings))
+    check_method(run.algorithm, run.num_clients, run.cohort_size, params)
+    if settings.secure_aggregation:
+        has_statistics = bool(jax.tree.leaves(model_state.statistics))
+        check_secure_aggregation(run.algorithm, run.statistics if has_statistics else None)
+    check_statistics(run.algorithm.guarantee, run.statistics, model_state.statistics)
+    if settings.local_optimizer is not None:
+        check_sign(settings.local_optimizer, params)
 
 
 def _model_of(settings: Settings, frozen: bool) -> Model:
-    """The model of a run as pure functions; with ``frozen`` statistics that never change."""
+    """The model of a run as a value; with ``frozen`` statistics that never change."""
+    data, trainable = settings.data, settings.trainable
     with refusing_tokens(settings.model):
-        functions = functions_of(settings.model, _example(settings), frozen)
-    data = settings.data
-    of_data = settings.loss or cross_entropy(), data.preprocess, data.num_classes
-    return make_model(functions, settings.trainable, settings.compute_dtype, *of_data)
+        form = form_of(settings.model, shape_of(_example(settings)), frozen)
+        _ = form.streams
+    return Model(
+        form,
+        as_part(settings.loss or cross_entropy()),
+        data.preprocessing,
+        data.num_classes,
+        tuple(trainable) if isinstance(trainable, Sequence) and not isinstance(trainable, str) else trainable,
+        settings.compute_dtype,
+    )
 
 
 def _example(settings: Settings) -> jax.Array:
@@ -192,34 +172,11 @@ def _example(settings: Settings) -> jax.Array:
     return jnp.zeros((1, *data.input_shape), jax.eval_shape(data.preprocess, data.train.x[:1]).dtype)
 
 
-def _fastest_walk(usual: Walk, passes: Passes, mesh: Mesh | None) -> Walk:
-    """The fastest walk; where devices belong to several processes, as the first of them has measured it."""
-    if mesh is not None and mesh.is_multi_process:
-        return Walk(*from_first(choose, usual, passes))
-    return choose(usual, passes)
-
-
-def _passes(settings: Settings, mesh: Mesh | None, model: Model, params: Params, state: ModelState) -> Passes:
-    """The local passes of a run by their shapes, of which the fastest walk is chosen."""
-    size = _batch_length(settings)
-    at_once = settings.cohort_size // (mesh.size if mesh else 1)
-    arrays = (_example(settings), settings.data.train.y)
-    batch: list[Any] = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in arrays]
-
-    def loss_fn(params: Params, batch: Batch) -> jax.Array:
-        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state)
-        rngs = dict.fromkeys(model.streams, jax.random.key(0))
-        return model.training_loss(blank, params, blank.statistics, batch, rngs)[0]
-
-    number = at_once * settings.num_rounds
-    return Passes(loss_fn, params, Batch(*batch), steps_of_clients(settings), at_once, number)
-
-
-def _batch_length(settings: Settings) -> int:
+def _batch_length(settings: Settings, run: Run) -> int:
     """Examples in a mini-batch of a client, padding included."""
     rows = settings.split.training.rows
     assert rows is not None
-    return batch_length(_training_of(settings), rows.shape[1])
+    return batch_length(run, rows.shape[1])
 
 
 def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:

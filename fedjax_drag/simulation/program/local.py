@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from fedjax_drag import per_client, tree
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
-from fedjax_drag.simulation.program.work import NOTHING_KEPT, ClientRows, LocalResult
+from fedjax_drag.simulation.run import NOTHING_KEPT, ClientRows, LocalResult
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 
 LossFn = Callable[[Params, Statistics, Batch, Streams], tuple[jax.Array, Statistics]]

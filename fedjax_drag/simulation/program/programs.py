@@ -1,4 +1,8 @@
-"""A run as pure functions: rounds, evaluation, and one client's work by itself."""
+"""The programs of a run, as pure functions of it: the start, rounds, the evaluation, one client's work by itself.
+
+Each is compiled by ``jax.jit`` itself. A run is an argument of every one of them, its numbers are inputs: what has been
+traced and compiled for one run serves all of equal ``jax.tree.structure`` and shapes.
+"""
 
 import dataclasses
 import enum
@@ -13,16 +17,18 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
+from fedjax_drag.simulation.devices import host_state
+from fedjax_drag.simulation.devices.placement import everywhere, placed
 from fedjax_drag.simulation.every_client.evaluation import make_evaluate_clients
 from fedjax_drag.simulation.every_client.split import HeldOut
 from fedjax_drag.simulation.model.start import Start, started
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.client_pass import ClientPass, first_rows, make_client_pass
+from fedjax_drag.simulation.program.client_pass import client_pass, first_rows
 from fedjax_drag.simulation.program.evaluation import make_evaluate
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.round import Round, make_round
-from fedjax_drag.simulation.program.work import ClientInput, LocalResult, RoundInput, RunState, Work
-from fedjax_drag.types import Algorithm, Attack, Batch, Downlink, Params, State, Uplink
+from fedjax_drag.simulation.program.round import choose_cohort, one_round
+from fedjax_drag.simulation.run import ClientInput, LocalResult, RoundInput, Run, RunState
+from fedjax_drag.types import Algorithm, Batch, Downlink, Params, State, Uplink
 
 OwnExamples = tuple[Batch | None, HeldOut, Any]
 """Training examples, the held-out ones among them, and the statistics ``[M, ...]`` of clients that keep their own."""
@@ -89,7 +95,7 @@ ROUNDS = "rounds"
 """In a compiled program, the name of the loop over rounds."""
 
 TIMED_STEPS = 10
-"""Local steps of :attr:`Programs.client`."""
+"""Local steps of :func:`client`."""
 
 
 class Totals(NamedTuple):
@@ -104,60 +110,126 @@ class Totals(NamedTuple):
     diverged_at: Any
 
 
-class Programs(NamedTuple):
-    """The run as pure functions.
-
-    Attributes:
-      init: ``(key, given) -> state``: from the start ``given``, or from what ``key`` draws if that is None.
-      advance: ``(federation, key, state, totals, stop) -> (state, metrics, totals)``: rounds up to ``stop``; the
-        metrics of the last of them, and the :class:`Totals` continued from ``totals``.
-      evaluate: ``(state, test, validation, own) -> metrics``: of the parameters, and of the algorithm's own output if
-        it has one; ``validation`` is None where the data have no such split. With ``own`` from :func:`own_examples`,
-        also counts of correct predictions by class and by client, of the parameters only.
-      client: ``(federation, key, state) -> local result``: :data:`TIMED_STEPS` local steps of one client.
-      totals: those of no rounds, from which ``advance`` starts.
-    """
-
-    init: Callable[..., RunState]
-    advance: Callable[..., tuple[RunState, Metrics, Totals]]
-    evaluate: Callable[..., dict[str, jax.Array]]
-    client: Callable[[Federation, PRNGKeyArray, RunState], LocalResult]
-    totals: Totals
-
-
-def make_programs(algorithm: Algorithm, attack: Attack | None, work: Work, diagnostics: bool = True) -> Programs:
-    """Builds the pure functions of a run.
+def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
+    """The state before the first round.
 
     Args:
-      algorithm: the method.
-      attack: what malicious clients do, or None.
-      work: what the clients do.
-      diagnostics: whether to report per-client metrics; what is not reported is not computed.
+      run: what is computed.
+      key: of the run.
+      given: what the model starts from; None for what ``key`` draws.
     """
+    params, model = started(run.model, sampling.stream(key, "init"), given)
+    recalls = run.attack is not None and "last_update" in run.attack.needs
+    of_method = run.algorithm.init(params)
+    _check_metrics(of_method)
+    uplink, received = None, ()
+    if run.compression is not None:
+        uplink = jax.eval_shape(functools.partial(_first_uplink, run), params, of_method)
+    clients = first_rows(run, params, model.statistics, uplink)
+    if run.downlink_compression is not None:
+        received = channel.first_received(run.downlink_compression, params)
+    last_update = tree.zeros_like(params) if recalls else ()
+    return placed(RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received), run.mesh)
 
-    def init(key: PRNGKeyArray, given: Start | None = None) -> RunState:
-        params, model = started(work.model, sampling.stream(key, "init"), given)
-        recalls = attack is not None and "last_update" in attack.needs
-        last_update = tree.zeros_like(params) if recalls else ()
-        of_method = algorithm.init(params)
-        _check_metrics(of_method)
-        uplink, received = None, ()
-        if work.compression is not None:
-            uplink = jax.eval_shape(functools.partial(_first_uplink, algorithm, work), params, of_method)
-        clients = first_rows(algorithm.client, work, params, model.statistics, uplink)
-        if work.downlink_compression is not None:
-            received = channel.first_received(work.downlink_compression, params)
-        return RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received)
 
-    training = dataclasses.replace(work.training, local_steps=TIMED_STEPS, local_epochs=None, deadline=None)
-    timed_pass = make_client_pass(None, dataclasses.replace(work, training=training))
-    return Programs(
-        init,
-        make_advance(make_round(algorithm, attack, work), diagnostics),
-        _make_evaluate_state(algorithm, attack, work),
-        functools.partial(_first_client, algorithm, work, timed_pass),
-        no_totals(work.may_be_absent),
-    )
+def rounds(
+    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState, totals: Totals, stop: Int[Array, ""]
+) -> tuple[RunState, Metrics, Totals]:
+    """Rounds up to ``stop``: the state, the metrics of the last of them, and the totals continued from ``totals``."""
+
+    def one(state: RunState, scratch: Any = None) -> tuple[RunState, Metrics, Any]:
+        after, metrics, scratch = one_round(run, federation, key, state, scratch)
+        # Per-client metrics have no fixed shape in the state: they leave through the history alone.
+        reported = {name: x for name, x in metrics.items() if run.diagnostics or not _is_per_client(x)}
+        return tree.settle(after, state), reported, scratch
+
+    # Inlined, so that the program is the same; and traced once, for its shapes as well as in the loop.
+    state, metrics, totals = _loop_over_rounds(jax.jit(one, inline=True), state, totals, stop)
+    return placed(state, run.mesh), *_everywhere((metrics, totals), run)
+
+
+def evaluation(
+    run: Run,
+    state: RunState,
+    test: Batch,
+    validation: Batch | None = None,
+    own: OwnExamples | None = None,
+) -> dict[str, jax.Array]:
+    """Metrics of the parameters, and of the method's own output if it has one.
+
+    Args:
+      run: what is computed.
+      state: the rows of clients are not read.
+      test: on which the success of an attack is measured too.
+      validation: None where the data have no such split.
+      own: from :func:`own_examples`; then also counts of correct predictions by class and by client, of the parameters
+        only.
+    """
+    attack, mesh = run.attack, run.mesh
+    goal = attack.goal if attack and attack.is_targeted else None
+    measure, measure_classes = (make_evaluate(run.model, goal, mesh, by_class) for by_class in (False, True))
+    parts = [(measure if own is None else measure_classes, measure, test, TEST_NAMES, OUTPUT_NAMES)]
+    if validation is not None:
+        plain = make_evaluate(run.model, None, mesh)
+        parts.append((plain, plain, validation, VALIDATION_NAMES, OUTPUT_VALIDATION_NAMES))
+    metrics = {}
+    for of_params, of_output, examples, names, output_names in parts:
+        metrics |= {names[name]: value for name, value in of_params(state.params, state.model, examples).items()}
+        if run.algorithm.output is not None:
+            output = of_output(run.algorithm.output(state.params, state.algorithm), state.model, examples)
+            metrics |= {output_names[name]: value for name, value in output.items()}
+    if own is not None:
+        metrics |= make_evaluate_clients(run.model, mesh)(state.params, state.model, *own)
+    return _everywhere(metrics, run)
+
+
+@jax.jit
+def client(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> LocalResult:
+    """:data:`TIMED_STEPS` local steps of the federation's first client, without an attack."""
+    run = dataclasses.replace(run, attack=None, local_steps=TIMED_STEPS, local_epochs=None, deadline=None)
+    downlink, own = first_message(run.algorithm, run.cohort_size, state.params, state.algorithm)
+    row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
+    first = ClientInput(jnp.arange(run.cohort_size)[0], row, count, jnp.zeros((), bool), own)
+    return client_pass(run, run.algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), first)
+
+
+@jax.jit
+def draw(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> jax.Array:
+    """The client ids of the next round, of a state without rows of clients."""
+    return _everywhere(choose_cohort(run, federation, key, state)[0], run)
+
+
+advance = jax.jit(rounds, donate_argnames="state")
+evaluate = jax.jit(evaluation)
+
+
+def init(run: Run, key: PRNGKeyArray, given: Start | None, one_row: bool = False) -> RunState:
+    """:func:`start`, compiled; with ``one_row`` each client's row is left out but the first's, whose they all are."""
+    return init_on(jax.default_backend())(run, key, given, one_row)
+
+
+@functools.cache
+def init_on(platform: str) -> Any:
+    """:func:`init` for a platform."""
+    return jax.jit(_init, static_argnums=3, compiler_options=quickly(platform))
+
+
+def quickly(platform: str) -> dict[str, Any] | None:
+    """Compiler options of a program that is called once, whose careful compilation on a CPU takes longer than the call.
+
+    The bits are the same, and draws are as fast as at the usual level 3.
+    """
+    return {"xla_backend_optimization_level": 1} if platform == "cpu" else None
+
+
+def _init(run: Run, key: PRNGKeyArray, given: Start | None, one_row: bool) -> RunState:
+    state = start(run, key, given)
+    return host_state.first_row(state) if one_row else state
+
+
+def _everywhere(values: Any, run: Run) -> Any:
+    """``values`` with a copy on every device that shares the clients."""
+    return values if run.mesh is None else jax.lax.with_sharding_constraint(values, everywhere(run.mesh))
 
 
 def _check_metrics(of_method: State) -> None:
@@ -172,32 +244,6 @@ def _check_metrics(of_method: State) -> None:
     for name in metrics:
         if not isinstance(name, str) or name in _TAKEN:
             raise ValueError(f"init of the rule: metrics have the name {name!r}; must be a text that no column has")
-
-
-def make_advance(one_round: Round, diagnostics: bool) -> Callable[..., tuple[RunState, Metrics, Totals]]:
-    """Builds :attr:`Programs.advance`, the loop over rounds.
-
-    Args:
-      one_round: the pure function that is repeated.
-      diagnostics: whether to report per-client metrics.
-    """
-
-    def reported_round(
-        federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
-    ) -> tuple[RunState, Metrics, Any]:
-        after, metrics, scratch = one_round(federation, key, state, scratch)
-        # Per-client metrics have no fixed shape in the state: they leave through the history alone.
-        after = tree.settle(after, state)
-        return after, {name: x for name, x in metrics.items() if diagnostics or not _is_per_client(x)}, scratch
-
-    def advance(
-        federation: Federation, key: PRNGKeyArray, state: RunState, totals: Totals, stop: Int[Array, ""]
-    ) -> tuple[RunState, Metrics, Totals]:
-        # Inlined, so that the program is the same; and traced once, for its shapes as well as in the loop.
-        run_round = jax.jit(functools.partial(reported_round, federation, key), inline=True)
-        return _loop_over_rounds(run_round, state, totals, stop)
-
-    return advance
 
 
 def _loop_over_rounds(
@@ -229,55 +275,12 @@ def _accumulated(totals: Totals, metrics: Metrics, after: RunState) -> Totals:
     return Totals(totals.sums | grown, jnp.where(finite, totals.diverged_at, after.round))
 
 
-def _make_evaluate_state(
-    algorithm: Algorithm, attack: Attack | None, work: Work
-) -> Callable[..., dict[str, jax.Array]]:
-    """Builds :attr:`Programs.evaluate`; the success of an attack is measured on the test examples alone."""
-    goal, mesh = attack.goal if attack and attack.is_targeted else None, work.execution.mesh
-    measure, measure_classes = (make_evaluate(work.model, goal, mesh, by_class) for by_class in (False, True))
-    measure_validation, measure_clients = make_evaluate(work.model, None, mesh), make_evaluate_clients(work.model, mesh)
-
-    def evaluate(
-        state: RunState, test: Batch, validation: Batch | None = None, own: OwnExamples | None = None
-    ) -> dict[str, jax.Array]:
-        parts = [(measure if own is None else measure_classes, measure, test, TEST_NAMES, OUTPUT_NAMES)]
-        if validation is not None:
-            names = VALIDATION_NAMES, OUTPUT_VALIDATION_NAMES
-            parts.append((measure_validation, measure_validation, validation, *names))
-        metrics = {}
-        for of_params, of_output, examples, names, output_names in parts:
-            metrics |= {names[name]: value for name, value in of_params(state.params, state.model, examples).items()}
-            if algorithm.output is not None:
-                output = of_output(algorithm.output(state.params, state.algorithm), state.model, examples)
-                metrics |= {output_names[name]: value for name, value in output.items()}
-        if own is not None:
-            metrics |= measure_clients(state.params, state.model, *own)
-        return metrics
-
-    return evaluate
-
-
 def own_examples(federation: Federation, state: RunState) -> OwnExamples | None:
-    """What :attr:`Programs.evaluate` reads of every client; None unless clients are evaluated."""
+    """What :func:`evaluation` reads of every client; None unless clients are evaluated."""
     if federation.evaluated is None:
         return None
     kept = state.clients.statistics
     return *federation.evaluated, kept.rows if per_client.is_per_client(kept) else None
-
-
-def _first_client(
-    algorithm: Algorithm,
-    work: Work,
-    timed_pass: ClientPass,
-    federation: Federation,
-    key: PRNGKeyArray,
-    state: RunState,
-) -> LocalResult:
-    """:attr:`Programs.client`: the work of the federation's first client, without an attack."""
-    downlink, own = first_message(algorithm, work, state.params, state.algorithm)
-    row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
-    client = ClientInput(jnp.arange(work.cohort_size)[0], row, count, jnp.zeros((), bool), own)
-    return timed_pass(algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), client)
 
 
 def first_downlink(algorithm: Algorithm, cohort_size: int, params: Params, state: State) -> Downlink:
@@ -286,18 +289,17 @@ def first_downlink(algorithm: Algorithm, cohort_size: int, params: Params, state
     return algorithm.broadcast(params, per_client.gather(state, ids), ids)
 
 
-def first_message(algorithm: Algorithm, work: Work, params: Params, state: State) -> tuple[Downlink, Any]:
+def first_message(algorithm: Algorithm, cohort_size: int, params: Params, state: State) -> tuple[Downlink, Any]:
     """What the first clients receive, ``own`` being ``()``, and the own part of the very first."""
-    downlink = first_downlink(algorithm, work.cohort_size, params, state)
+    downlink = first_downlink(algorithm, cohort_size, params, state)
     return downlink._replace(own=()), jax.tree.map(lambda x: x[0], downlink.own)
 
 
-def _first_uplink(algorithm: Algorithm, work: Work, params: Params, state: State) -> Uplink:
+def _first_uplink(run: Run, params: Params, state: State) -> Uplink:
     """A message of the first client that takes no step, of which only shapes count."""
-    downlink, own = first_message(algorithm, work, params, state)
-    downlink = downlink._replace(own=own)
-    client = algorithm.client
-    return Uplink(params, client.report(downlink, params, client.begin(downlink), jnp.zeros(())))
+    downlink, own = first_message(run.algorithm, run.cohort_size, params, state)
+    downlink, rule = downlink._replace(own=own), run.algorithm.client
+    return Uplink(params, rule.report(downlink, params, rule.begin(downlink), jnp.zeros(())))
 
 
 def _is_per_client(metric: jax.Array) -> bool:

@@ -1,6 +1,6 @@
-"""One round: cohort, local passes, attack, aggregation. A pure function, compiled as part of the run."""
+"""One round: cohort, downlink, local passes, attack, uplink, aggregation, state."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,72 +12,112 @@ from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model import statistics
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.participation import attendance
+from fedjax_drag.simulation.participation.attendance import Attendance
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.attack_metrics import attack_metrics
-from fedjax_drag.simulation.program.client_pass import ClientPass, make_client_pass, sending, with_send
+from fedjax_drag.simulation.program.client_pass import client_pass
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.stacking import make_stack
-from fedjax_drag.simulation.program.streaming import make_stream
-from fedjax_drag.simulation.program.work import ClientInput, Cohort, LocalResult, Outcome, RoundInput, RunState, Work
-from fedjax_drag.types import Algorithm, Attack, Downlink, Params
+from fedjax_drag.simulation.program.stacking import stack
+from fedjax_drag.simulation.program.streaming import stream
+from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, Outcome, RoundInput, Run, RunState
+from fedjax_drag.types import Downlink, Params, State
 
 
-@runtime_checkable
-class Round(Protocol):
-    """One round as a pure function."""
+def one_round(
+    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
+) -> tuple[RunState, dict[str, jax.Array], Any]:
+    """The loop of federated learning, top to bottom; compiled as part of the run.
 
-    def __call__(
-        self, federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
-    ) -> tuple[RunState, dict[str, jax.Array], Any]:
-        """Returns the state after the round, its metrics, and a scratch whose buffers the next round may use again."""
-        ...
+    Random draws depend on the key, the round, the client's id and who can be drawn only.
 
+    Args:
+      run: what is computed.
+      federation: the data.
+      key: of the run.
+      state: before the round.
+      scratch: what the round before returned, whose buffers may be used again; None in the first round.
 
-def make_round(algorithm: Algorithm, attack: Attack | None, work: Work) -> Round:
-    """Builds one round.
-
-    Metrics are the algorithm's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]`` and those of
-    :func:`work_metrics`; where clients may be missing, or the algorithm restricts who is eligible, also ``valid``
-    ``[S]``; under attack those of :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`. Random draws
-    depend on the key, the round, the client's id and who can be drawn only.
+    Returns:
+      The state after the round; its metrics, which are the method's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]``
+      and those of :func:`work_metrics`; where clients may be missing, or the method restricts who is eligible, also
+      ``valid`` ``[S]``; under attack those of
+      :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`; and the scratch for the next round.
     """
-    client_pass = make_client_pass(attack, work)
-    make_server = make_stack if work.execution.accumulate_clients is None else make_stream
-    # Compressed is what leaves a client, its noise included: a function of it reveals no more.
-    server = make_server(algorithm, attack, work, sending(with_send(client_pass, attack), work))
+    # Cohort. The method sees the cohort's rows only, so that it does not matter where those of the others are.
+    ids, drawable, available = choose_cohort(run, federation, key, state)
+    who = attendance.attend(run, federation, key, state.round, ids, drawable, available)
+    own_state = per_client.gather(state.algorithm, ids)
+    # Downlink
+    downlink = run.algorithm.broadcast(state.params, own_state, ids)
+    downlink, received = _compressed(run, key, state, downlink)
+    shared, clients = _inputs(run, federation, key, state, ids, downlink, who)
+    extras = _extras(run, federation, key, state, clients, downlink, who)
+    cohort = Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received)
+    # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
+    if run.streams:
+        outcome = stream(run, state, cohort)
+    else:
+        outcome, scratch = stack(run, state, cohort, scratch)
+    # State
+    return *_closed(run, state, cohort, outcome), scratch
 
-    def round_fn(
-        federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
-    ) -> tuple[RunState, dict[str, jax.Array], Any]:
-        cohort = open_round(algorithm, attack, work, client_pass, federation, key, state)
-        outcome, scratch = server(state, cohort, scratch)
-        return *close_round(attack, work, state, cohort, outcome), scratch
 
-    return round_fn
+def choose_cohort(
+    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState
+) -> tuple[Int[Array, " clients"], Bool[Array, " federation"] | None, Bool[Array, " federation"] | None]:
+    """Draws the clients of the next round.
+
+    Returns:
+      Their ids ``[S]``; who could be drawn ``[M]``; and who of these and of those whom the algorithm excludes is
+      available ``[M]``. A mask is None where it would be True for all.
+    """
+    eligible = run.algorithm.eligible(state.algorithm) if run.algorithm.eligible else None
+    available = attendance.available(federation, key, state.round)
+    drawable = attendance.both(eligible, available)
+    cohort_key = sampling.round_key(key, "cohort", state.round)
+    return sampling.cohort(cohort_key, federation.rows.shape[0], run.cohort_size, drawable), drawable, available
 
 
-def open_round(
-    algorithm: Algorithm,
-    attack: Attack | None,
-    work: Work,
-    client_pass: ClientPass,
+def _compressed(run: Run, key: PRNGKeyArray, state: RunState, downlink: Downlink) -> tuple[Downlink, Any]:
+    """The downlink that clients receive, and what they have of all broadcasts then."""
+    if run.downlink_compression is None:
+        return downlink, state.received
+    key = sampling.round_key(key, "downlink compression", state.round)
+    received = channel.broadcast(run.downlink_compression, state.received, downlink.start, key)
+    return downlink._replace(start=received.start), received
+
+
+def _inputs(
+    run: Run,
     federation: Federation,
     key: PRNGKeyArray,
     state: RunState,
-) -> Cohort:
-    """Draws the cohort and prepares its messages, data and extras."""
-    ids, drawable, available = choose_cohort(algorithm, work.cohort_size, federation, key, state)
-    who = attendance.attend(work.training, federation, key, state.round, ids, drawable, available)
+    ids: Int[Array, " clients"],
+    downlink: Downlink,
+    who: Attendance,
+) -> tuple[RoundInput, ClientInput]:
+    """What all clients of a cohort receive, and what each receives for itself."""
     malicious = malicious_in_cohort(federation, key, state.round, ids)
-    # The method sees the cohort's rows only, so that it does not matter where those of the others are.
-    own_state = per_client.gather(state.algorithm, ids)
-    downlink, received = _compressed(work, key, state, algorithm.broadcast(state.params, own_state, ids))
-    reachable, examples = _reachable(work, federation, federation.rows[ids])
+    reachable, examples = _reachable(run, federation, federation.rows[ids])
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
     kept = per_client.gather(state.clients, ids)
     clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
-    if attack is not None and "attacker_index" in attack.needs:
+    if run.attack is not None and "attacker_index" in run.attack.needs:
         clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
+    return shared, clients
+
+
+def _extras(
+    run: Run,
+    federation: Federation,
+    key: PRNGKeyArray,
+    state: RunState,
+    clients: ClientInput,
+    downlink: Downlink,
+    who: Attendance,
+) -> dict[str, Any]:
+    """What the method's server side is given by keyword."""
+    needs, ids = run.algorithm.needs, clients.client_id
     extras = {
         "client_ids": ids,
         "round": state.round,
@@ -86,76 +126,33 @@ def open_round(
     }
     if who.valid is not None:
         extras["valid"] = who.valid
-    elif "valid" in algorithm.needs:
+    elif "valid" in needs:
         extras["valid"] = jnp.ones(ids.shape, bool)
-    if "expected_clients" in algorithm.needs or (algorithm.guarantee is not None and who.valid is not None):
-        extras["expected_clients"] = attendance.expected_clients(federation, work.cohort_size, state.round)
-    if "malicious" in algorithm.needs:
-        extras["malicious"] = malicious
-    if "root_delta" in algorithm.needs:
+    if "expected_clients" in needs or (run.algorithm.guarantee is not None and who.valid is not None):
+        extras["expected_clients"] = attendance.expected_clients(federation, run.cohort_size, state.round)
+    if "malicious" in needs:
+        extras["malicious"] = clients.malicious
+    if "root_delta" in needs:
         root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
-        extras["root_delta"] = root_delta(work, client_pass, root)
-    return Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received)
+        extras["root_delta"] = root_delta(run, root)
+    return extras
 
 
-def _compressed(work: Work, key: PRNGKeyArray, state: RunState, downlink: Downlink) -> tuple[Downlink, Any]:
-    """The downlink that clients receive, and what they have of all broadcasts then."""
-    if work.downlink_compression is None:
-        return downlink, state.received
-    key = sampling.round_key(key, "downlink compression", state.round)
-    received = channel.broadcast(work.downlink_compression, state.received, downlink.start, key)
-    return downlink._replace(start=received.start), received
-
-
-def close_round(
-    attack: Attack | None, work: Work, before: RunState, cohort: Cohort, outcome: Outcome
-) -> tuple[RunState, dict[str, jax.Array]]:
-    """The state after a round, and its metrics."""
-    ids, malicious, valid = cohort.clients.client_id, cohort.clients.malicious, cohort.valid
-    after = per_client.scatter(before.algorithm, outcome.state, ids)
-    update = tree.subtract(outcome.params, before.params)
-    # Of length 0 are those that the rule cannot know of a streamed cohort.
-    of_rule = {name: value for name, value in after.metrics.items() if jnp.size(value)}
-    metrics = of_rule | {"client_ids": ids, "malicious": malicious}
-    if valid is not None:
-        metrics["valid"] = valid
-    metrics |= work_metrics(outcome.local, malicious, valid, cohort.drawn, work.may_be_absent, outcome.accepted)
-    if attack is not None:
-        metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, cohort.present)
-    last_update = update if attack is not None and "last_update" in attack.needs else ()
-    model = before.model._replace(statistics=_statistics(attack, work, before, cohort, outcome))
-    clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
-    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received)
-    return placed((state, metrics), work.execution.mesh)
-
-
-def _statistics(attack: Attack | None, work: Work, before: RunState, cohort: Cohort, outcome: Outcome) -> Statistics:
-    """The model's statistics on the server after a round."""
-    clients, old = cohort.clients, before.model.statistics
-    key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
-    attack = None if work.statistics in ("local", "frozen") else attack  # then they are in no message
-    attackers = clients.malicious if attack is None else attack.attackers(clients.malicious, before.round)
-    ids = (attackers, clients.client_id, before.round, cohort.valid if work.may_be_absent else None)
-    local = statistics.forged(attack, key, old, outcome.local.statistics, *ids)
-    return statistics.combined(work.statistics, old, local, clients.num_examples, cohort.valid)
-
-
-def root_delta(work: Work, client_pass: ClientPass, shared: RoundInput) -> Params:
+def root_delta(run: Run, shared: RoundInput) -> Params:
     """The delta of the server's own local pass on its root data, like the parameters.
 
     Args:
-      work: what the server runs, as ``root_client``.
-      client_pass: one client's work.
+      run: whose ``root_client`` the server runs.
       shared: of the round, with all data.
     """
-    federation, examples = _reachable(work, shared.federation, shared.federation.root_row)
+    federation, examples = _reachable(run, shared.federation, shared.federation.root_row)
     number = jnp.int32(shared.federation.rows.shape[0])  # the random draws are those of a client after the last one
     server = ClientInput(number, examples, shared.federation.root_count, malicious=jnp.zeros((), bool))
-    return client_pass(work.root_client, shared._replace(federation=federation), server).uplink.delta
+    return client_pass(run, run.root_client, shared._replace(federation=federation), server).uplink.delta
 
 
 def _reachable(
-    work: Work, federation: Federation, rows: Int[Array, "clients examples"] | Int[Array, " examples"]
+    run: Run, federation: Federation, rows: Int[Array, "clients examples"] | Int[Array, " examples"]
 ) -> tuple[Federation, Any]:
     """The data for work on ``rows``: index lists of clients ``[S, L]``, or of the server's root data ``[R]``.
 
@@ -163,26 +160,44 @@ def _reachable(
       The federation that the work sees, and the ``examples`` of its :class:`ClientInput`: the lists, or, where devices
       divide the examples among them, the examples themselves, on the devices that work on them.
     """
-    if not work.execution.shard_data:
+    if not run.shard_data:
         return federation, rows
-    assert work.execution.mesh is not None
-    return federation._replace(train=()), bring(federation.train, rows, work.execution.mesh)
+    assert run.mesh is not None
+    return federation._replace(train=()), bring(federation.train, rows, run.mesh)
 
 
-def choose_cohort(
-    algorithm: Algorithm, cohort_size: int, federation: Federation, key: PRNGKeyArray, state: RunState
-) -> tuple[Int[Array, " clients"], Bool[Array, " federation"] | None, Bool[Array, " federation"] | None]:
-    """Draws the clients of the next round.
+def _closed(
+    run: Run, before: RunState, cohort: Cohort, outcome: Outcome
+) -> tuple[RunState, dict[str, jax.Array]]:
+    """The state after a round, and its metrics."""
+    attack, valid = run.attack, cohort.valid
+    ids, malicious = cohort.clients.client_id, cohort.clients.malicious
+    after: State = per_client.scatter(before.algorithm, outcome.state, ids)
+    update = tree.subtract(outcome.params, before.params)
+    # Of length 0 are those that the rule cannot know of a streamed cohort.
+    of_rule = {name: value for name, value in after.metrics.items() if jnp.size(value)}
+    metrics = of_rule | {"client_ids": ids, "malicious": malicious}
+    if valid is not None:
+        metrics["valid"] = valid
+    metrics |= work_metrics(outcome.local, malicious, valid, cohort.drawn, run.may_be_absent, outcome.accepted)
+    if attack is not None:
+        metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, cohort.present)
+    last_update = update if attack is not None and "last_update" in attack.needs else ()
+    model = before.model._replace(statistics=_statistics(run, before, cohort, outcome))
+    clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
+    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received)
+    return placed((state, metrics), run.mesh)
 
-    Returns:
-      Their ids ``[S]``; who could be drawn ``[M]``; and who of these and of those whom the algorithm excludes is
-      available ``[M]``. A mask is None where it would be True for all.
-    """
-    eligible = algorithm.eligible(state.algorithm) if algorithm.eligible else None
-    available = attendance.available(federation, key, state.round)
-    drawable = attendance.both(eligible, available)
-    cohort_key = sampling.round_key(key, "cohort", state.round)
-    return sampling.cohort(cohort_key, federation.rows.shape[0], cohort_size, drawable), drawable, available
+
+def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: Outcome) -> Statistics:
+    """The model's statistics on the server after a round."""
+    clients, old = cohort.clients, before.model.statistics
+    key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
+    attack = None if run.statistics in ("local", "frozen") else run.attack  # then they are in no message
+    attackers = clients.malicious if attack is None else attack.attackers(clients.malicious, before.round)
+    ids = (attackers, clients.client_id, before.round, cohort.valid if run.may_be_absent else None)
+    local = statistics.forged(attack, key, old, outcome.local.statistics, *ids)
+    return statistics.combined(run.statistics, old, local, clients.num_examples, cohort.valid)
 
 
 def malicious_in_cohort(

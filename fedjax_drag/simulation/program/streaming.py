@@ -1,7 +1,7 @@
 """The server side one chunk of clients after another, of which only sums and a few numbers per client are kept."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,18 +11,10 @@ from jaxtyping import Array, Bool
 from fedjax_drag import per_client, tree
 from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
-from fedjax_drag.simulation.program.client_pass import ClientPass
-from fedjax_drag.simulation.program.work import (
-    ClientInput,
-    Cohort,
-    LocalResult,
-    Outcome,
-    RoundInput,
-    RunState,
-    ServerSide,
-    Work,
-)
-from fedjax_drag.types import PER_CLIENT_EXTRAS, Algorithm, Attack, ClientRule, Params, State, Sums
+from fedjax_drag.simulation.program.client_pass import sent_pass
+from fedjax_drag.simulation.program.clients_axis import make_accumulator
+from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, Outcome, RoundInput, Run, RunState
+from fedjax_drag.types import PER_CLIENT_EXTRAS, Params, State, Sums
 
 
 class Shared(NamedTuple):
@@ -90,54 +82,43 @@ class CohortPass(NamedTuple):
     kept: Kept
 
 
-def make_stream(algorithm: Algorithm, attack: Attack | None, work: Work, client_pass: ClientPass) -> ServerSide:
-    """Builds the server side of rounds whose messages are added up as they come; it has no scratch.
+def stream(run: Run, state: RunState, cohort: Cohort) -> Outcome:
+    """Local passes and aggregation of a round, the messages added up as they come.
 
     Args:
-      algorithm: a method with sums.
-      attack: which forges no messages, or None.
-      work: what the clients do; with ``execution.accumulate_clients``.
-      client_pass: one client's work.
+      run: whose method has sums, and whose attack forges no messages.
+      state: before the round.
+      cohort: of the round.
     """
-    sums, over_clients = algorithm.streamed, work.execution.accumulate_clients
+    sums = run.algorithm.streamed
     assert sums is not None
-    assert over_clients is not None
-    run_client = functools.partial(_run_client, client_pass, algorithm.client)
-    accumulate = functools.partial(_accumulate, sums, attack is not None, work.constants)
-
-    def stream(state: RunState, cohort: Cohort, scratch: Any = None) -> tuple[Outcome, tuple[()]]:
-        del scratch
-        rows, extras = _rows_only(cohort.state), {**cohort.extras, **work.constants}
-        per_entry = {name: value for name, value in cohort.extras.items() if name in PER_CLIENT_EXTRAS}
-        of_all = {name: value for name, value in cohort.extras.items() if name not in PER_CLIENT_EXTRAS}
-        shared = Shared(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
-        entries = Entry(cohort.clients, rows, per_entry)
-        over_entries = functools.partial(over_clients, run_client, accumulate, inputs=entries)
-        ready, (totals, kept) = _pass_once_or_twice(sums, over_entries, shared, extras)
-        ready = _with_rows(ready, rows)
-        finished = sums.finish(state.params, totals.algorithm, ready, kept.algorithm, **extras)
-        return Outcome(*finished, kept.local, kept.accepted, totals.benign), ()
-
-    return stream
+    rows, extras = _rows_only(cohort.state), {**cohort.extras, **run.constants}
+    per_entry = {name: value for name, value in cohort.extras.items() if name in PER_CLIENT_EXTRAS}
+    of_all = {name: value for name, value in cohort.extras.items() if name not in PER_CLIENT_EXTRAS}
+    shared = Shared(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
+    run_client, accumulate = functools.partial(_run_client, run), functools.partial(_accumulate, run, sums)
+    entries = Entry(cohort.clients, rows, per_entry)
+    over_entries = functools.partial(make_accumulator(run.walk, run.mesh), run_client, accumulate, inputs=entries)
+    ready, (totals, kept) = _pass_once_or_twice(sums, over_entries, shared, extras)
+    finished = sums.finish(state.params, totals.algorithm, _with_rows(ready, rows), kept.algorithm, **extras)
+    return Outcome(*finished, kept.local, kept.accepted, totals.benign)
 
 
-def _run_client(client_pass: ClientPass, client: ClientRule, shared: Shared, entry: Entry) -> LocalResult:
-    return client_pass(client, shared.round, entry.client)
+def _run_client(run: Run, shared: Shared, entry: Entry) -> LocalResult:
+    return sent_pass(run, shared.round, entry.client)
 
 
-def _accumulate(
-    sums: Sums, sums_benign: bool, constants: Mapping[str, Any], shared: Shared, chunk: Entry, results: LocalResult
-) -> tuple[Totals, Kept]:
+def _accumulate(run: Run, sums: Sums, shared: Shared, chunk: Entry, results: LocalResult) -> tuple[Totals, Kept]:
     """What a chunk of clients adds to the sums, and what is kept of each of them."""
-    extras = {**shared.extras, **chunk.extras, **constants}
+    extras = {**shared.extras, **chunk.extras, **run.constants}
     if sums.needs_first_pass is not None:
         extras["first_pass"] = shared.first_pass
     state = _with_rows(shared.state, chunk.rows)
     total, kept = sums.accumulate(shared.params, results.uplink, state, **extras)
     benign = ()
-    if sums_benign:
+    if run.attack is not None:
         benign = sum_of_benign(results.uplink.delta, chunk.client.malicious, chunk.extras.get("valid"))
-    accepted = tree.usable_rows(results.uplink) | (not extras["reject_nonfinite"])
+    accepted = tree.usable_rows(results.uplink) | (not run.reject_nonfinite)
     return Totals(total, benign), Kept(kept, results._replace(uplink=()), accepted)
 
 

@@ -18,7 +18,7 @@ from fedjax_drag.simulation.participation import attendance
 from fedjax_drag.simulation.participation.availability import as_trace
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Totals
-from fedjax_drag.simulation.program.work import LocalTraining
+from fedjax_drag.simulation.run import LocalTraining
 from fedjax_drag.simulation.result import history_row
 from fedjax_drag.simulation.settings import Settings
 

@@ -21,7 +21,7 @@ from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.planning.initial_params import given, located
-from fedjax_drag.simulation.program.work import RunState
+from fedjax_drag.simulation.run import RunState
 
 KERNEL, BIAS = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0.5, -0.5], np.float32)
 PARAMS = {"Dense_0": {"kernel": KERNEL, "bias": BIAS}}

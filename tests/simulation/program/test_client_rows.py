@@ -14,7 +14,7 @@ from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.stored.leaves import flattened
 from fedjax_drag.simulation import prepare, trace
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.program.work import NOTHING_KEPT, ClientRows
+from fedjax_drag.simulation.run import NOTHING_KEPT, ClientRows
 from fedjax_drag.simulation.settings import Settings
 
 NUM_CLIENTS, PARAMETERS = 12, 650

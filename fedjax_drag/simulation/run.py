@@ -1,115 +1,96 @@
-"""What a round is made of: the model, the clients' work, and the named tuples that the steps of a round exchange.
+"""A run as a value: the parts and numbers that decide it, its state, and what the steps of a round exchange.
 
 Shapes: S clients in a round (``clients``), M in the federation (``federation``), L entries in a padded list of
 examples (``examples``), U local steps (``steps``), B examples in a mini-batch (``batch``), C classes.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
-import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag.compression import Compressor
-from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState, Statistics
-from fedjax_drag.simulation.program.clients_axis import Accumulator, Mapper, Walk
+from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.types import Batch, ClientRule, Downlink, Params, State, Uplink
+from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, Part, Scalar, State, Uplink
 
 FULL = "full"
 """The batch size that stands for all examples of a client."""
 
 
-@dataclasses.dataclass(frozen=True)
-class LocalTraining:
-    """How a local pass trains.
+class Run(Part):
+    """All that decides what a run computes, apart from its data and its seed.
+
+    Its parts and their numbers are inputs of the compiled programs; all that follows ``num_clients`` is static. Two runs
+    share programs exactly if their ``jax.tree.structure``, and the shapes of their data, are equal.
 
     Attributes:
+      algorithm: the method.
+      model: what is trained.
+      root_client: what the server runs on its root data.
+      step_size: eta, or a function of the round.
+      attack: what malicious clients do; None where there are none.
+      local_optimizer: transforms the directions of a local pass; None for none.
+      augmentation: changes training inputs at random; None for none.
+      compression: what clients' messages go through; None to send them as they are.
+      downlink_compression: what broadcasts go through, one that feeds its errors back; None to send them as they are.
+      num_clients: M.
+      cohort_size: S.
       batch_size: B, or :data:`FULL`.
-      step_size: eta; may be traced, or a function of the round.
       local_steps: U, the most where clients differ; None where ``local_epochs`` gives the length of a pass.
       local_epochs: passes over the client's own data, the most where clients differ; None where ``local_steps`` is
         given.
-      optimizer: transforms the directions of a local pass; None for none.
-      keeps_optimizer: whether each client's state of ``optimizer`` is kept from round to round.
-      augmentation: changes training inputs at random; None for none.
       fewest: local steps, or epochs, from which on each client's number is drawn; None where all have the same.
       drawn_once: whether a client keeps its number for the whole run.
       deadline: steps after which a pass ends; None for no deadline.
       drop_late: whether a client that the deadline stops sends nothing; only with a deadline.
+      keeps_optimizer: whether each client's state of ``local_optimizer`` is kept from round to round.
+      statistics: what becomes of the clients' model statistics, one of
+        :data:`~fedjax_drag.simulation.model.statistics.MODEL_STATES` but ``"auto"``.
+      reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
+      num_byzantine: expected number of malicious clients in a cohort, rounded up; None where it is not the same for all
+        runs of the program.
+      may_be_absent: whether a client that is drawn, or that the method would draw, may be missing.
+      compresses_forged: whether forged messages are what a compressor can send.
+      streams: whether clients' messages are added up as they come.
+      walk: the way over the clients of a round.
+      mesh: devices that share the clients; None for one device.
+      shard_data: whether the devices of ``mesh`` divide the training examples among them.
+      diagnostics: whether to report metrics of single clients; what is not reported is not computed.
     """
 
+    algorithm: Algorithm
+    model: Model
+    root_client: ClientRule
+    step_size: Scalar
+    attack: Attack | None
+    local_optimizer: Part | None
+    augmentation: Part | None
+    compression: Compressor | None
+    downlink_compression: Compressor | None
+    num_clients: int
+    cohort_size: int
     batch_size: int | str
-    step_size: Any
-    local_steps: int | None = None
-    local_epochs: float | None = None
-    optimizer: optax.GradientTransformation | None = None
-    keeps_optimizer: bool = False
-    augmentation: Augmentation | None = None
+    local_steps: int | None
+    local_epochs: float | None
     fewest: int | None = None
     drawn_once: bool = False
     deadline: int | None = None
     drop_late: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class CohortExecution:
-    """How the work of one client is repeated for the cohort.
-
-    Attributes:
-      walk: the way over the clients axis.
-      over_clients: maps a function of one client over a leading axis, by ``walk``.
-      accumulate_clients: adds up the clients' messages as they come, by ``walk``; None to stack them.
-      mesh: devices that share the clients; None for one device.
-      shard_data: whether the devices of ``mesh`` divide the training examples among them.
-    """
-
-    walk: Walk
-    over_clients: Mapper
-    accumulate_clients: Accumulator | None = None
-    mesh: Mesh | None = None
-    shard_data: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """What the clients of a round do, and how it is computed.
-
-    Attributes:
-      model: what is trained.
-      training: one local pass.
-      execution: the local passes of a cohort.
-      num_clients: M.
-      cohort_size: S.
-      root_client: what the server runs on its root data.
-      reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
-      num_byzantine: expected number of malicious clients in a cohort, rounded up; None where it is not the same for all
-        runs of the program.
-      statistics: what becomes of the clients' model statistics, one of
-        :data:`~fedjax_drag.simulation.model.statistics.MODEL_STATES` but ``"auto"``.
-      may_be_absent: whether a client that is drawn, or that the method would draw, may be missing.
-      compression: what clients' messages go through; None to send them as they are.
-      downlink_compression: what broadcasts go through, one that feeds its errors back; None to send them as they are.
-      compresses_forged: whether forged messages are what a compressor can send.
-    """
-
-    model: Model
-    training: LocalTraining
-    execution: CohortExecution
-    num_clients: int
-    cohort_size: int
-    root_client: ClientRule
+    keeps_optimizer: bool = False
+    statistics: str = "average"
     reject_nonfinite: bool = True
     num_byzantine: int | None = None
-    statistics: str = "average"
     may_be_absent: bool = False
-    compression: Compressor | None = None
-    downlink_compression: Compressor | None = None
     compresses_forged: bool = False
+    streams: bool = False
+    walk: Walk = Walk("map")
+    mesh: Mesh | None = None
+    shard_data: bool = False
+    diagnostics: bool = True
 
     @property
     def constants(self) -> Mapping[str, Any]:
@@ -263,21 +244,3 @@ class Outcome(NamedTuple):
     local: LocalResult
     accepted: jax.Array
     benign_sum: Params
-
-
-@runtime_checkable
-class ServerSide(Protocol):
-    """What the server does in a round: runs the clients' work and aggregates what they send."""
-
-    def __call__(self, state: RunState, cohort: Cohort, scratch: Any = None) -> tuple[Outcome, Any]:
-        """Computes the outcome of a round.
-
-        Args:
-          state: before the round.
-          cohort: of the round.
-          scratch: what the round before returned, whose buffers are used again; None in the first round.
-
-        Returns:
-          The outcome, and the scratch for the next round.
-        """
-        ...
