@@ -386,13 +386,17 @@ def gathered(
     return Whole(*_divided(runs), tuple(federations), keys), Over(Walk(cells_axis), mesh), width
 
 
-def likeness(settings: Settings, run: Run) -> Hashable:
+def likeness(settings: Settings, run: Run | None = None) -> Hashable:
     """Equal for cells that can share a program.
 
     Args:
       settings: of a cell.
-      run: of the same.
+      run: of the same, where it is known.
+
+    Raises:
+      ValueError: if the settings cannot be run.
     """
+    run = run or run_of(settings)
     if "num_byzantine" not in run.algorithm.needs:
         run = dataclasses.replace(run, num_byzantine=None)
     leaves, structure = jax.tree.flatten(run)

@@ -14,7 +14,6 @@ import optax
 
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build.registry import PARTS, SUPPLIED
-from fedjax_drag.experiment.build.traced_numbers import with_numbers
 from fedjax_drag.experiment.config.components import COMPONENTS, Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
@@ -148,7 +147,7 @@ def part(config: Config, key: str) -> Any:
 
 
 def settings(
-    config: Config, fed: FederatedDataset, walk: Walk | None = None, numbers: Mapping[str, Any] | None = None
+    config: Config, fed: FederatedDataset, walk: Walk | None = None
 ) -> Settings:
     """The settings that a configuration asks for.
 
@@ -156,14 +155,10 @@ def settings(
       config: resolved.
       fed: its data, split among clients.
       walk: how to go through the clients, in place of what the configuration says; None for what it says.
-      numbers: other values for :func:`~fedjax_drag.experiment.build.traced_numbers.numbers` of the configuration, also
-        traced.
 
     Raises:
       ValueError: a part of the configuration is not valid.
     """
-    if numbers:
-        config = with_numbers(config, numbers)
     plain = {key: getattr(config, key) for key in _PLAIN} | (walk._asdict() if walk else {})
     return Settings(
         algorithm=method(config, fed.num_clients),
@@ -171,7 +166,7 @@ def settings(
         data=fed,
         num_rounds=config.rounds,
         cohort_size=config.cohort_size,
-        step_size=numbers["step_size"] if numbers and "step_size" in numbers else step_size(config),
+        step_size=step_size(config),
         seed=config.seed,
         attack=attack(config, fed),
         trainable=config.trainable,

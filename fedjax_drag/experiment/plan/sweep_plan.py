@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedjax_drag.accelerators import counts
@@ -20,7 +20,7 @@ from fedjax_drag.experiment.plan.programs import (
 from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run, typical_steps
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import Grid, Point, describe
-from fedjax_drag.experiment.sweep.grouping import group
+from fedjax_drag.simulation.batch import likeness
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.lowering import LoweredCells, lower_batch
 from fedjax_drag.simulation.planning.setup import federate
@@ -115,22 +115,23 @@ def plan_sweep(grid: Grid, target: Target, say: Say, most: int | None = None) ->
       FileNotFoundError: the data are not on this machine.
     """
     federations, failed = Federations(), {}
-    members: list[tuple[Point, Settings]] = []
+    alike: dict[Hashable, list[tuple[Point, Settings]]] = {}
     for point in grid.points:
         federations.dataset(point.config)
         try:
             settings = build.settings(point.config, federations.split(point.config))
             federate(settings)
+            key = build.traced(likeness, settings)
         except ValueError as error:
             failed[point.label] = str(error).splitlines()[0]
             continue
-        members.append((point, settings))
-    programs = list(_programs(members, federations, target, say, most, failed))
+        alike.setdefault(key, []).append((point, settings))
+    programs = list(_programs(list(alike.values()), federations, target, say, most, failed))
     return SweepPlan(target, tuple(programs), failed)
 
 
 def _programs(
-    members: Sequence[tuple[Point, Settings]],
+    groups: Sequence[Sequence[tuple[Point, Settings]]],
     federations: Federations,
     target: Target,
     say: Say,
@@ -138,15 +139,12 @@ def _programs(
     failed: dict[str, str],
 ) -> Iterator[ProgramPlan | RunPlan]:
     """The programs of all cells, in the order of their first ones."""
-    configs = [point.config for point, _ in members]
-    groups = group(configs, [settings.data for _, settings in members], [0] * len(members))
-    for number, one in enumerate(groups, start=1):
-        inside = [members[place] for place in one.places]
+    for number, inside in enumerate(groups, start=1):
         alone = len(inside) == 1 or most == 1 or inside[0][1].client_state != DEVICE
         say_which = lambda words, number=number: say(f"program {number} of {len(groups)}: {words}")
         try:
             if not alone:
-                yield _plan_group(inside, one.numbers, target, say_which, most)
+                yield _plan_group(inside, target, say_which, most)
                 continue
             for point, _ in inside:
                 yield plan_run(point.label, point.config, target, federations, say_which)
@@ -156,21 +154,17 @@ def _programs(
 
 def _plan_group(
     members: Sequence[tuple[Point, Settings]],
-    numbers: Sequence[Mapping[str, float]],
     target: Target,
     say: Say,
     most: int | None,
 ) -> ProgramPlan:
     """Cells of one program: all at a time, or half as many until they fit, as a sweep does."""
-    settings, config = [own for _, own in members], members[0][0].config
+    settings = [own for _, own in members]
     devices, width = min(target.num_devices, len(members)), min(most or len(members), len(members))
     label = _common_name([point for point, _ in members])
 
-    def rebuild(values: Mapping[str, Any]) -> Settings:
-        return build.settings(config, settings[0].data, numbers=values)
-
     while True:
-        lowered = build.traced(lower_batch, settings, numbers, rebuild, width=width, devices=target.devices)
+        lowered = build.traced(lower_batch, settings, width=width, devices=target.devices)
         width = lowered.width
         say(f"{label}: {width} of {len(members)} cells at a time, for {target.description}")
         common = {"label": label, "cells": len(members), "width": width, "devices": devices}

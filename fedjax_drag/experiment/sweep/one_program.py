@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -41,6 +41,7 @@ class Member(NamedTuple):
       point: what it is.
       folder: where its results go, or None.
       settings: its settings.
+      likeness: equal for cells that can share a program.
       resume: whether there is something in the folder to go on from.
     """
 
@@ -48,17 +49,17 @@ class Member(NamedTuple):
     point: Point
     folder: Path | None
     settings: Settings
+    likeness: Hashable
     resume: bool
 
 
 def run_as_one_program(
-    members: Sequence[Member], numbers: Sequence[Mapping[str, float]], most: int | None, quiet: bool | None
+    members: Sequence[Member], most: int | None, quiet: bool | None
 ) -> Iterator[dict[int, Result | Exception]]:
     """Runs cells of one group, divided among all devices of this process.
 
     Args:
       members: the cells, all after the same number of rounds.
-      numbers: of each, those in which they differ.
       most: cells in one program; None for what the memory allows.
       quiet: as for a run.
 
@@ -71,10 +72,6 @@ def run_as_one_program(
       KeyboardInterrupt: stopped by Ctrl-C; what was computed has been saved.
     """
     first = members[0]
-
-    def rebuild(values: Mapping[str, Any]) -> Settings:
-        return build.settings(first.point.config, first.settings.data, numbers=values)
-
     devices = jax.local_devices()[: len(members)]
     mesh = Mesh(devices, ("cells",)) if len(devices) > 1 else None
     settings = [member.settings for member in members]
@@ -82,7 +79,7 @@ def run_as_one_program(
     width = width if first.folder is None else min(width, _most_folders())
     rounds = first.point.config.rounds
     with unless_quiet(f"{_common(members)}, compiling", rounds, 0, quiet or has_bars() or None, share=len(members)):
-        batch = _fitting(settings, numbers, rebuild, width=width, mesh=mesh)
+        batch = _fitting(settings, width, mesh)
     for begin in range(0, len(members), batch.width):
         which = range(begin, min(begin + batch.width, len(members)))
         yield _Chunk([members[cell] for cell in which], batch).run(which, quiet)
@@ -96,12 +93,12 @@ def _most_folders() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else max(1, (soft - _OTHER_FILES) // 2)
 
 
-def _fitting(*cells: Any, width: int, mesh: Mesh | None) -> BatchSimulation:
+def _fitting(settings: Sequence[Settings], width: int, mesh: Mesh | None) -> BatchSimulation:
     """The program for so many cells at a time, or for as many as fit the memory, compiled."""
     while True:
-        batch = build.traced(prepare_batch, *cells, width=width, mesh=mesh)
+        batch = build.traced(prepare_batch, settings, width=width, mesh=mesh)
         try:
-            return batch.compile()
+            return build.traced(batch.compile)
         except MemoryError:
             if batch.width <= (mesh.size if mesh else 1):
                 raise

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,15 +20,15 @@ from fedjax_drag.experiment.run import planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
 from fedjax_drag.experiment.run.saver import import_ahead
-from fedjax_drag.experiment.sweep import choice, grouping, outcome_table, sweep_folder
+from fedjax_drag.experiment.sweep import choice, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.choice import Best
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
-from fedjax_drag.experiment.sweep.grouping import Group
 from fedjax_drag.experiment.sweep.one_program import Member, run_as_one_program
 from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
 from fedjax_drag.experiment.sweep.outcomes import failed, finished, interrupted, outcome, reason
 from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
+from fedjax_drag.simulation.batch import likeness
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.setup import federate
@@ -257,7 +257,7 @@ def _outcomes(
             known[place] = failed(point, error)
     yield known
     for group in _groups(members, most):
-        yield from _run(planned, [members[i] for i in group.places], group.numbers, quiet, most)
+        yield from _run(planned, group, quiet, most)
 
 
 def _member(planned: Plan, place: int, point: Point, folder: Path | None) -> Member:
@@ -265,16 +265,17 @@ def _member(planned: Plan, place: int, point: Point, folder: Path | None) -> Mem
     walk = results.read_walk(folder) if folder and begun else None
     settings = build.settings(point.config, planned.federations.split(point.config), walk)
     federate(settings)  # raises here, before the cell could stop others in its program
-    return Member(place, point, folder, settings, begun)
+    return Member(place, point, folder, settings, build.traced(likeness, settings), begun)
 
 
-def _groups(members: Sequence[Member], most: int | None) -> list[Group]:
-    """Cells grouped by program; each by itself where that is asked for."""
-    if most == 1:
-        return [Group([place], [{}]) for place in range(len(members))]
-    starts = [_rounds_done(member.folder) if member.resume else 0 for member in members]
-    feds = [member.settings.data for member in members]
-    return grouping.group([member.point.config for member in members], feds, starts)
+def _groups(members: Sequence[Member], most: int | None) -> list[list[Member]]:
+    """Cells grouped by program, in the order of their first ones; each by itself where that is asked for."""
+    alike: dict[Hashable, list[Member]] = {}
+    for member in members:
+        start = _rounds_done(member.folder) if member.resume else 0
+        key = member.place if most == 1 else (start, member.likeness)
+        alike.setdefault(key, []).append(member)
+    return list(alike.values())
 
 
 def _rounds_done(folder: Path | None) -> int:
@@ -290,7 +291,6 @@ def _rounds_done(folder: Path | None) -> int:
 def _run(
     planned: Plan,
     members: Sequence[Member],
-    numbers: Sequence[Mapping[str, float]],
     quiet: bool | None,
     most: int | None,
 ) -> Iterator[dict[int, Cell]]:
@@ -298,7 +298,7 @@ def _run(
     left = {member.place: member for member in members}
     if len(members) > 1 and members[0].settings.client_state == DEVICE:
         try:
-            for ended in run_as_one_program(members, numbers, most, quiet):
+            for ended in run_as_one_program(members, most, quiet):
                 yield {place: outcome(left.pop(place).point, one) for place, one in ended.items()}
         except Exception as error:  # each cell reports its own error when it runs alone
             tqdm.write(f"{len(left)} cells run one by one: {reason(error)}", file=sys.stderr)

@@ -139,12 +139,12 @@ def check_loss(loss: Callable[..., Any], num_classes: int) -> None:
         raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")
 
 
-def check_augmented(augmentation: Augmentation, example: jax.Array, length: int) -> None:
+def check_augmented(augmentation: Augmentation, example: jax.ShapeDtypeStruct, length: int) -> None:
     """Refuses an augmentation that changes the shape of a batch.
 
     Args:
       augmentation: of the training inputs.
-      example: an input of the model, ``[1, *input_shape]``.
+      example: shape and dtype of an input of the model, ``[1, *input_shape]``.
       length: examples in a mini-batch.
     """
     batch = jax.ShapeDtypeStruct((length, *example.shape[1:]), example.dtype)

@@ -21,6 +21,7 @@ from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.models.resnet import ResNet18
 from fedjax_drag.simulation.model.functions import model_name
+from fedjax_drag.simulation.model.linen import LinenForm
 from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
 from fedjax_drag.simulation.model.modes import IN_TRAINING
 from fedjax_drag.simulation.model.trainable import path_of
@@ -32,13 +33,12 @@ _OF_NUMBERS = (nn.Dense, nn.DenseGeneral, nn.Conv, MLP, CNN, LeNet, ResNet18)
 _REMEDY = f"must have an argument of its call that says so, {' or '.join(IN_TRAINING)}, or fd.models.with_modes"
 
 
-def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Params, ModelState]:
+def check_model(model: Model, example: jax.ShapeDtypeStruct) -> tuple[Params, ModelState]:
     """Refuses a model that a run would not train or evaluate as it was written.
 
     Args:
-      user_model: as the user gave it.
-      model: the same as pure functions.
-      example: an input ``[1, *input_shape]``.
+      model: of the run.
+      example: shape and dtype of an input ``[1, *input_shape]``.
 
     Returns:
       Shapes of the trained parameters and of the model's state.
@@ -48,7 +48,7 @@ def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Para
         evaluation, has dropout that training leaves off, draws random numbers by an argument that is not known, changes
         the shape of its collections, or does not return ``[1, C]``.
     """
-    name = model_name(user_model)
+    name = model.form.name
     dropout: list[str] = []
     params, state = jax.eval_shape(model.init, jax.random.key(0))
     _check_trained(name, params)
@@ -64,13 +64,13 @@ def check_model(user_model: Any, model: Model, example: jax.Array) -> tuple[Para
         raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
     _check_logits(logits, 1, model.num_classes)
     with nn.intercept_methods(_listing_dropout(dropout)):
-        logits, statistics = _in_training(name, model, params, state, jnp.repeat(example, 2, axis=0))
+        logits, statistics = _in_training(name, model, params, state, example.update(shape=(2, *example.shape[1:])))
     _check_logits(logits, 2, model.num_classes)
     tree.check_like(f"{name}: collections after a training step", statistics, "those before", state.statistics)
     if dropout and not model.streams:
         raise ValueError(f"{name}: has dropout ({dropout[0]}) that is off in training: {_REMEDY}")
-    if isinstance(user_model, nn.Module):
-        _check_flags(name, user_model, params, state, example)
+    if isinstance(model.form, LinenForm) and isinstance(model.form.model, nn.Module):
+        _check_flags(name, model.form.model, params, state, example)
     return params, state
 
 
@@ -84,7 +84,7 @@ def _check_trained(name: str, params: Params) -> None:
 
 
 def _in_training(
-    name: str, model: Model, params: Params, state: ModelState, example: jax.Array
+    name: str, model: Model, params: Params, state: ModelState, example: jax.ShapeDtypeStruct
 ) -> tuple[Any, Statistics]:
     """Shapes of what the forward pass in training returns."""
 
@@ -163,7 +163,7 @@ def _listing_dropout(layers: list[str]) -> Callable[..., Any]:
     return look
 
 
-def _check_flags(name: str, module: nn.Module, params: Params, state: ModelState, example: jax.Array) -> None:
+def _check_flags(name: str, module: nn.Module, params: Params, state: ModelState, example: jax.ShapeDtypeStruct) -> None:
     """Refuses a module that draws random numbers by a flag of its call which no run sets, such as ``noisy=False``."""
     for one in inspect.signature(module.__call__).parameters.values():
         unknown = isinstance(one.default, bool) and one.name not in IN_TRAINING
@@ -172,7 +172,7 @@ def _check_flags(name: str, module: nn.Module, params: Params, state: ModelState
 
 
 def _needs_random_numbers(
-    module: nn.Module, params: Params, state: ModelState, example: jax.Array, flags: dict[str, bool]
+    module: nn.Module, params: Params, state: ModelState, example: jax.ShapeDtypeStruct, flags: dict[str, bool]
 ) -> bool:
     apply: Callable[..., Any] = module.apply
     try:

@@ -9,10 +9,11 @@ import numpy as np
 
 from fedjax_drag.clients import sgd
 from fedjax_drag.data.malicious import choose_malicious
+from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
 from fedjax_drag.simulation.model.forms import form_of
-from fedjax_drag.simulation.model.model import Model
+from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.model.statistics import resolved
 from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.arguments import (
@@ -28,12 +29,12 @@ from fedjax_drag.simulation.planning.arguments import (
 from fedjax_drag.simulation.planning.method_checks import check_method
 from fedjax_drag.simulation.planning.model_checks import check_model, check_tokens, refusing_tokens
 from fedjax_drag.simulation.planning.privacy import check_statistics
-from fedjax_drag.simulation.planning.shapes import shape_of
+from fedjax_drag.simulation.planning.shapes import by_shape
 from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.program.federation import Federation, choose_root
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import as_part
+from fedjax_drag.types import Params, as_part, value_of
 
 
 def federate(settings: Settings) -> Federation:
@@ -135,13 +136,10 @@ def with_numbers(run: Run) -> Run:
 
 def _check(settings: Settings, run: Run) -> None:
     """Refuses parts that do not fit together."""
-    check_attack(run.attack, settings.uses_root)
-    check_loss(settings.loss or cross_entropy(), settings.data.num_classes)
     check_tokens(settings.model, settings.data)
-    if settings.augmentation is not None:
-        check_augmented(settings.augmentation, _example(settings), _batch_length(settings, run))
-    params, model_state = check_model(settings.model, run.model, _example(settings))
-    check_method(run.algorithm, run.num_clients, run.cohort_size, params)
+    rows = settings.split.training.rows
+    assert rows is not None
+    params, model_state = _checked(run, _example(settings), rows)
     if settings.secure_aggregation:
         has_statistics = bool(jax.tree.leaves(model_state.statistics))
         check_secure_aggregation(run.algorithm, run.statistics if has_statistics else None)
@@ -150,11 +148,28 @@ def _check(settings: Settings, run: Run) -> None:
         check_sign(settings.local_optimizer, params)
 
 
+@by_shape
+def _checked(run: Run, example: jax.ShapeDtypeStruct, rows: jax.ShapeDtypeStruct) -> tuple[Params, ModelState]:
+    """Checks of the parts of a run on their shapes; those of the trained parameters and of the model's state."""
+    found: list[Any] = []
+
+    def check(run: Run) -> None:
+        check_attack(run.attack, "root_delta" in run.algorithm.needs)
+        check_loss(run.model.loss, run.model.num_classes)
+        if run.augmentation is not None:
+            check_augmented(value_of(run.augmentation), example, batch_length(run, rows.shape[1]))
+        found.append(check_model(run.model, example))
+        check_method(run.algorithm, run.num_clients, run.cohort_size, found[0][0])
+
+    jax.eval_shape(check, run)
+    return found[0]
+
+
 def _model_of(settings: Settings, frozen: bool) -> Model:
     """The model of a run as a value; with ``frozen`` statistics that never change."""
     data, trainable = settings.data, settings.trainable
     with refusing_tokens(settings.model):
-        form = form_of(settings.model, shape_of(_example(settings)), frozen)
+        form = form_of(settings.model, _example(settings), frozen)
         _ = form.streams
     return Model(
         form,
@@ -166,17 +181,11 @@ def _model_of(settings: Settings, frozen: bool) -> Model:
     )
 
 
-def _example(settings: Settings) -> jax.Array:
-    """An input of the model, ``[1, *input_shape]``."""
+def _example(settings: Settings) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an input of the model, ``[1, *input_shape]``."""
     data = settings.data
-    return jnp.zeros((1, *data.input_shape), jax.eval_shape(data.preprocess, data.train.x[:1]).dtype)
-
-
-def _batch_length(settings: Settings, run: Run) -> int:
-    """Examples in a mini-batch of a client, padding included."""
-    rows = settings.split.training.rows
-    assert rows is not None
-    return batch_length(run, rows.shape[1])
+    dtype = jnp.int32 if data.train.x.dtype in TOKENS else jnp.float32
+    return jax.ShapeDtypeStruct((1, *data.input_shape), dtype)
 
 
 def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:
