@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
-from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, rule_or_mean, server_side
+from fedjax_drag.algorithms._two_sided import Contribution, Outcome, SummedMethod, apart
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
+from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Uplink
 
 
 class AdaBestState(NamedTuple):
@@ -31,7 +31,7 @@ class AdaBestState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggregator | None = None) -> Algorithm:
+class adabest(SummedMethod):
     """Corrects local steps by the client's past deltas and the server's step by the change of the average.
 
     ::
@@ -49,14 +49,15 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
     ``1 / (1 - momentum)`` times as long, by which ``mu`` is stronger.
 
     Args:
-      num_clients: M, clients in the federation; the state holds one correction for each.
+      num_clients: M, clients in the federation; a simulation says it. The state holds
+        one correction for each.
       mu: strength of the clients' correction, >= 0. Paper of DRAG: 0.02.
       beta: strength of the server's correction, in [0, 1]. Paper of DRAG: 0.8 for EMNIST, 0.2 for CIFAR-10.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`. It moves ``theta`` to ``theta_bar``.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. It needs the extra ``round``. Metrics: those of ``aggregator``, and
+    Notes:
+      It needs the extra ``round``. Metrics: those of ``aggregator``, and
       the scalar ``correction_norm`` ``||h||``. There is no message ``aux``: a client's delta changes its own row of
       the state, and everything that is shared through ``aggregator`` only. Deltas can be summed in chunks if
       ``aggregator`` can; then only its row of the state is kept of each client.
@@ -71,61 +72,73 @@ def adabest(num_clients: int, mu: Any = 0.02, beta: Any = 0.8, aggregator: Aggre
       message does not change it. ``mu`` is the same for all clients; its authors' code scales it by each client's
       number of examples.
     """
-    checks.count("num_clients", num_clients, 1)
-    checks.in_range("mu", mu, 0.0)
-    checks.in_range("beta", beta, 0.0, 1.0)
-    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
-    def init(params: Params) -> AdaBestState:
-        inner, metrics = apart(rule.init(params), correction_norm=jnp.zeros(()))
+    num_clients: int | None = None
+    mu: Scalar = 0.02
+    beta: Scalar = 0.8
+    aggregator: Aggregator | None = None
+
+    def check(self) -> None:
+        super().check()
+        checks.in_range("mu", self.mu, 0.0)
+        checks.in_range("beta", self.beta, 0.0, 1.0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.rule.needs | {"client_ids", "round"}
+
+    def init(self, params: Params) -> AdaBestState:
+        inner, metrics = apart(self.rule.init(params), correction_norm=jnp.zeros(()))
         return AdaBestState(
             aggregator=inner,
             average=jax.tree.map(jnp.array, params),  # a copy: the caller may donate both
             correction=tree.zeros_like(params),
-            client_corrections=per_client.zeros(params, num_clients),
-            last_rounds=jnp.full(num_clients, -1, jnp.int32),
+            client_corrections=per_client.zeros(params, self.clients),
+            last_rounds=jnp.full(self.clients, -1, jnp.int32),
             metrics=metrics,
         )
 
-    aggregate, sums = server_side(rule, *_server(num_clients, mu, beta))
-    client = ClientRule(begin=lambda downlink: (), direction=_direction, report=lambda *_: ())
-    needs = rule.needs | {"client_ids", "round"}
-    return Algorithm(client, init, _broadcast, aggregate, needs, rule.split, sums=sums, num_clients=num_clients)
+    def broadcast(self, params: Params, state: AdaBestState, client_ids: jax.Array) -> Downlink:
+        return Downlink(start=params, own=state.client_corrections.take(client_ids))
 
-
-def _broadcast(params: Params, state: AdaBestState, client_ids: jax.Array) -> Downlink:
-    return Downlink(start=params, own=state.client_corrections.take(client_ids))
-
-
-def _direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
-    """``grad f_m(w) - h_m``."""
-    return tree.subtract(grad_fn(w, batch), downlink.own), carry
-
-
-def _server(num_clients: int, mu: Any, beta: Any) -> tuple[ContributeFn, CloseFn]:
-    """The clients' corrections, and what the server adds to the rule's step."""
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        return tree.subtract(grad_fn(w, batch), downlink.own), carry  # grad f_m(w) - h_m
 
     def contribute(
-        uplink: Uplink, state: AdaBestState, counted: jax.Array, *, client_ids: jax.Array, round: jax.Array, **_: Any
+        self,
+        uplink: Uplink,
+        state: AdaBestState,
+        counted: jax.Array,
+        *,
+        client_ids: jax.Array,
+        round: jax.Array,
+        **_: Any,
     ) -> Contribution:
         del counted
         # No round has passed between a client's first message and a zero row; the same round again counts as one.
         fade = 1 / tree.accurate(jnp.maximum(round - state.last_rounds[client_ids], 1))
 
         def corrected(h_m: jax.Array, g_m: jax.Array) -> jax.Array:
-            return tree.expand(fade, g_m) * h_m - mu * g_m  # h_m / (t - t_m) - mu g_m
+            return tree.expand(fade, g_m) * h_m - self.mu * g_m  # h_m / (t - t_m) - mu g_m
 
         return Contribution(rows=jax.tree.map(corrected, state.client_corrections.take(client_ids), uplink.delta))
 
     def close(
-        params: Params, state: AdaBestState, outcome: Outcome, *, client_ids: jax.Array, round: jax.Array, **_: Any
+        self,
+        params: Params,
+        state: AdaBestState,
+        outcome: Outcome,
+        *,
+        client_ids: jax.Array,
+        round: jax.Array,
+        **_: Any,
     ) -> tuple[Params, AdaBestState]:
         counted, theta_bar = outcome.counted, outcome.moved
-        h = jax.tree.map(lambda before, now: (beta * (before - now)).astype(now.dtype), state.average, theta_bar)
+        h = jax.tree.map(lambda before, now: (self.beta * (before - now)).astype(now.dtype), state.average, theta_bar)
         theta = tree.subtract(theta_bar, h)
         now, before = (theta, theta_bar, h), (params, state.average, state.correction)
         theta, theta_bar, h = tree.where(counted.any(), now, before)
-        here = jnp.where(counted, client_ids, num_clients)  # beyond the last row: dropped
+        here = jnp.where(counted, client_ids, self.clients)  # beyond the last row: dropped
         inner, metrics = apart(outcome.inner, correction_norm=tree.norm(h))
         return theta, AdaBestState(
             aggregator=inner,
@@ -135,5 +148,3 @@ def _server(num_clients: int, mu: Any, beta: Any) -> tuple[ContributeFn, CloseFn
             last_rounds=state.last_rounds.at[here].set(jnp.asarray(round, jnp.int32), mode="drop"),
             metrics=metrics,
         )
-
-    return contribute, close

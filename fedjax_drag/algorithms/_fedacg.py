@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.algorithms._inner import Contribution, Outcome, apart, rule_or_mean, server_side
-from fedjax_drag.clients import fedprox
-from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State
+from fedjax_drag.algorithms._two_sided import Outcome, SummedMethod, apart
+from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State
 
 
 class FedACGState(NamedTuple):
@@ -25,12 +24,7 @@ class FedACGState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def fedacg(
-    lam: Any = 0.85,
-    beta: Any = 0.2,
-    aggregator: Aggregator | None = None,
-    start: Literal["lookahead", "global"] = "lookahead",
-) -> Algorithm:
+class fedacg(SummedMethod):
     """Starts clients at the point to which the server's momentum leads, and holds them near it.
 
     ::
@@ -54,8 +48,8 @@ def fedacg(
       start: where local passes start: ``"lookahead"``, at ``phi``, as in the paper of the method, or ``"global"``, at
         ``theta``, as in Algorithm 1 of TACO.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. Metrics: those of ``aggregator``, and the scalar ``momentum_norm``
+    Notes:
+      Metrics: those of ``aggregator``, and the scalar ``momentum_norm``
       ``||m||``. There is no message ``aux``: what clients send reaches the parameters and the momentum through
       ``aggregator`` only, but an error that passes it stays in the momentum for about ``1 / (1 - lam)`` rounds. Deltas
       can be summed in chunks if ``aggregator`` can.
@@ -73,46 +67,45 @@ def fedacg(
       the term is ``beta/2 ||w - phi||^2``; the code of the method's authors has no 1/2, so that a weight there is a
       ``beta`` of twice as much here.
     """
-    checks.in_range("lam", lam, 0.0, 1.0, open_high=True)
-    checks.in_range("beta", beta, 0.0)
-    checks.one_of("start", start, ("lookahead", "global"))
-    rule = rule_or_mean(aggregator)
 
-    def init(params: Params) -> FedACGState:
-        inner, metrics = apart(rule.init(params), momentum_norm=jnp.zeros(()))
+    lam: Scalar = 0.85
+    beta: Scalar = 0.2
+    aggregator: Aggregator | None = None
+    start: Literal["lookahead", "global"] = "lookahead"
+
+    def check(self) -> None:
+        super().check()
+        checks.in_range("lam", self.lam, 0.0, 1.0, open_high=True)
+        checks.in_range("beta", self.beta, 0.0)
+        checks.one_of("start", self.start, ("lookahead", "global"))
+
+    @property
+    def num_clients(self) -> int | None:
+        return self.rule.num_clients
+
+    def init(self, params: Params) -> FedACGState:
+        inner, metrics = apart(self.rule.init(params), momentum_norm=jnp.zeros(()))
         return FedACGState(inner, tree.zeros_like(params), metrics)
 
-    def lookahead(params: Params, state: FedACGState) -> Params:
-        return tree.move(params, tree.scale(lam, state.momentum))  # phi = theta + lam m
-
-    def broadcast(params: Params, state: FedACGState, client_ids: jax.Array) -> Downlink:
+    def broadcast(self, params: Params, state: FedACGState, client_ids: jax.Array) -> Downlink:
         del client_ids
-        phi = lookahead(params, state)
-        return Downlink(start=phi) if start == "lookahead" else Downlink(start=params, shared=phi)
+        phi = self.origin(params, state)
+        return Downlink(start=phi) if self.start == "lookahead" else Downlink(start=params, shared=phi)
 
-    # With deltas from theta as well, the update starts at phi: theta + lam m + mean g_m.
-    aggregate, sums = server_side(rule, lambda *_, **__: Contribution(), _close, start=lookahead)
-    client = fedprox(beta) if start == "lookahead" else _pulled_to_shared(beta)
-    return Algorithm(
-        client, init, broadcast, aggregate, rule.needs, rule.split, sums=sums, num_clients=rule.num_clients
-    )
-
-
-def _pulled_to_shared(beta: Any) -> ClientRule:
-    """``grad f_m(w) + beta (w - phi)`` with ``phi`` in ``downlink.shared``."""
-
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         def pulled(g: jax.Array, w: jax.Array, phi: jax.Array) -> jax.Array:
-            return (g + beta * (w - phi)).astype(g.dtype)
+            return (g + self.beta * (w - phi)).astype(g.dtype)
 
-        return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.shared), carry
+        phi = downlink.start if self.start == "lookahead" else downlink.shared
+        return jax.tree.map(pulled, grad_fn(w, batch), w, phi), carry
 
-    return ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
+    def origin(self, params: Params, state: FedACGState) -> Params:
+        """``phi = theta + lam m``; with deltas from ``theta`` as well: ``theta + lam m + mean g_m``."""
+        return tree.move(params, tree.scale(self.lam, state.momentum))
 
-
-def _close(params: Params, state: FedACGState, outcome: Outcome, **_: Any) -> tuple[Params, FedACGState]:
-    # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
-    now = outcome.moved, tree.subtract(outcome.moved, params)
-    theta, m = tree.where(outcome.counted.any(), now, (params, state.momentum))
-    inner, metrics = apart(outcome.inner, momentum_norm=tree.norm(m))
-    return theta, FedACGState(inner, m, metrics)
+    def close(self, params: Params, state: FedACGState, outcome: Outcome, **_: Any) -> tuple[Params, FedACGState]:
+        # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
+        now = outcome.moved, tree.subtract(outcome.moved, params)
+        theta, m = tree.where(outcome.counted.any(), now, (params, state.momentum))
+        inner, metrics = apart(outcome.inner, momentum_norm=tree.norm(m))
+        return theta, FedACGState(inner, m, metrics)

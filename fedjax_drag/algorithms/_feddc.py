@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
-from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, rule_or_mean, server_side
 from fedjax_drag.algorithms._scaffold import control_change
+from fedjax_drag.algorithms._two_sided import Contribution, Outcome, SummedMethod, apart
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
+from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Uplink
 
 
 class FedDCState(NamedTuple):
@@ -32,7 +32,14 @@ class FedDCState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Aggregator | None = None) -> Algorithm:
+class _Own(NamedTuple):
+    """Of one client, or with a leading axis ``[S]``: its drift ``h_m`` and its control variate ``c_m``."""
+
+    drift: Params
+    control: Params
+
+
+class feddc(SummedMethod):
     """Penalises the distance between the global model and a local model plus the client's drift.
 
     ::
@@ -48,14 +55,15 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
     made of gradients, longer by ``1 / (1 - momentum)``; a kept state adds those of earlier rounds.
 
     Args:
-      num_clients: M, clients in the federation; the state holds a drift and a control variate for each.
+      num_clients: M, clients in the federation; a simulation says it. The state holds
+        a drift and a control variate for each.
       a: strength of the penalty, > 0. Its authors' code: 0.01 for CIFAR-10.
       correction: ``b``, strength of the gradient correction, >= 0; in the paper 1.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. Metrics: those of
+    Notes:
+      The message ``aux`` is ``c_m' - c_m``. Metrics: those of
       ``aggregator``, and the scalar ``drift_norm`` ``||(1/M) sum_m h_m||``. ``aggregator`` protects ``mean g_m``
       only: the drifts sum up the deltas, and ``c`` the ``aux``, of all clients that are not rejected. A malicious
       client can move both without bound, by ``1/M`` of what it sends: by its delta the parameters of this and all
@@ -73,64 +81,54 @@ def feddc(num_clients: int, a: Any = 0.01, correction: Any = 1.0, aggregator: Ag
       clients to the mean of the local models of the cohort. All clients weigh the same. A round in which nobody
       counts changes nothing, although the drift alone would move the parameters.
     """
-    checks.count("num_clients", num_clients, 1)
-    checks.positive("a", a)
-    checks.in_range("correction", correction, 0.0)
-    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
-    def init(params: Params) -> FedDCState:
-        inner, metrics = apart(rule.init(params), drift_norm=jnp.zeros(()))
-        zero, rows = tree.zeros_like, per_client.zeros(params, num_clients)
+    num_clients: int | None = None
+    a: Scalar = 0.01
+    correction: Scalar = 1.0
+    aggregator: Aggregator | None = None
+
+    def check(self) -> None:
+        super().check()
+        checks.positive("a", self.a)
+        checks.in_range("correction", self.correction, 0.0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.rule.needs | {"client_ids"}
+
+    def init(self, params: Params) -> FedDCState:
+        inner, metrics = apart(self.rule.init(params), drift_norm=jnp.zeros(()))
+        zero, rows = tree.zeros_like, per_client.zeros(params, self.clients)
         return FedDCState(inner, zero(params), zero(params), rows, zero(rows), metrics)
 
-    aggregate, sums = server_side(rule, *_server(num_clients))
-    client = _client(a, correction)
-    needs = rule.needs | {"client_ids"}
-    return Algorithm(client, init, _broadcast, aggregate, needs, rule.split, sums=sums, num_clients=num_clients)
+    def broadcast(self, params: Params, state: FedDCState, client_ids: jax.Array) -> Downlink:
+        own = _Own(state.client_drifts.take(client_ids), state.client_controls.take(client_ids))
+        return Downlink(start=params, shared=state.control, own=own)
 
-
-class _Own(NamedTuple):
-    """Of one client, or with a leading axis ``[S]``: its drift ``h_m`` and its control variate ``c_m``."""
-
-    drift: Params
-    control: Params
-
-
-def _broadcast(params: Params, state: FedDCState, client_ids: jax.Array) -> Downlink:
-    own = _Own(state.client_drifts.take(client_ids), state.client_controls.take(client_ids))
-    return Downlink(start=params, shared=state.control, own=own)
-
-
-def _client(a: Any, b: Any) -> ClientRule:
-    """The local step, which the drift and the control variates correct."""
-
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         def penalised(g: jax.Array, w: jax.Array, h_m: jax.Array, theta: jax.Array) -> jax.Array:
-            return g + a * (w + h_m - theta)
+            return g + self.a * (w + h_m - theta)
 
         def corrected(d: jax.Array, c: jax.Array, c_m: jax.Array) -> jax.Array:
-            return d + b * (c - c_m)
+            return d + self.correction * (c - c_m)
 
         own: _Own = downlink.own
         penalty = jax.tree.map(penalised, grad_fn(w, batch), w, own.drift, downlink.start)
         return jax.tree.map(corrected, penalty, downlink.shared, own.control), carry
 
-    return ClientRule(begin=lambda downlink: (), direction=direction, report=control_change)
-
-
-def _server(num_clients: int) -> tuple[ContributeFn, CloseFn]:
-    """The drifts and the control variates, and what the server adds to the rule's step."""
+    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Params:
+        return control_change(downlink, w_end, total_step_size)
 
     def contribute(
-        uplink: Uplink, state: FedDCState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
+        self, uplink: Uplink, state: FedDCState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
     ) -> Contribution:
         change = _Own(uplink.delta, uplink.aux)  # h_m <- h_m + g_m;   c_m <- c_m'
         before = _Own(state.client_drifts.take(client_ids), state.client_controls.take(client_ids))
-        total = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, change)
+        total = tree.weighted_sum(counted.astype(jnp.float32) / self.clients, change)
         return Contribution(total, tree.add(before, change))
 
     def close(
-        params: Params, state: FedDCState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
+        self, params: Params, state: FedDCState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
     ) -> tuple[Params, FedDCState]:
         h, c = tree.move(_Own(state.drift, state.control), outcome.total)
         theta = tree.where(outcome.counted.any(), tree.move(outcome.moved, h), params)
@@ -143,5 +141,3 @@ def _server(num_clients: int) -> tuple[ContributeFn, CloseFn]:
             client_controls=state.client_controls.put(client_ids, outcome.rows.control, outcome.counted),
             metrics=metrics,
         )
-
-    return contribute, close

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
-from fedjax_drag.algorithms._inner import CloseFn, ContributeFn, Contribution, Outcome, apart, rule_or_mean, server_side
+from fedjax_drag.algorithms._two_sided import Contribution, Outcome, SummedMethod, apart
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
+from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Uplink
 
 
 class FedDynState(NamedTuple):
@@ -27,7 +27,7 @@ class FedDynState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None) -> Algorithm:
+class feddyn(SummedMethod):
     """Adds to every client's loss a linear and a quadratic term; both vanish at the optimum.
 
     ::
@@ -43,13 +43,14 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
     its state is kept, and leaves the fixed point; one with weight decay moves it.
 
     Args:
-      num_clients: M, clients in the federation; the state holds one correction for each.
+      num_clients: M, clients in the federation; a simulation says it. The state holds
+        one correction for each.
       a: strength of the regulariser, > 0. Its authors try 0.1, 0.01 and 0.001.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. Metrics: those of ``aggregator``, and the scalar ``correction_norm``
+    Notes:
+      Metrics: those of ``aggregator``, and the scalar ``correction_norm``
       ``||h||``. There is no message ``aux``. ``aggregator`` protects ``mean g_m`` only: ``h`` is a plain sum of the
       deltas that are not rejected, so that a malicious client can still move ``h``, and with it the parameters, by
       ``1/M`` of its delta in every later round. Deltas can be summed in chunks if ``aggregator`` can; then only its
@@ -64,49 +65,45 @@ def feddyn(num_clients: int, a: Any = 0.01, aggregator: Aggregator | None = None
       nothing, although ``h / a`` alone would move the parameters. ``a`` is the same for all clients, as in the paper;
       its authors' code divides it by the client's number of examples over the mean number.
     """
-    checks.count("num_clients", num_clients, 1)
-    checks.positive("a", a)
-    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
-    def init(params: Params) -> FedDynState:
-        inner, metrics = apart(rule.init(params), correction_norm=jnp.zeros(()))
-        return FedDynState(inner, tree.zeros_like(params), per_client.zeros(params, num_clients), metrics)
+    num_clients: int | None = None
+    a: Scalar = 0.01
+    aggregator: Aggregator | None = None
 
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    def check(self) -> None:
+        super().check()
+        checks.positive("a", self.a)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.rule.needs | {"client_ids"}
+
+    def init(self, params: Params) -> FedDynState:
+        inner, metrics = apart(self.rule.init(params), correction_norm=jnp.zeros(()))
+        return FedDynState(inner, tree.zeros_like(params), per_client.zeros(params, self.clients), metrics)
+
+    def broadcast(self, params: Params, state: FedDynState, client_ids: jax.Array) -> Downlink:
+        return Downlink(start=params, own=state.client_corrections.take(client_ids))
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         def regularised(g: jax.Array, h_m: jax.Array, w: jax.Array, theta: jax.Array) -> jax.Array:
-            return g - h_m + a * (w - theta)
+            return g - h_m + self.a * (w - theta)
 
         return jax.tree.map(regularised, grad_fn(w, batch), downlink.own, w, downlink.start), carry
 
-    aggregate, sums = server_side(rule, *_server(num_clients, a))
-    client = ClientRule(begin=lambda downlink: (), direction=direction, report=lambda *_: ())
-    return Algorithm(
-        client, init, _broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, sums=sums, num_clients=num_clients
-    )
-
-
-def _broadcast(params: Params, state: FedDynState, client_ids: jax.Array) -> Downlink:
-    return Downlink(start=params, own=state.client_corrections.take(client_ids))
-
-
-def _server(num_clients: int, a: Any) -> tuple[ContributeFn, CloseFn]:
-    """The corrections, and what the server adds to the rule's step."""
-
     def contribute(
-        uplink: Uplink, state: FedDynState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
+        self, uplink: Uplink, state: FedDynState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
     ) -> Contribution:
-        total = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.delta)  # (1/M) sum_m g_m
+        total = tree.weighted_sum(counted.astype(jnp.float32) / self.clients, uplink.delta)  # (1/M) sum_m g_m
         before = state.client_corrections.take(client_ids)
-        return Contribution(total, jax.tree.map(lambda h_m, g_m: h_m - a * g_m, before, uplink.delta))
+        return Contribution(total, jax.tree.map(lambda h_m, g_m: h_m - self.a * g_m, before, uplink.delta))
 
     def close(
-        params: Params, state: FedDynState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
+        self, params: Params, state: FedDynState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
     ) -> tuple[Params, FedDynState]:
-        h = tree.move(state.correction, tree.scale(-a, outcome.total))
-        theta = jax.tree.map(lambda moved, h: (moved - h / a).astype(moved.dtype), outcome.moved, h)
+        h = tree.move(state.correction, tree.scale(-self.a, outcome.total))
+        theta = jax.tree.map(lambda moved, h: (moved - h / self.a).astype(moved.dtype), outcome.moved, h)
         theta = tree.where(outcome.counted.any(), theta, params)
         rows = state.client_corrections.put(client_ids, outcome.rows, outcome.counted)
         inner, metrics = apart(outcome.inner, correction_norm=tree.norm(h))
         return theta, FedDynState(inner, h, rows, metrics)
-
-    return contribute, close

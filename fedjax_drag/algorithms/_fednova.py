@@ -6,24 +6,21 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.algorithms._inner import rule_or_mean, scaled, with_metrics
+from fedjax_drag.aggregators import fedavg
+from fedjax_drag.algorithms._two_sided import TwoSided, scaled, with_metrics
 from fedjax_drag.ops.screening import screen
-from fedjax_drag.types import (
-    Aggregator,
-    Algorithm,
-    Batch,
-    ClientRule,
-    Downlink,
-    GradFn,
-    Params,
-    State,
-    Uplink,
-)
+from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Uplink
 
 
-def fednova(
-    rho: Any = 0.0, mu: Any = 0.0, weighting: str = "uniform", aggregator: Aggregator | None = None
-) -> Algorithm:
+
+class _Carry(NamedTuple):
+    """The momentum buffer ``u``, like the parameters, and the number of steps so far, int32."""
+
+    buffer: Params
+    steps: jax.Array
+
+
+class fednova(TwoSided):
     r"""Averages deltas per unit of local work, so that clients that do more work do not weigh more.
 
     ::
@@ -46,8 +43,8 @@ def fednova(
       aggregator: rule that takes the place of the mean of the normalised deltas ``tau g_m / ||a_m||_1``; default
         :func:`~fedjax_drag.aggregators.fedavg` with ``weighting``. ``tau`` always uses ``weighting``.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``||a_m||_1`` (scalar). ``aggregator`` sees it
+    Notes:
+      The message ``aux`` is ``||a_m||_1`` (scalar). ``aggregator`` sees it
       in the normalised deltas, but nothing protects ``tau``: a malicious client that claims much work lengthens the
       server's step without bound, in the direction of ``aggregator``'s update. A claim below 0 counts as 0; one so
       large that the others' normalised deltas overflow makes ``aggregator`` reject these. A client with a non-finite
@@ -64,19 +61,58 @@ def fednova(
       proximal term, which the paper does not treat, follows the same definition of ``a_m``; the authors' code then adds
       a step to ``||a_m||_1`` for each of the two.
     """
-    checks.in_range("rho", rho, 0.0, 1.0, open_high=True)
-    checks.in_range("mu", mu, 0.0)
-    checks.one_of("weighting", weighting, ("uniform", "examples"))
-    rule = rule_or_mean(aggregator, weighting)
 
-    def init(params: Params) -> State:
-        return with_metrics(rule.init(params), work=jnp.zeros(0), effective_work=jnp.zeros(()))
+    rho: Scalar = 0.0
+    mu: Scalar = 0.0
+    weighting: str = "uniform"
+    aggregator: Aggregator | None = None
 
-    def weigh(counted: jax.Array, num_examples: Any = None, **_: Any) -> jax.Array:
-        shares = counted * tree.accurate(num_examples) if weighting == "examples" else counted.astype(jnp.float32)
-        return shares * tree.inverse(shares.sum())
+    def check(self) -> None:
+        super().check()
+        checks.in_range("rho", self.rho, 0.0, 1.0, open_high=True)
+        checks.in_range("mu", self.mu, 0.0)
+        checks.one_of("weighting", self.weighting, ("uniform", "examples"))
+
+    @property
+    def rule(self) -> Aggregator:
+        return fedavg(self.weighting) if self.aggregator is None else self.aggregator
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.rule.needs | ({"num_examples"} if self.weighting == "examples" else frozenset())
+
+    @property
+    def num_clients(self) -> int | None:
+        return self.rule.num_clients
+
+    def init(self, params: Params) -> State:
+        return with_metrics(self.rule.init(params), work=jnp.zeros(0), effective_work=jnp.zeros(()))
+
+    def begin(self, downlink: Downlink) -> _Carry:
+        return _Carry(tree.zeros_like(downlink.start), jnp.zeros((), jnp.int32))
+
+    def direction(
+        self, grad_fn: GradFn, w: Params, carry: _Carry, downlink: Downlink, batch: Batch
+    ) -> tuple[Params, _Carry]:
+        buffer = jax.tree.map(lambda u, g: (self.rho * u + g).astype(u.dtype), carry.buffer, grad_fn(w, batch))
+        pulled = jax.tree.map(lambda u, w, theta: u + self.mu * (w - theta), buffer, w, downlink.start)
+        return pulled, _Carry(buffer, carry.steps + 1)
+
+    def report(self, downlink: Downlink, w_end: Params, carry: _Carry, total_step_size: jax.Array) -> jax.Array:
+        """``||a_m||_1``: the pass of a single parameter whose gradient is always -1."""
+        del downlink, w_end
+        shrink = 1 - self.mu * total_step_size * tree.inverse(carry.steps.astype(jnp.float32))
+
+        def step(_: Any, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            w, u = pair
+            u = self.rho * u + 1
+            return shrink * w + u, u
+
+        zero = jnp.zeros_like(shrink)
+        return jax.lax.fori_loop(0, carry.steps, step, (zero, zero))[0]
 
     def aggregate(
+        self,
         params: Params,
         uplink: Uplink,
         state: State,
@@ -87,49 +123,13 @@ def fednova(
     ) -> tuple[Params, State]:
         who = screen(uplink, valid, reject_nonfinite)
         work = jnp.maximum(jnp.where(who.counted, uplink.aux, 0), 0)  # ||a_m||_1
-        tau = tree.product(weigh(who.counted, **extras), work)
+        tau = tree.product(self._shares(who.counted, **extras), work)
         extras |= {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
-        moved, after = rule.apply(params, scaled(tau * tree.inverse(work), uplink.delta), state, **extras)
+        moved, after = self.rule.apply(params, scaled(tau * tree.inverse(work), uplink.delta), state, **extras)
         return moved, with_metrics(after, num_rejected=who.num_rejected, work=work, effective_work=tau)
 
-    needs = rule.needs | ({"num_examples"} if weighting == "examples" else frozenset())
-    return Algorithm(_client(rho, mu), init, _broadcast, aggregate, needs, rule.split, num_clients=rule.num_clients)
-
-
-def _broadcast(params: Params, state: State, client_ids: jax.Array) -> Downlink:
-    del state, client_ids
-    return Downlink(start=params)
-
-
-class _Carry(NamedTuple):
-    """The momentum buffer ``u``, like the parameters, and the number of steps so far, int32."""
-
-    buffer: Params
-    steps: jax.Array
-
-
-def _client(rho: Any, mu: Any) -> ClientRule:
-    """Local SGD with momentum and a proximal term, which counts its work."""
-
-    def begin(downlink: Downlink) -> _Carry:
-        return _Carry(tree.zeros_like(downlink.start), jnp.zeros((), jnp.int32))
-
-    def direction(grad_fn: GradFn, w: Params, carry: _Carry, downlink: Downlink, batch: Batch) -> tuple[Params, _Carry]:
-        buffer = jax.tree.map(lambda u, g: (rho * u + g).astype(u.dtype), carry.buffer, grad_fn(w, batch))
-        pulled = jax.tree.map(lambda u, w, theta: u + mu * (w - theta), buffer, w, downlink.start)
-        return pulled, _Carry(buffer, carry.steps + 1)
-
-    def report(downlink: Downlink, w_end: Params, carry: _Carry, total_step_size: jax.Array) -> jax.Array:
-        """``||a_m||_1``: the pass of a single parameter whose gradient is always -1."""
-        del downlink, w_end
-        shrink = 1 - mu * total_step_size * tree.inverse(carry.steps.astype(jnp.float32))
-
-        def step(_: Any, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            w, u = pair
-            u = rho * u + 1
-            return shrink * w + u, u
-
-        zero = jnp.zeros_like(shrink)
-        return jax.lax.fori_loop(0, carry.steps, step, (zero, zero))[0]
-
-    return ClientRule(begin, direction, report)
+    def _shares(self, counted: jax.Array, num_examples: Any = None, **_: Any) -> jax.Array:
+        """The clients' weights in means, which sum to 1."""
+        by_examples = self.weighting == "examples"
+        shares = counted * tree.accurate(num_examples) if by_examples else counted.astype(jnp.float32)
+        return shares * tree.inverse(shares.sum())

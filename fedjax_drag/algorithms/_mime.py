@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.algorithms._inner import Contribution, Outcome, rule_or_mean, server_side, with_metrics
+from fedjax_drag.algorithms._two_sided import Contribution, Outcome, SummedMethod, with_metrics
 from fedjax_drag.clients._gradient_at_start import GradientAtStart, no_gradient_yet
 from fedjax_drag.ops.rules import average
-from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
+from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Uplink
 
 
 class MimeState(NamedTuple):
@@ -29,7 +29,7 @@ class MimeState(NamedTuple):
         return self.aggregator.metrics
 
 
-def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None = None) -> Algorithm:
+class mime(SummedMethod):
     """MimeLite with momentum: local steps imitate centralised momentum, which stays fixed during a pass.
 
     ::
@@ -50,8 +50,8 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``grad f_m(theta)``. The round's parameters do
+    Notes:
+      The message ``aux`` is ``grad f_m(theta)``. The round's parameters do
       not depend on it, but its plain mean over the clients that are not rejected moves ``m``: a malicious client can
       move ``m`` without bound, and by it the steps of all clients from the next round on, in a direction common to
       all, which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole.
@@ -65,49 +65,51 @@ def mime(b: Any = 0.9, gradient: str = "average", aggregator: Aggregator | None 
       Algorithm 1, MimeLite, with momentum SGD. Reading: the paper takes a full-batch gradient at ``theta``; here it
       is that of the mini-batches of the pass, since a pass need not go through all of a client's data.
     """
-    checks.in_range("b", b, 0.0, 1.0, open_high=True)
-    checks.one_of("gradient", gradient, ("average", "first"))
-    rule = rule_or_mean(aggregator)
 
-    def init(params: Params) -> MimeState:
-        return MimeState(with_metrics(rule.init(params), momentum_norm=jnp.zeros(())), tree.zeros_like(params))
+    b: Scalar = 0.9
+    gradient: str = "average"
+    aggregator: Aggregator | None = None
 
-    def contribute(uplink: Uplink, state: MimeState, counted: jax.Array, **_: Any) -> Contribution:
-        del state
-        return Contribution(tree.weighted_sum(counted.astype(jnp.float32), uplink.aux))
+    def check(self) -> None:
+        super().check()
+        checks.in_range("b", self.b, 0.0, 1.0, open_high=True)
+        checks.one_of("gradient", self.gradient, ("average", "first"))
 
-    def close(params: Params, state: MimeState, outcome: Outcome, **_: Any) -> tuple[Params, MimeState]:
-        del params
-        mean = average(outcome.total, outcome.counted)
-        m = jax.tree.map(lambda m, g: ((1 - b) * g + b * m).astype(m.dtype), state.momentum, mean)
-        m = tree.where(outcome.counted.any(), m, state.momentum)
-        return outcome.moved, MimeState(with_metrics(outcome.inner, momentum_norm=tree.norm(m)), m)
+    @property
+    def num_clients(self) -> int | None:
+        return self.rule.num_clients
 
-    aggregate, sums = server_side(rule, contribute, close)
-    client = _client(b, first=gradient == "first")
-    return Algorithm(
-        client, init, _broadcast, aggregate, rule.needs, rule.split, sums=sums, num_clients=rule.num_clients
-    )
+    def init(self, params: Params) -> MimeState:
+        return MimeState(with_metrics(self.rule.init(params), momentum_norm=jnp.zeros(())), tree.zeros_like(params))
 
+    def broadcast(self, params: Params, state: MimeState, client_ids: jax.Array) -> Downlink:
+        del client_ids
+        return Downlink(start=params, shared=state.momentum)
 
-def _broadcast(params: Params, state: MimeState, client_ids: jax.Array) -> Downlink:
-    del client_ids
-    return Downlink(start=params, shared=state.momentum)
-
-
-def _client(b: Any, first: bool) -> ClientRule:
-    """Steps along the fixed momentum; the gradient at ``theta`` is the first one or an average over the pass."""
+    def begin(self, downlink: Downlink) -> GradientAtStart:
+        return no_gradient_yet(downlink.start)
 
     def direction(
-        grad_fn: GradFn, w: Params, carry: GradientAtStart, downlink: Downlink, batch: Batch
+        self, grad_fn: GradFn, w: Params, carry: GradientAtStart, downlink: Downlink, batch: Batch
     ) -> tuple[Params, GradientAtStart]:
         here = grad_fn(w, batch)
-        carry = carry.after(here, grad_fn, downlink.start, batch, first)
-        mixed = jax.tree.map(lambda g, m: ((1 - b) * g + b * m).astype(g.dtype), here, downlink.shared)
-        return mixed, carry
+        carry = carry.after(here, grad_fn, downlink.start, batch, first=self.gradient == "first")
+        return jax.tree.map(self._mixed, here, downlink.shared), carry
 
-    def report(downlink: Downlink, w_end: Params, carry: GradientAtStart, total_step_size: jax.Array) -> Params:
+    def report(self, downlink: Downlink, w_end: Params, carry: GradientAtStart, total_step_size: jax.Array) -> Params:
         del w_end, total_step_size
         return carry.like(downlink.start)
 
-    return ClientRule(lambda downlink: no_gradient_yet(downlink.start), direction, report)
+    def contribute(self, uplink: Uplink, state: MimeState, counted: jax.Array, **_: Any) -> Contribution:
+        del state
+        return Contribution(tree.weighted_sum(counted.astype(jnp.float32), uplink.aux))
+
+    def close(self, params: Params, state: MimeState, outcome: Outcome, **_: Any) -> tuple[Params, MimeState]:
+        del params
+        m = jax.tree.map(self._mixed, average(outcome.total, outcome.counted), state.momentum)
+        m = jax.tree.map(lambda new, old: new.astype(old.dtype), m, state.momentum)
+        m = tree.where(outcome.counted.any(), m, state.momentum)
+        return outcome.moved, MimeState(with_metrics(outcome.inner, momentum_norm=tree.norm(m)), m)
+
+    def _mixed(self, g: jax.Array, m: jax.Array) -> jax.Array:
+        return ((1 - self.b) * g + self.b * m).astype(g.dtype)

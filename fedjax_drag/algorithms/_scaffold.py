@@ -7,20 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, per_client, tree
-from fedjax_drag.algorithms._inner import (
-    CloseFn,
-    ContributeFn,
-    Contribution,
-    Outcome,
-    rule_or_mean,
-    server_side,
-    step_between,
-    with_metrics,
-)
 from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
+from fedjax_drag.algorithms._two_sided import Contribution, Outcome, SummedMethod, step_between, with_metrics
 from fedjax_drag.clients._gradient_at_start import GradientAtStart, no_gradient_yet
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
+from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Sums, Uplink
+
 
 Variate = Literal["steps", "average", "first"]
 """A client's control variate: the mean gradient of its steps, or one at their start: of all mini-batches or one."""
@@ -47,14 +39,21 @@ class ScaffoldState(NamedTuple):
         return self.aggregator.metrics
 
 
-def scaffold(
-    num_clients: int,
-    a: Any = 1.0,
-    aggregator: Aggregator | None = None,
-    server_step_size: Any = 1.0,
-    tailored: bool = False,
-    variate: Variate = "steps",
-) -> Algorithm:
+class _Own(NamedTuple):
+    """Of one client, or with a leading axis ``[S]``: ``c_m``, and its strength ``a (1 - alpha_m)`` if tailored."""
+
+    control: Params
+    strength: Any = ()
+
+
+class _Rows(NamedTuple):
+    """Of the clients ``[B]`` after a pass: ``c_m'``, and the new ``alpha_m`` or ``()`` if not tailored."""
+
+    control: Params
+    alpha: Any
+
+
+class scaffold(SummedMethod):
     """Corrects every local step by the difference of the server's and the client's control variate.
 
     ::
@@ -71,7 +70,8 @@ def scaffold(
     earlier rounds.
 
     Args:
-      num_clients: M, clients in the federation; the state holds one control variate for each.
+      num_clients: M, clients in the federation; a simulation says it. The state holds
+        one control variate for each.
       a: strength of the correction, >= 0.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
@@ -83,8 +83,8 @@ def scaffold(
         the mini-batches of the pass, which costs a second gradient in every step. ``"first"``: the gradient of its
         first mini-batch at ``theta``, which costs nothing; the form in the paper of BR-DRAG.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``c_m' - c_m``. The round's parameters do not
+    Notes:
+      The message ``aux`` is ``c_m' - c_m``. The round's parameters do not
       depend on it, but it moves ``c``, by ``1/M`` of it for each client that is not rejected: a malicious client can
       move ``c`` without bound, and by it the steps of all clients from the next round on, in a direction common to
       all, which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole.
@@ -103,105 +103,82 @@ def scaffold(
       of the mini-batches of the pass. ``tailored`` is of TACO's Fig. 6: ``a`` is multiplied by ``1 - alpha_m``, not
       replaced by it.
     """
-    checks.count("num_clients", num_clients, 1)
-    checks.in_range("a", a, 0.0)
-    checks.positive("server_step_size", server_step_size)
-    checks.one_of("variate", variate, typing.get_args(Variate))
-    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
-    def init(params: Params) -> ScaffoldState:
-        controls = per_client.zeros(params, num_clients)
-        state = ScaffoldState(rule.init(params), tree.zeros_like(params), controls)
-        if not tailored:
-            return state
-        inner = with_metrics(state.aggregator, alpha=jnp.zeros(0))
-        return state._replace(aggregator=inner, alpha=initial_alpha(num_clients))
+    num_clients: int | None = None
+    a: Scalar = 1.0
+    aggregator: Aggregator | None = None
+    server_step_size: Scalar = 1.0
+    tailored: bool = False
+    variate: Variate = "steps"
 
-    def broadcast(params: Params, state: ScaffoldState, client_ids: jax.Array) -> Downlink:
-        strength = a * (1 - state.alpha[client_ids]) if tailored else ()
-        own = _Own(state.client_controls.take(client_ids), strength)
-        return Downlink(start=params, shared=state.control, own=own)
+    def check(self) -> None:
+        super().check()
+        checks.in_range("a", self.a, 0.0)
+        checks.positive("server_step_size", self.server_step_size)
+        checks.one_of("variate", self.variate, typing.get_args(Variate))
 
-    client = _client(a, tailored, variate)
-    aggregate, sums = server_side(rule, *_server(num_clients, server_step_size, tailored))
-    needs = rule.needs | {"client_ids"}
-    # TACO's coefficients compare a client with all the others.
-    return Algorithm(
-        client, init, broadcast, aggregate, needs, rule.split, sums=None if tailored else sums, num_clients=num_clients
-    )
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.rule.needs | {"client_ids"}
 
+    @property
+    def streamed(self) -> Sums | None:
+        return None if self.tailored else super().streamed
 
-class _Own(NamedTuple):
-    """Of one client, or with a leading axis ``[S]``: ``c_m``, and ``a (1 - alpha_m)`` or ``()`` if not tailored."""
+    def init(self, params: Params) -> ScaffoldState:
+        inner, alpha = self.rule.init(params), ()
+        if self.tailored:
+            inner, alpha = with_metrics(inner, alpha=jnp.zeros(0)), initial_alpha(self.clients)
+        return ScaffoldState(inner, tree.zeros_like(params), per_client.zeros(params, self.clients), alpha)
 
-    control: Params
-    strength: Any
+    def broadcast(self, params: Params, state: ScaffoldState, client_ids: jax.Array) -> Downlink:
+        strength = self.a * (1 - state.alpha[client_ids]) if self.tailored else ()
+        return Downlink(params, state.control, _Own(state.client_controls.take(client_ids), strength))
 
+    def begin(self, downlink: Downlink) -> Any:
+        return () if self.variate == "steps" else no_gradient_yet(downlink.start)
 
-def _client(a: Any, tailored: bool, variate: Variate) -> ClientRule:
-    """Steps along the corrected gradient; the report is the change of the control variate."""
-    of_steps, first = variate == "steps", variate == "first"
-
-    def begin(downlink: Downlink) -> Any:
-        return () if of_steps else no_gradient_yet(downlink.start)
-
-    def direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         own: _Own = downlink.own
-        strength = own.strength if tailored else a
+        strength = own.strength if self.tailored else self.a
 
         def corrected(g: jax.Array, c: jax.Array, c_m: jax.Array) -> jax.Array:
             return (g + strength * (c - c_m)).astype(g.dtype)
 
         gradient = grad_fn(w, batch)
-        carry = () if of_steps else carry.after(gradient, grad_fn, downlink.start, batch, first)
+        if self.variate != "steps":
+            carry = carry.after(gradient, grad_fn, downlink.start, batch, first=self.variate == "first")
         return jax.tree.map(corrected, gradient, downlink.shared, own.control), carry
 
-    def gradient_change(
-        downlink: Downlink, w_end: Params, carry: GradientAtStart, total_step_size: jax.Array
-    ) -> Params:
-        """``c_m' - c_m`` for a gradient ``c_m'`` at ``theta``."""
-        del w_end, total_step_size
-        own: _Own = downlink.own
-        return tree.subtract(carry.like(own.control), own.control)
-
-    return ClientRule(begin, direction, control_change if of_steps else gradient_change)
-
-
-class _Rows(NamedTuple):
-    """Of the clients ``[B]`` after a pass: ``c_m'``, and the new ``alpha_m`` or ``()`` if not tailored."""
-
-    control: Params
-    alpha: Any
-
-
-def _server(num_clients: int, server_step_size: Any, tailored: bool) -> tuple[ContributeFn, CloseFn]:
-    """The control variates, and the server's step."""
+    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Params:
+        """``c_m' - c_m``."""
+        if self.variate == "steps":
+            return control_change(downlink, w_end, total_step_size)
+        at_start: GradientAtStart = carry
+        return tree.subtract(at_start.like(downlink.own.control), downlink.own.control)
 
     def contribute(
-        uplink: Uplink, state: ScaffoldState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
+        self, uplink: Uplink, state: ScaffoldState, counted: jax.Array, *, client_ids: jax.Array, **_: Any
     ) -> Contribution:
-        change = tree.weighted_sum(counted.astype(jnp.float32) / num_clients, uplink.aux)  # (S/M) mean (c_m' - c_m)
+        change = tree.weighted_sum(counted.astype(jnp.float32) / self.clients, uplink.aux)  # (S/M) mean (c_m' - c_m)
         control = tree.add(state.client_controls.take(client_ids), uplink.aux)
-        return Contribution(change, _Rows(control, coefficients(uplink.delta, counted) if tailored else ()))
+        return Contribution(change, _Rows(control, coefficients(uplink.delta, counted) if self.tailored else ()))
 
     def close(
-        params: Params, state: ScaffoldState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
+        self, params: Params, state: ScaffoldState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
     ) -> tuple[Params, ScaffoldState]:
-        theta = step_between(params, outcome.moved, server_step_size)
+        theta = step_between(params, outcome.moved, self.server_step_size)
         rows: _Rows = outcome.rows
         controls = state.client_controls.put(client_ids, rows.control, outcome.counted)
         after = ScaffoldState(outcome.inner, tree.move(state.control, outcome.total), controls)
-        if not tailored:
+        if not self.tailored:
             return theta, after
         alpha = latest(state.alpha, client_ids, rows.alpha, outcome.counted)
         return theta, after._replace(aggregator=with_metrics(outcome.inner, alpha=rows.alpha), alpha=alpha)
 
-    return contribute, close
 
-
-def control_change(downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Params:
-    """``c_m' - c_m = -c - g_m / (U eta)`` (option II): the ``report`` of a client with ``c`` in ``downlink.shared``."""
-    del carry
+def control_change(downlink: Downlink, w_end: Params, total_step_size: jax.Array) -> Params:
+    """``c_m' - c_m = -c - g_m / (U eta)`` (option II), with ``c`` in ``downlink.shared``."""
     return jax.tree.map(
         lambda c, w, start: (-c - (w - start) / total_step_size).astype(c.dtype),
         downlink.shared,

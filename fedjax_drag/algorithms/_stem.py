@@ -6,19 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.algorithms._inner import apply_screened, rule_or_mean
-from fedjax_drag.types import (
-    Aggregator,
-    Algorithm,
-    Batch,
-    ClientRule,
-    Deltas,
-    Downlink,
-    GradFn,
-    Params,
-    State,
-    Uplink,
-)
+from fedjax_drag.algorithms._two_sided import TwoSided, apply_screened
+from fedjax_drag.types import Aggregator, Batch, Deltas, Downlink, GradFn, Params, Scalar, State, Uplink
 
 
 class CarriedMomentum(NamedTuple):
@@ -64,7 +53,16 @@ class StemState(NamedTuple):
         return self.aggregator.metrics
 
 
-def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | None = None) -> Algorithm:
+class _Carry(NamedTuple):
+    """Of a local pass: the last point and direction, whether there was one, and the number of steps, int32."""
+
+    previous: Params
+    v: Params
+    started: jax.Array
+    steps: jax.Array
+
+
+class stem(TwoSided):
     """Reduces the variance of each local direction by the previous one; the server steps once more along the last.
 
     ::
@@ -86,8 +84,8 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
       aggregator: rule that takes the place of the mean of ``g_m - eta v_{m,K-1}``, the deltas with the server's step
         added to each; default :func:`~fedjax_drag.aggregators.fedavg`.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. The message ``aux`` is ``eta v_{K-1}``, and ``eta`` where momentum is
+    Notes:
+      The message ``aux`` is ``eta v_{K-1}``, and ``eta`` where momentum is
       carried. ``aggregator`` protects the round's parameters from both halves of the message, since it sees their
       difference. ``carry_momentum`` keeps the plain mean of ``v_{K-1}`` over the clients that are not rejected: a
       malicious client can move it without bound, by either part of its ``aux``, and by it the steps of all clients
@@ -104,55 +102,43 @@ def stem(a: Any = 0.2, carry_momentum: bool = False, aggregator: Aggregator | No
       last point; here from the last round's ``theta``, so that clients keep nothing and need not take part in
       every round.
     """
-    checks.in_range("a", a, 0.0, 1.0)
-    checks.one_of("carry_momentum", carry_momentum, (False, True))
-    rule = rule_or_mean(aggregator)
 
-    def init(params: Params) -> StemState:
+    a: Scalar = 0.2
+    carry_momentum: bool = False
+    aggregator: Aggregator | None = None
+
+    def check(self) -> None:
+        super().check()
+        checks.in_range("a", self.a, 0.0, 1.0)
+        checks.one_of("carry_momentum", self.carry_momentum, (False, True))
+
+    @property
+    def num_clients(self) -> int | None:
+        return self.rule.num_clients
+
+    def init(self, params: Params) -> StemState:
+        inner = self.rule.init(params)
+        if not self.carry_momentum:
+            return StemState(inner, ())
         previous = jax.tree.map(jnp.array, params)  # a copy: the caller may donate both
-        carried = CarriedMomentum(tree.zeros_like(params), previous, jnp.zeros((), bool)) if carry_momentum else ()
-        return StemState(rule.init(params), carried)
+        return StemState(inner, CarriedMomentum(tree.zeros_like(params), previous, jnp.zeros((), bool)))
 
-    def aggregate(params: Params, uplink: Uplink, state: StemState, **extras: Any) -> tuple[Params, StemState]:
-        aux: Message = uplink.aux
-        lengthened = tree.subtract(uplink.delta, aux.step)  # g_m - eta v_{m,K-1}
-        v = _in_gradient_units(aux) if carry_momentum else ()
-        message = Uplink(lengthened, (aux.step_size, v))
-        moved, inner, counted = apply_screened(rule, params, message, state.aggregator, **extras)
-        carried = _carried(params, v, counted, state.memory) if carry_momentum else ()
-        return moved, StemState(inner, carried)
+    def broadcast(self, params: Params, state: StemState, client_ids: jax.Array) -> Downlink:
+        del client_ids
+        return Downlink(start=params, shared=state.memory)
 
-    client = _client(a, carry_momentum)
-    return Algorithm(client, init, _broadcast, aggregate, rule.needs, rule.split, num_clients=rule.num_clients)
-
-
-def _broadcast(params: Params, state: StemState, client_ids: jax.Array) -> Downlink:
-    del client_ids
-    return Downlink(start=params, shared=state.memory)
-
-
-class _Carry(NamedTuple):
-    """Of a local pass: the last point and direction, whether there was one, and the number of steps, int32."""
-
-    previous: Params
-    v: Params
-    started: jax.Array
-    steps: jax.Array
-
-
-def _client(a: Any, carry_momentum: bool) -> ClientRule:
-    """Local steps along the recursive momentum."""
-
-    def begin(downlink: Downlink) -> _Carry:
+    def begin(self, downlink: Downlink) -> _Carry:
         no_steps = jnp.zeros((), jnp.int32)
-        if carry_momentum:
+        if self.carry_momentum:
             carried: CarriedMomentum = downlink.shared
             return _Carry(carried.previous, carried.momentum, carried.started, no_steps)
         return _Carry(downlink.start, tree.zeros_like(downlink.start), jnp.zeros((), bool), no_steps)
 
-    def direction(grad_fn: GradFn, w: Params, carry: _Carry, downlink: Downlink, batch: Batch) -> tuple[Params, _Carry]:
+    def direction(
+        self, grad_fn: GradFn, w: Params, carry: _Carry, downlink: Downlink, batch: Batch
+    ) -> tuple[Params, _Carry]:
         del downlink
-        keep = (1 - a) * carry.started  # before the first direction, v = grad
+        keep = (1 - self.a) * carry.started  # before the first direction, v = grad
 
         def recursive(g: jax.Array, v: jax.Array, g_previous: jax.Array) -> jax.Array:
             return (g + keep * (v - g_previous)).astype(g.dtype)
@@ -160,13 +146,20 @@ def _client(a: Any, carry_momentum: bool) -> ClientRule:
         v = jax.tree.map(recursive, grad_fn(w, batch), carry.v, grad_fn(carry.previous, batch))
         return v, _Carry(w, v, jnp.ones((), bool), carry.steps + 1)
 
-    def report(downlink: Downlink, w_end: Params, carry: _Carry, total_step_size: jax.Array) -> Message:
+    def report(self, downlink: Downlink, w_end: Params, carry: _Carry, total_step_size: jax.Array) -> Message:
         del downlink, w_end
         eta = total_step_size * tree.inverse(carry.steps.astype(jnp.float32))
         step = jax.tree.map(lambda v: (eta * v).astype(v.dtype), carry.v)
-        return Message(step, eta if carry_momentum else ())
+        return Message(step, eta if self.carry_momentum else ())
 
-    return ClientRule(begin, direction, report)
+    def aggregate(self, params: Params, uplink: Uplink, state: StemState, **extras: Any) -> tuple[Params, StemState]:
+        aux: Message = uplink.aux
+        lengthened = tree.subtract(uplink.delta, aux.step)  # g_m - eta v_{m,K-1}
+        v = _in_gradient_units(aux) if self.carry_momentum else ()
+        message = Uplink(lengthened, (aux.step_size, v))
+        moved, inner, counted = apply_screened(self.rule, params, message, state.aggregator, **extras)
+        carried = _carried(params, v, counted, state.memory) if self.carry_momentum else ()
+        return moved, StemState(inner, carried)
 
 
 def _in_gradient_units(message: Message) -> Deltas:

@@ -6,22 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.algorithms._inner import rule_or_mean, scaled, step_between, with_metrics
 from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
+from fedjax_drag.algorithms._two_sided import TwoSided, scaled, step_between, with_metrics
 from fedjax_drag.ops.screening import screen
-from fedjax_drag.types import (
-    AggregateFn,
-    Aggregator,
-    Algorithm,
-    Batch,
-    ClientRule,
-    Downlink,
-    EligibleFn,
-    GradFn,
-    Params,
-    State,
-    Uplink,
-)
+from fedjax_drag.types import Aggregator, Batch, Downlink, EligibleFn, GradFn, Params, Scalar, State, Uplink
 
 
 class LocalWork(NamedTuple):
@@ -56,16 +44,7 @@ class TacoState(NamedTuple):
         return self.aggregator.metrics
 
 
-def taco(
-    num_clients: int,
-    gamma: Any = None,
-    kappa: Any = 0.6,
-    max_strikes: Any = None,
-    tailored_correction: bool = True,
-    tailored_aggregation: bool = True,
-    aggregator: Aggregator | None = None,
-    server_step_size: Any = 1.0,
-) -> Algorithm:
+class taco(TwoSided):
     """Pulls clients along the last update, more strongly those whose own update agreed less with the mean.
 
     With K local steps of size eta::
@@ -86,7 +65,8 @@ def taco(
     the length of what it makes of gradients, ``1 / (1 - momentum)`` times as much, by which ``gamma`` is stronger.
 
     Args:
-      num_clients: M, clients in the federation; the state holds a coefficient and a count for each.
+      num_clients: M, clients in the federation; a simulation says it. The state holds
+        a coefficient and a count for each.
       gamma: strength of the correction, >= 0. Default: ``1/K``, the paper's setting with its equations 8 and 9 as
         printed, where ``D_t`` is a mean over K steps: the corrections of a pass add up to one step along ``D_t``. With
         1 they add up to K steps, as if ``D_t`` were the sum: the paper's Lemma 1, ``D_{t+1} = D~ + (1 - alpha) D_t``
@@ -102,8 +82,8 @@ def taco(
         ignores lengths ignores ``alpha_m``.
       server_step_size: ``eta_g / (K eta)``, > 0; scales the rule's step. Paper: 1.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm`. Metrics, beside the rule's: ``alpha`` (new; 0 where a client
+    Notes:
+      Metrics, beside the rule's: ``alpha`` (new; 0 where a client
       does not count), ``strikes`` ``[S]``, ``num_expelled`` (of the federation), and ``weight``, the coefficient
       of ``g_m`` itself. The message ``aux`` is ``(K, K eta)``: neither parameters nor coefficients depend on it, and
       ``D`` uses its median over the clients that count, which a minority cannot move out of the others' range. A
@@ -121,74 +101,74 @@ def taco(
       mean of ``alpha`` in ``z`` are over the round's clients that count. Without tailored correction there is none
       (Table VI, whose first row is FedAvg). ``D`` is the rule's step, before ``server_step_size``.
     """
-    checks.count("num_clients", num_clients, 1)
-    if gamma is not None:
-        checks.in_range("gamma", gamma, 0.0)
-    checks.in_range("kappa", kappa, 0.0, 1.0)
-    if max_strikes is not None:
-        checks.in_range("max_strikes", max_strikes, 1.0)
-    checks.positive("server_step_size", server_step_size)
-    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
-    def init(params: Params) -> TacoState:
+    num_clients: int | None = None
+    gamma: Scalar | None = None
+    kappa: Scalar = 0.6
+    max_strikes: Scalar | None = None
+    tailored_correction: bool = True
+    tailored_aggregation: bool = True
+    aggregator: Aggregator | None = None
+    server_step_size: Scalar = 1.0
+
+    def check(self) -> None:
+        super().check()
+        if self.gamma is not None:
+            checks.in_range("gamma", self.gamma, 0.0)
+        checks.in_range("kappa", self.kappa, 0.0, 1.0)
+        if self.max_strikes is not None:
+            checks.in_range("max_strikes", self.max_strikes, 1.0)
+        checks.positive("server_step_size", self.server_step_size)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.rule.needs | {"client_ids"}
+
+    @property
+    def eligible(self) -> EligibleFn | None:
+        return None if self.max_strikes is None else self._allowed
+
+    def _allowed(self, state: TacoState) -> jax.Array:
+        return state.strikes < (jnp.inf if self.max_strikes is None else self.max_strikes)
+
+    def init(self, params: Params) -> TacoState:
         own = {"alpha": jnp.zeros(0), "strikes": jnp.zeros(0, jnp.int32), "num_expelled": jnp.zeros((), jnp.int32)}
         return TacoState(
-            aggregator=with_metrics(rule.init(params), **own),
+            aggregator=with_metrics(self.rule.init(params), **own),
             gradient=tree.zeros_like(params),
             work=LocalWork(jnp.zeros(()), jnp.zeros(())),
             mean_alpha=jnp.zeros(()),
-            alpha=initial_alpha(num_clients),
-            strikes=jnp.zeros(num_clients, jnp.int32),
+            alpha=initial_alpha(self.clients),
+            strikes=jnp.zeros(self.clients, jnp.int32),
         )
 
-    def broadcast(params: Params, state: TacoState, client_ids: jax.Array) -> Downlink:
-        if not tailored_correction:
+    def broadcast(self, params: Params, state: TacoState, client_ids: jax.Array) -> Downlink:
+        if not self.tailored_correction:
             return Downlink(start=params)
         # No client has reported K before the first round, but then D_t = 0.
-        strength = tree.inverse(state.work.steps) if gamma is None else gamma
+        strength = tree.inverse(state.work.steps) if self.gamma is None else self.gamma
         pull = jax.tree.map(lambda d: (strength * d).astype(d.dtype), state.gradient)  # gamma D_t
         return Downlink(start=params, shared=pull, own=1 - state.alpha[client_ids])
 
-    def eligible(state: TacoState) -> jax.Array:
-        return state.strikes < (jnp.inf if max_strikes is None else max_strikes)
-
-    def output(params: Params, state: TacoState) -> Params:
-        ahead = (1 - state.mean_alpha) * server_step_size * state.work.total_step_size
-        return jax.tree.map(lambda p, d: (p - ahead * d).astype(p.dtype), params, state.gradient)
-
-    aggregate = _server(rule, kappa, eligible, tailored_aggregation, server_step_size)
-    client, needs = _client(tailored_correction), rule.needs | {"client_ids"}
-    expels = None if max_strikes is None else eligible
-    return Algorithm(
-        client, init, broadcast, aggregate, needs, rule.split, eligible=expels, output=output, num_clients=num_clients
-    )
-
-
-def _client(tailored_correction: bool) -> ClientRule:
-    """Steps along ``grad f_m(w) + gamma (1 - alpha_m) D_t``, and reports the work of the pass."""
+    def begin(self, downlink: Downlink) -> jax.Array:
+        del downlink
+        return jnp.zeros(())
 
     def direction(
-        grad_fn: GradFn, w: Params, steps: jax.Array, downlink: Downlink, batch: Batch
+        self, grad_fn: GradFn, w: Params, carry: jax.Array, downlink: Downlink, batch: Batch
     ) -> tuple[Params, jax.Array]:
         gradient = grad_fn(w, batch)
-        if tailored_correction:
+        if self.tailored_correction:  # grad f_m(w) + gamma (1 - alpha_m) D_t
             # A factor, not its product with the pull: that would be one more model for every client.
             gradient = jax.tree.map(lambda g, p: (g + downlink.own * p).astype(g.dtype), gradient, downlink.shared)
-        return gradient, steps + 1
+        return gradient, carry + 1
 
-    def report(downlink: Downlink, w_end: Params, steps: jax.Array, total_step_size: jax.Array) -> LocalWork:
+    def report(self, downlink: Downlink, w_end: Params, carry: jax.Array, total_step_size: jax.Array) -> LocalWork:
         del downlink, w_end
-        return LocalWork(steps, jnp.asarray(total_step_size, jnp.float32))
-
-    return ClientRule(begin=lambda downlink: jnp.zeros(()), direction=direction, report=report)
-
-
-def _server(
-    rule: Aggregator, kappa: Any, eligible: EligibleFn, tailored_aggregation: bool, server_step_size: Any
-) -> AggregateFn:
-    """Weighs the deltas by the new coefficients, and gives strikes to clients that are suspected."""
+        return LocalWork(carry, jnp.asarray(total_step_size, jnp.float32))
 
     def aggregate(
+        self,
         params: Params,
         uplink: Uplink,
         state: TacoState,
@@ -198,21 +178,21 @@ def _server(
         reject_nonfinite: bool = True,
         **extras: Any,
     ) -> tuple[Params, TacoState]:
-        allowed = eligible(state)[client_ids]
+        allowed = self._allowed(state)[client_ids]
         who = screen(uplink, allowed if valid is None else allowed & valid, reject_nonfinite)
         counted = who.counted
         extras |= {"client_ids": client_ids, "valid": counted, "reject_nonfinite": reject_nonfinite}
 
         alpha = coefficients(uplink.delta, counted)
         mean_alpha = alpha.sum() * tree.inverse(counted.sum().astype(jnp.float32))
-        factor = alpha * tree.inverse(mean_alpha) if tailored_aggregation else jnp.ones_like(alpha)
-        deltas = scaled(factor, uplink.delta) if tailored_aggregation else uplink.delta
-        moved, inner = rule.apply(params, deltas, state.aggregator, **extras)
+        factor = alpha * tree.inverse(mean_alpha) if self.tailored_aggregation else jnp.ones_like(alpha)
+        deltas = scaled(factor, uplink.delta) if self.tailored_aggregation else uplink.delta
+        moved, inner = self.rule.apply(params, deltas, state.aggregator, **extras)
         work = _typical(uplink.aux, counted)
 
         now, before = (_gradient(params, moved, work), work, mean_alpha), (state.gradient, state.work, state.mean_alpha)
         gradient, work, mean_alpha = tree.where(counted.any(), now, before)
-        strikes = state.strikes.at[client_ids].add((counted & (alpha >= kappa)).astype(jnp.int32))
+        strikes = state.strikes.at[client_ids].add((counted & (alpha >= self.kappa)).astype(jnp.int32))
         after = TacoState(
             aggregator=inner,
             gradient=gradient,
@@ -227,11 +207,14 @@ def _server(
             num_rejected=who.num_rejected,
             alpha=alpha,
             strikes=strikes[client_ids],
-            num_expelled=(~eligible(after)).sum().astype(jnp.int32),
+            num_expelled=(~self._allowed(after)).sum().astype(jnp.int32),
         )
-        return step_between(params, moved, server_step_size), after._replace(aggregator=inner)
+        return step_between(params, moved, self.server_step_size), after._replace(aggregator=inner)
 
-    return aggregate
+    def output(self, params: Params, state: TacoState) -> Params:
+        """``z_t``."""
+        ahead = (1 - state.mean_alpha) * self.server_step_size * state.work.total_step_size
+        return jax.tree.map(lambda p, d: (p - ahead * d).astype(p.dtype), params, state.gradient)
 
 
 def _gradient(params: Params, moved: Params, work: LocalWork) -> Params:

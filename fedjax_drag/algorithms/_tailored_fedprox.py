@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks
-from fedjax_drag.algorithms._inner import apply_screened, rule_or_mean, with_metrics
 from fedjax_drag.algorithms._taco_coefficients import coefficients, initial_alpha, latest
-from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Downlink, GradFn, Params, State, Uplink
+from fedjax_drag.algorithms._two_sided import TwoSided, apply_screened, with_metrics
+from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Uplink
 
 
 class TailoredFedproxState(NamedTuple):
@@ -28,7 +28,7 @@ class TailoredFedproxState(NamedTuple):
         return self.aggregator.metrics
 
 
-def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | None = None) -> Algorithm:
+class tailored_fedprox(TwoSided):
     """FedProx whose term is stronger for clients whose last update agreed less with the mean.
 
     ::
@@ -43,13 +43,14 @@ def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | N
     Assumes nothing of the local step: a ``local_optimizer``, its state kept or not, changes the deltas alone.
 
     Args:
-      num_clients: M, clients in the federation; the state holds a coefficient for each.
+      num_clients: M, clients in the federation; a simulation says it. The state holds
+        a coefficient for each.
       mu: strength of the proximal term, >= 0; 0 is the plain aggregation rule. Paper: 0.1.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Algorithm` whose message has no ``aux``. Metrics, beside the rule's: ``alpha``
+    Notes:
+      Its message has no ``aux``. Metrics, beside the rule's: ``alpha``
       (new; 0 where a client does not count). The coefficients compare with the plain mean, which ``aggregator``
       does not protect: malicious clients can make the others' proximal terms as strong as ``mu``, no stronger.
 
@@ -60,34 +61,37 @@ def tailored_fedprox(num_clients: int, mu: Any = 0.1, aggregator: Aggregator | N
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Fig. 6.
       Reading: the coefficient is multiplied by ``1 - alpha_m``, not replaced by it.
     """
-    checks.count("num_clients", num_clients, 1)
-    checks.in_range("mu", mu, 0.0)
-    rule = rule_or_mean(aggregator, num_clients=num_clients)
 
-    def init(params: Params) -> TailoredFedproxState:
-        return TailoredFedproxState(with_metrics(rule.init(params), alpha=jnp.zeros(0)), initial_alpha(num_clients))
+    num_clients: int | None = None
+    mu: Scalar = 0.1
+    aggregator: Aggregator | None = None
 
-    def broadcast(params: Params, state: TailoredFedproxState, client_ids: jax.Array) -> Downlink:
-        return Downlink(start=params, own=mu * (1 - state.alpha[client_ids]))
+    def check(self) -> None:
+        super().check()
+        checks.in_range("mu", self.mu, 0.0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.rule.needs | {"client_ids"}
+
+    def init(self, params: Params) -> TailoredFedproxState:
+        inner = with_metrics(self.rule.init(params), alpha=jnp.zeros(0))
+        return TailoredFedproxState(inner, initial_alpha(self.clients))
+
+    def broadcast(self, params: Params, state: TailoredFedproxState, client_ids: jax.Array) -> Downlink:
+        return Downlink(start=params, own=self.mu * (1 - state.alpha[client_ids]))
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        def pulled(g: jax.Array, w: jax.Array, theta: jax.Array) -> jax.Array:
+            return (g + downlink.own * (w - theta)).astype(g.dtype)  # own: mu (1 - alpha_m)
+
+        return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.start), carry
 
     def aggregate(
-        params: Params, uplink: Uplink, state: TailoredFedproxState, *, client_ids: jax.Array, **extras: Any
+        self, params: Params, uplink: Uplink, state: TailoredFedproxState, *, client_ids: jax.Array, **extras: Any
     ) -> tuple[Params, TailoredFedproxState]:
-        moved, inner, counted = apply_screened(rule, params, uplink, state.aggregator, client_ids=client_ids, **extras)
+        extras["client_ids"] = client_ids
+        moved, inner, counted = apply_screened(self.rule, params, uplink, state.aggregator, **extras)
         alpha = coefficients(uplink.delta, counted)
         after = latest(state.alpha, client_ids, alpha, counted)
         return moved, TailoredFedproxState(with_metrics(inner, alpha=alpha), after)
-
-    client = ClientRule(begin=lambda downlink: (), direction=_direction, report=lambda *_: ())
-    return Algorithm(
-        client, init, broadcast, aggregate, rule.needs | {"client_ids"}, rule.split, num_clients=num_clients
-    )
-
-
-def _direction(grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
-    """``grad f_m(w) + mu (1 - alpha_m) (w - theta)``."""
-
-    def pulled(g: jax.Array, w: jax.Array, theta: jax.Array) -> jax.Array:
-        return (g + downlink.own * (w - theta)).astype(g.dtype)
-
-    return jax.tree.map(pulled, grad_fn(w, batch), w, downlink.start), carry

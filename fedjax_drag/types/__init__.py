@@ -37,7 +37,7 @@ from fedjax_drag.types._client_rule import (
 )
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
-from fedjax_drag.types._part import Part, Scalar, as_part, comparable, is_scalar, value_of
+from fedjax_drag.types._part import Part, Scalar, as_part, comparable, is_scalar, told, value_of
 
 __all__ = [
     "DISSIMILARITIES",
@@ -84,5 +84,6 @@ __all__ = [
     "comparable",
     "extras_of",
     "is_scalar",
+    "told",
     "value_of",
 ]

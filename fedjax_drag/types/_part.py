@@ -101,6 +101,15 @@ def as_part(value: Any) -> Any:
     return value if value is None or isinstance(value, Part) else Function(value)
 
 
+def told(part: Any, **facts: Any) -> Any:
+    """A part with facts, such as ``num_clients``, in the place of fields of these names that are None, to any depth."""
+    fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    changes = {name: facts[name] for name, value in fields.items() if value is None and name in facts}
+    inner = {name: told(value, **facts) for name, value in fields.items() if isinstance(value, Part)}
+    changes |= {name: after for name, after in inner.items() if after is not fields[name]}
+    return dataclasses.replace(part, **changes) if changes else part
+
+
 def value_of(part: Any) -> Any:
     """What :func:`as_part` was given."""
     return part.function if isinstance(part, Function) else part

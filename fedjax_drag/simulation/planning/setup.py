@@ -34,7 +34,7 @@ from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.program.federation import Federation, choose_root
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Params, as_part, value_of
+from fedjax_drag.types import Params, as_part, told, value_of
 
 
 def federate(settings: Settings) -> Federation:
@@ -93,7 +93,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     fewest_steps, steps = span(settings.local_steps)
     fewest_epochs, epochs = span(settings.local_epochs)
     run = Run(
-        algorithm=settings.algorithm,
+        algorithm=told(settings.algorithm, num_clients=settings.data.num_clients),
         model=model,
         root_client=settings.root_client or sgd(),
         step_size=settings.step_size,

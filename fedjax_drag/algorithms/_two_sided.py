@@ -1,0 +1,271 @@
+"""Methods with equations on both sides, and an aggregation rule in the place of the server's mean.
+
+- :class:`TwoSided` is a method that says both sides: ``broadcast``, ``begin``, ``direction``, ``report``, ``aggregate``.
+- :class:`SummedMethod` takes sums of its own beside the rule, so that messages can come in chunks if the rule's can.
+"""
+
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from fedjax_drag import checks, kinds, tree
+from fedjax_drag.aggregators import fedavg
+from fedjax_drag.ops.screening import Screening, screen
+from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Deltas, Downlink, GradFn, Params, State, Sums, Uplink
+
+
+class TwoSided(Algorithm):
+    """A method whose clients run its own ``direction``, and whose server moves by an aggregation rule.
+
+    A subclass has a field ``aggregator``: the rule, or None for the mean, :func:`~fedjax_drag.aggregators.fedavg`. One
+    with state for each client has a field ``num_clients``, which a simulation fills in where it is None.
+    """
+
+    if TYPE_CHECKING:
+        aggregator: Aggregator | None
+
+    def check(self) -> None:
+        number, inner = self.num_clients, self.aggregator
+        if number is not None:
+            checks.count("num_clients", number, 1)
+        if inner is None:
+            return
+        kinds.AGGREGATOR.check("aggregator", inner)
+        if None not in (inner.num_clients, number) and inner.num_clients != number:
+            allowed = f"that of the method, {number}"
+            raise ValueError(f"aggregator={inner.name}: num_clients={inner.num_clients}: must be {allowed}")
+
+    @property
+    def rule(self) -> Aggregator:
+        """The aggregation rule."""
+        return fedavg() if self.aggregator is None else self.aggregator
+
+    @property
+    def clients(self) -> int:
+        """M, clients in the federation.
+
+        Raises:
+          ValueError: nobody has said it.
+        """
+        if self.num_clients is None:
+            raise ValueError(f"num_clients=None: must be given to {self.name} where no simulation says it")
+        return self.num_clients
+
+    @property
+    def client(self) -> ClientRule:
+        return ClientSide(self)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.rule.needs
+
+    @property
+    def split(self) -> Any:
+        return self.rule.split
+
+    def begin(self, downlink: Downlink) -> Any:
+        """As of :class:`~fedjax_drag.types.ClientRule`, by default no carry."""
+        del downlink
+        return ()
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        """As of :class:`~fedjax_drag.types.ClientRule`."""
+        raise NotImplementedError
+
+    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
+        """As of :class:`~fedjax_drag.types.ClientRule`, by default no message beside the delta."""
+        del downlink, w_end, carry, total_step_size
+        return ()
+
+
+class ClientSide(ClientRule):
+    """The client side of a method."""
+
+    method: Algorithm
+
+    @property
+    def name(self) -> str:
+        return f"_{self.method.name}"
+
+    def begin(self, downlink: Downlink) -> Any:
+        return self.method.begin(downlink)
+
+    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
+        return self.method.direction(grad_fn, w, carry, downlink, batch)
+
+    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
+        return self.method.report(downlink, w_end, carry, total_step_size)
+
+
+class Contribution(NamedTuple):
+    """What a method takes from the clients of a chunk beside the aggregation rule.
+
+    Attributes:
+      total: sum over the clients.
+      rows: one entry for each client, leading axis ``[B]``.
+    """
+
+    total: Any = ()
+    rows: Any = ()
+
+
+class Outcome(NamedTuple):
+    """A round, after the messages of all clients were added up.
+
+    Attributes:
+      moved: the parameters to which the aggregation rule moves.
+      inner: state of that rule, its metrics included.
+      total: of the :class:`Contribution`, summed over the round's clients.
+      rows: of the :class:`Contribution`, leading axis ``[S]``.
+      counted: ``[S]`` bool, the clients that count.
+    """
+
+    moved: Params
+    inner: State
+    total: Any
+    rows: Any
+    counted: jax.Array
+
+
+class _Totals(NamedTuple):
+    """Sums over the clients: those of the aggregation rule, and the method's own."""
+
+    inner: Any
+    own: Any
+
+
+class _Kept(NamedTuple):
+    """What is kept of each client after its message was added to the sums, leading axis ``[B]``."""
+
+    inner: Any
+    rows: Any
+    who: Screening
+
+
+class SummedMethod(TwoSided):
+    """A method whose server side is the aggregation rule and sums over the clients' messages.
+
+    Clients whose message, ``aux`` included, is not usable do not count. The rule's state is the field ``aggregator`` of
+    the method's.
+    """
+
+    def contribute(self, uplink: Uplink, state: State, counted: jax.Array, **extras: Any) -> Contribution:
+        """What the method takes from clients ``[B]``, of which those that are not ``counted`` add nothing."""
+        del uplink, state, counted, extras
+        return Contribution()
+
+    def close(self, params: Params, state: State, outcome: Outcome, **extras: Any) -> tuple[Params, State]:
+        """The parameters and the state after a round."""
+        raise NotImplementedError
+
+    def origin(self, params: Params, state: State) -> Params:
+        """Where the rule is applied, by default at the global parameters."""
+        del state
+        return params
+
+    def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
+        here = self.origin(params, state)
+        moved, inner, counted = apply_screened(self.rule, here, uplink, state.aggregator, **extras)
+        total, rows = self.contribute(uplink, state, counted, **extras)
+        return self.close(params, state, Outcome(moved, inner, total, rows, counted), **extras)
+
+    @property
+    def streamed(self) -> Sums | None:
+        sums = self.rule.streamed
+        if sums is None:
+            return None
+        first = sums.needs_first_pass and self._needs_first_pass, sums.absorb_first_pass and self._absorb_first_pass
+        return Sums(self._accumulate, self._finish, *first, whole=self.aggregate)
+
+    @property
+    def _sums(self) -> Sums:
+        sums = self.rule.streamed
+        assert sums is not None
+        return sums
+
+    def _accumulate(
+        self,
+        params: Params,
+        uplink: Uplink,
+        state: State,
+        *,
+        valid: Any = None,
+        reject_nonfinite: bool = True,
+        **extras: Any,
+    ) -> tuple[_Totals, _Kept]:
+        who = screen(uplink, valid, reject_nonfinite)
+        of_rule = extras | {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
+        here = self.origin(params, state)
+        inner, kept = self._sums.accumulate(here, uplink.delta, state.aggregator, **of_rule)
+        total, rows = self.contribute(uplink, state, who.counted, **extras)
+        return _Totals(inner, total), _Kept(kept, rows, who)
+
+    def _finish(self, params: Params, total: _Totals, state: State, kept: _Kept, **extras: Any) -> tuple[Params, State]:
+        here = self.origin(params, state)
+        moved, inner = self._sums.finish(here, total.inner, state.aggregator, kept.inner, **extras)
+        inner = with_metrics(inner, num_rejected=kept.who.num_rejected)
+        return self.close(params, state, Outcome(moved, inner, total.own, kept.rows, kept.who.counted), **extras)
+
+    def _needs_first_pass(self, state: State) -> jax.Array:
+        needs = self._sums.needs_first_pass
+        assert needs is not None
+        return needs(state.aggregator)
+
+    def _absorb_first_pass(self, total: _Totals, state: State, kept: _Kept, **extras: Any) -> State:
+        absorb = self._sums.absorb_first_pass
+        assert absorb is not None
+        return state._replace(aggregator=absorb(total.inner, state.aggregator, kept.inner, **extras))
+
+
+def apply_screened(
+    rule: Aggregator,
+    params: Params,
+    uplink: Uplink,
+    state: State,
+    *,
+    valid: Any = None,
+    reject_nonfinite: bool = True,
+    **extras: Any,
+) -> tuple[Params, State, jax.Array]:
+    """Applies the rule to the deltas of the clients whose whole message, ``aux`` included, is usable.
+
+    That is, finite and of a norm that leaves room for sums; see :func:`fedjax_drag.tree.usable_rows`.
+
+    Args:
+      rule: the method's aggregation rule.
+      params: global parameters.
+      uplink: the round's messages.
+      state: of the rule.
+      valid: clients that take part at all ``[S]``; default all.
+      reject_nonfinite: whether to reject clients whose message is not usable.
+      **extras: for the rule.
+
+    Returns:
+      The parameters, the rule's state with ``num_rejected`` among its metrics, and which clients count ``[S]``.
+    """
+    who = screen(uplink, valid, reject_nonfinite)
+    extras |= {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
+    moved, after = rule.apply(params, uplink.delta, state, **extras)
+    return moved, with_metrics(after, num_rejected=who.num_rejected), who.counted
+
+
+def with_metrics(inner: State, **metrics: jax.Array) -> State:
+    """The state of the aggregation rule, its metrics extended by those of the method around it."""
+    return inner._replace(metrics={**inner.metrics, **metrics})
+
+
+def apart(inner: State, **metrics: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+    """The state of the aggregation rule without its metrics, and these extended by those of the method around it."""
+    return inner._replace(metrics={}), {**inner.metrics, **metrics}
+
+
+def scaled(factor: jax.Array, deltas: Deltas) -> Deltas:
+    """Each client's delta times its factor ``[S]``."""
+    return jax.tree.map(lambda d: (tree.expand(factor, d) * d).astype(d.dtype), deltas)
+
+
+def step_between(params: Params, moved: Params, server_step_size: Any) -> Params:
+    """``params`` plus ``server_step_size`` times the step that the rule takes from there to ``moved``."""
+    return jax.tree.map(lambda p, q: (p + server_step_size * (q - p)).astype(p.dtype), params, moved)
