@@ -116,16 +116,17 @@ def value_of(part: Any) -> Any:
 
 
 class _Same:
-    """Equal to another one of the same object: stands for a static value that has no hash."""
+    """Equal to another one of the same object, or method of it: stands for a static value that has no hash."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
+        self._who = id(getattr(value, "__self__", value)), getattr(value, "__func__", None)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
+        return isinstance(other, _Same) and other._who == self._who
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return hash(self._who)
 
 
 def comparable(value: Any) -> Any:

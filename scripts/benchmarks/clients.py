@@ -16,7 +16,7 @@ from benchmarks.timing import Contestants, Row, in_turn, ratio, warm_up
 from benchmarks.workloads import WORKLOADS
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.simulation.client_cost import ClientCost
-from fedjax_drag.simulation.program.programs import TIMED_STEPS
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, client
 from fedjax_drag.types import Algorithm
 
 STEPS = 100
@@ -89,6 +89,6 @@ def contestants(model: nn.Module, data: FederatedDataset, batch_size: int) -> tu
 
 def local_steps(simulation: fd.simulation.Simulation) -> Callable[[], Any]:
     """A compiled function that takes :data:`STEPS` local steps of one client by itself."""
-    inputs = simulation.federation, simulation.key, simulation.initial_state()
-    program = jax.jit(simulation.programs.client).lower(*inputs).compile()
-    return lambda: jax.block_until_ready([program(*inputs) for _ in range(STEPS // TIMED_STEPS)])
+    inputs = simulation.spec, simulation.federation, simulation.key, simulation.initial_state()
+    jax.block_until_ready(client(*inputs))
+    return lambda: jax.block_until_ready([client(*inputs) for _ in range(STEPS // TIMED_STEPS)])

@@ -132,7 +132,7 @@ def measure(name: str, num_clients: int, calls: int) -> Row:
 
 def _checkpoint(simulation: fd.simulation.Simulation, state: Any) -> Row:
     """Seconds and size of a checkpoint of ``state``, and seconds to read it; nothing where rows are too many."""
-    on_disk = simulation.shared.outline.rows_on == "disk"
+    on_disk = simulation.outline.rows_on == "disk"
     if not on_disk and simulation.client_state_bytes > MOST_CHECKPOINT_BYTES:
         return dict.fromkeys(("saved_s", "saved_mib", "restored_s"))
     with tempfile.TemporaryDirectory() as name:

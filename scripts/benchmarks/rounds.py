@@ -26,7 +26,7 @@ from benchmarks.workloads import Workload, select
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import draw_positions, gather
 from fedjax_drag.losses import cross_entropy
-from fedjax_drag.simulation.program.programs import no_totals
+from fedjax_drag.simulation.program.programs import advance, no_totals
 from fedjax_drag.types import Aggregator, Batch
 
 FORWARD, GRADIENT = "bare, forward", "bare, forward + backward"
@@ -137,17 +137,17 @@ def compiled_rounds(
     simulation = fd.simulation.prepare(algorithm, data=data, **(work.settings() | dict(options)))
     lowered = simulation.lowered.advance
     traced = time.perf_counter()
-    advance = lowered.compile()
+    compiled_rounds = lowered.compile()
     compiled = time.perf_counter()
     state = simulation.initial_state()
 
     def more_rounds() -> None:
         nonlocal state
         stop = np.int32(int(state.round) + rounds)
-        state, *_ = advance(simulation.federation, simulation.key, state, no_totals(), stop)
+        state, *_ = advance(simulation.spec, simulation.federation, simulation.key, state, no_totals(), stop)
         jax.block_until_ready(state)
 
-    return CompiledRounds(more_rounds, advance, traced - started, compiled - traced)
+    return CompiledRounds(more_rounds, compiled_rounds, traced - started, compiled - traced)
 
 
 def bare_steps(work: Workload, data: FederatedDataset) -> Contestants:

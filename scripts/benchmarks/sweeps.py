@@ -40,15 +40,12 @@ def run(widths: Sequence[int]) -> list[Row]:
 
 def measure(width: int) -> Row:
     """One sweep of ``width`` cells."""
-    settings, traced = cells(width)
+    settings = cells(width)
     devices = jax.local_devices()[:width]
     mesh = Mesh(devices, ("cells",)) if len(devices) > 1 else None
 
-    def rebuild(own: Mapping[str, Any]) -> Settings:
-        return dataclasses.replace(settings[0], algorithm=drag(own["c"]))
-
     started = time.perf_counter()
-    batch = prepare_batch(settings, traced, rebuild, mesh=mesh)
+    batch = prepare_batch(settings, mesh=mesh)
     results = batch.run(range(width))
     seconds = time.perf_counter() - started
 
@@ -69,19 +66,16 @@ def measure(width: int) -> Row:
     }
 
 
-def cells(
-    width: int, work: Workload = WORKLOADS["mlp"], rounds: int = ROUNDS
-) -> tuple[list[Settings], list[dict[str, float]]]:
-    """The settings of each cell, and the value of c that differs from cell to cell."""
+def cells(width: int, work: Workload = WORKLOADS["mlp"], rounds: int = ROUNDS) -> list[Settings]:
+    """The settings of each cell, which differ in c, the seed and the split."""
     data, settings = work.data(), work.settings() | {"num_rounds": rounds, "eval_every": rounds, "time_clients": False}
     seeds = min(width, 8)
     splits = [fd.data.partition.iid(data, num_clients=work.num_clients, seed=seed) for seed in range(seeds)]
     values = np.linspace(0.05, 0.5, math.ceil(width / seeds)).tolist()
     grid = [(seed, c) for c in values for seed in range(seeds)][:width]
-    of_cells = [Settings(algorithm=drag(c), data=splits[seed], seed=seed, **settings) for seed, c in grid]
-    return of_cells, [{"c": c} for _, c in grid]
+    return [Settings(algorithm=drag(c), data=splits[seed], seed=seed, **settings) for seed, c in grid]
 
 
 def drag(c: Any) -> Algorithm:
-    """DRAG with a strength c that may be traced."""
+    """DRAG with a strength c."""
     return fd.algorithms.from_aggregator(fd.aggregators.drag(c=c, alpha=0.25))

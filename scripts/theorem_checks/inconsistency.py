@@ -67,7 +67,7 @@ def run(method: Algorithm, losses: Quadratics, seeds: int = SEEDS, rounds: int =
         )
 
     thetas: list[np.ndarray] = []
-    batch = prepare_batch([of(seed) for seed in range(seeds)], [{}] * seeds, lambda _: of(0))
+    batch = prepare_batch([of(seed) for seed in range(seeds)])
     record = lambda evaluation: thetas.append(np.asarray(evaluation.states.params["theta"]))
     results = batch.run(range(seeds), [record])
     steps = [result.history["work"][-1] for result in results if "work" in result.history]

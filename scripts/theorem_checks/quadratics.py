@@ -146,12 +146,8 @@ def simulate(
         method = fd.algorithms.from_aggregator(rule(value))
         return Settings(algorithm=method, model=model, data=data, loss=problem.loss, seed=seed, **fixed, **settings)
 
-    def rebuild(own: Mapping[str, Any]) -> Settings:
-        return configured(own["value"], 0)
-
     cells = [(value, seed) for value in values for seed in range(seeds)]
-    traced = [{"value": value} for value, _ in cells]
-    batch = prepare_batch([configured(*cell) for cell in cells], traced, rebuild, cells_axis="vmap")
+    batch = prepare_batch([configured(*cell) for cell in cells], cells_axis="vmap")
     thetas = [np.full((len(cells), len(problem.curvature)), problem.start)]
     record = lambda evaluation: thetas.append(np.asarray(evaluation.states.params["theta"]))
     results = batch.run(range(len(cells)), [record])

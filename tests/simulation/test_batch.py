@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from traces import COMPILING, steps_in
+
 import fedjax_drag as fd
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
@@ -24,16 +26,14 @@ def drag(c):
 
 
 def cells(settings, algorithm=drag, **changes):
-    """Settings of each cell, its numbers, and how to build a cell for them."""
+    """Settings of each cell."""
     base = fd.data.load("digits")
 
     def one(c, seed, beta):
         data = fd.data.partition.dirichlet(base, num_clients=12, beta=beta, seed=seed)
         return Settings(algorithm=algorithm(c), **settings(**{"data": data, "seed": seed} | changes))
 
-    made = [one(*cell) for cell in GRID]
-    numbers = [{"c": c} for c, _, _ in GRID]
-    return made, numbers, lambda own: dataclasses.replace(made[0], algorithm=algorithm(own["c"]))
+    return [one(*cell) for cell in GRID]
 
 
 def assert_same(alone, together, exact=True):
@@ -48,13 +48,14 @@ def assert_same(alone, together, exact=True):
 @pytest.mark.optimised
 @pytest.mark.thorough
 def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
-    made, numbers, rebuild = cells(settings, attack=fd.attacks.sign_flip(), byzantine_fraction=0.25)
+    made = cells(settings, attack=fd.attacks.sign_flip(), byzantine_fraction=0.25)
     lengths = {one.data.rows.shape[1] for one in made}
     assert len(lengths) == len(made), "lists of different lengths, which are padded"
-    batch = prepare_batch(made, numbers, rebuild, width=2)
-    compiled = batch.compiled
-    found = batch.run([0, 1]) + batch.run([2])
-    assert batch.compiled is compiled
+    batch = prepare_batch(made, width=2)
+    found = batch.compile().run([0, 1])
+    with steps_in() as steps:
+        found += batch.run([2])
+    assert COMPILING not in steps
     for place in (0, 2):  # the slow tier compares all
         assert_same(trace(made[place]).run(), found[place])
 
@@ -62,10 +63,10 @@ def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
 @pytest.mark.optimised
 @pytest.mark.slow
 def test_cells_at_once_and_over_devices(settings):
-    made, numbers, rebuild = cells(settings)
+    made = cells(settings)
     alone = [trace(one).run() for one in made]
     for options, exact in (({"cells_axis": "vmap"}, False), ({"mesh": Mesh(jax.devices()[:2], ("cells",))}, True)):
-        batch = prepare_batch(made, numbers, rebuild, **options)
+        batch = prepare_batch(made, **options)
         assert batch.width == (3 if "cells_axis" in options else 4), "filled up to what the devices divide"
         for one, own in zip(alone, batch.run(range(3)), strict=True):
             assert_same(one, own, exact)
@@ -94,8 +95,8 @@ def test_cells_at_once_and_over_devices(settings):
     ids=["root data", "rows of clients, epochs", "malicious of cohort"],
 )
 def test_cells_with_root_data_rows_of_clients_and_malicious_clients_of_their_own(settings, algorithm, changes):
-    made, numbers, rebuild = cells(settings, algorithm, attack=fd.attacks.sign_flip(), **changes)
-    found = prepare_batch(made, numbers, rebuild).run(range(3))
+    made = cells(settings, algorithm, attack=fd.attacks.sign_flip(), **changes)
+    found = prepare_batch(made).run(range(3))
     for place in (0, 2):
         assert_same(trace(made[place]).run(), found[place])
 
@@ -103,12 +104,12 @@ def test_cells_with_root_data_rows_of_clients_and_malicious_clients_of_their_own
 @pytest.mark.optimised
 @pytest.mark.slow
 def test_continued_equals_uninterrupted(settings):
-    made, numbers, rebuild = cells(settings)
-    whole = prepare_batch(made, numbers, rebuild).run([1, 2])
+    made = cells(settings)
+    whole = prepare_batch(made).run([1, 2])
     short = [dataclasses.replace(one, num_rounds=3) for one in made]
-    half = prepare_batch(short, numbers, lambda own: dataclasses.replace(short[0], algorithm=drag(own["c"])))
+    half = prepare_batch(short)
     states = [result.state for result in half.run([1, 2])]
-    resumed = prepare_batch(made, numbers, rebuild, width=2).run([1, 2], initial=states)
+    resumed = prepare_batch(made, width=2).run([1, 2], initial=states)
     for one, other in zip(whole, resumed, strict=True):
         np.testing.assert_array_equal(one.history["round"], [3, 6])
         np.testing.assert_array_equal(other.history["round"], [6])
@@ -117,9 +118,9 @@ def test_continued_equals_uninterrupted(settings):
 
 @pytest.mark.thorough
 def test_callbacks_receive_every_cell(settings):
-    made, numbers, rebuild = cells(settings)
+    made = cells(settings)
     seen = []
-    found = prepare_batch(made, numbers, rebuild).run([2, 0], [lambda event: seen.append((event.round, event.of(1)))])
+    found = prepare_batch(made).run([2, 0], [lambda event: seen.append((event.round, event.of(1)))])
     assert [round for round, _ in seen] == [3, 6]
     last = seen[-1][1]
     assert last.metrics["test_accuracy"] == found[1].history["test_accuracy"][-1]
@@ -146,9 +147,9 @@ def noisy(scale):
 
 @pytest.mark.thorough
 def test_a_state_with_a_random_key_is_given_to_callbacks_and_continued(settings):
-    made, numbers, rebuild = cells(settings, noisy, local_steps=1)
+    made = cells(settings, noisy, local_steps=1)
     seen = []
-    whole = prepare_batch(made[:2], numbers[:2], rebuild)
+    whole = prepare_batch(made[:2])
     found = whole.run([0, 1], [lambda event: seen.append([event.of(cell).state for cell in (0, 1)])])
     again = whole.run([0, 1], initial=seen[0])
     for one, other in zip(found, again, strict=True):
@@ -161,7 +162,7 @@ def test_a_state_with_a_random_key_is_given_to_callbacks_and_continued(settings)
 
 @pytest.mark.slow
 def test_clients_are_timed_once(settings):
-    made, numbers, rebuild = cells(settings, time_clients=True)
-    found = prepare_batch(made, numbers, rebuild).run([0, 1])
+    made = cells(settings, time_clients=True)
+    found = prepare_batch(made).run([0, 1])
     assert found[0].seconds_per_step == found[1].seconds_per_step > 0
     assert found[0].history["client_seconds"][-1] == pytest.approx(18 * found[0].seconds_per_step)

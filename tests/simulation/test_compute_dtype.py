@@ -7,8 +7,8 @@ import pytest
 from jaxprs import products
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.model.forms import functions_of, make_model
-from fedjax_drag.simulation.model.model import ModelState
+from fedjax_drag.simulation.model.forms import form_of
+from fedjax_drag.simulation.model.model import Model, ModelState
 
 MODELS = {
     "mlp": (fd.models.mlp(10), (8, 8, 1), jnp.float32),
@@ -23,9 +23,8 @@ MODELS = {
 def traced_gradient(model, shape, dtype, compute_dtype):
     """The gradient's program and the shapes of logits and gradient, from shapes alone."""
     example = jnp.zeros((2, *shape), dtype)
-    functions = make_model(
-        functions_of(model, example), None, compute_dtype, fd.losses.cross_entropy(), jnp.asarray, 10
-    )
+    form = form_of(model, jax.ShapeDtypeStruct((1, *shape), dtype))
+    functions = Model(form, fd.losses.cross_entropy(), jnp.asarray, 10, compute_dtype=compute_dtype)
     apply = lambda params, x: functions.apply(params, ModelState(), x)
     params = jax.eval_shape(functions.init, jax.random.key(0))[0]
     gradient = jax.grad(lambda p, x: (apply(p, x) ** 2).sum())

@@ -1,4 +1,4 @@
-"""Identical runs in one process are compiled once, and give what they would give alone."""
+"""Equal runs in one process are compiled once, whatever their numbers, and give what they would give alone."""
 
 import dataclasses
 import gc
@@ -10,34 +10,28 @@ import weakref
 
 import chex
 import jax
-import jax.monitoring
 import numpy as np
 import pytest
 from tiny import DRAG, TINY
+from traces import COMPILING, TRACING, steps_in
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.devices import program_cache
+from fedjax_drag.simulation import engine
+from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation.program import programs
+from fedjax_drag.simulation.settings import Settings
 
 pytestmark = pytest.mark.fresh
-
-EVENTS = []
-jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: EVENTS.append(name.rpartition("/")[2]))
-STEPS = {"jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration"}
-SCALE = 1.0
 
 
 @pytest.fixture
 def spent():
-    """The steps of a compilation that JAX took in a function."""
+    """The result of a function, and the steps of a compilation that JAX took in it."""
 
     def during(function):
-        EVENTS.clear()
-        result = function()
-        return result, set(EVENTS) & {
-            "jaxpr_trace_duration",
-            "jaxpr_to_mlir_module_duration",
-            "backend_compile_duration",
-        }
+        with steps_in() as steps:
+            result = function()
+        return result, steps
 
     return during
 
@@ -56,7 +50,7 @@ def call(settings):
 
 def alone(function):
     """The same in a process that keeps nothing."""
-    fd.simulation.clear_cache()
+    jax.clear_caches()
     return function()
 
 
@@ -68,17 +62,52 @@ def assert_same(one, other):
     assert (one.cost, one.diverged_at) == (other.cost, other.diverged_at)
 
 
-def test_an_identical_call_neither_traces_nor_compiles(call, digits, spent):
+def test_an_equal_call_neither_traces_nor_compiles(call, digits, spent):
     first, steps = spent(call)
-    assert len(steps) == 3
+    assert set(steps) >= {TRACING, COMPILING}
     second, steps = spent(call)
-    assert steps == set()
+    assert steps == []
     assert_same(first, second)
     halves = dataclasses.replace(digits, counts=np.maximum(digits.counts // 2, 4))
     changes = {"num_rounds": 5, "eval_every": 2, "rounds_per_compile": 3, "seed": 3, "data": halves}
     result, steps = spent(lambda: call(**changes))
-    assert steps == set()
+    assert steps == []
     assert_same(result, alone(lambda: call(**changes)))
+
+
+def test_other_numbers_are_the_same_program(call, spent):
+    """Of the rule, of the client rule, of the attack, and the step size."""
+
+    def with_numbers(radius, mu, scale, step_size):
+        rule = fd.aggregators.norm_clipping(radius)
+        method = fd.algorithms.from_aggregator(rule, client=fd.clients.fedprox(mu))
+        attack = {"attack": fd.attacks.sign_flip(scale), "byzantine_fraction": 0.25}
+        return call(algorithm=method, step_size=step_size, **attack)
+
+    with_numbers(2.0, 0.1, 1.0, 0.1)
+    other, steps = spent(lambda: with_numbers(1, 0.5, 3.0, np.float32(0.05)))
+    assert steps == []
+    assert_same(other, alone(lambda: with_numbers(1.0, 0.5, 3.0, 0.05)))
+
+
+@pytest.mark.thorough
+def test_a_sweep_over_three_numbers_and_seeds_is_traced_once(settings, spent):
+    def cell(c, alpha, step_size, seed):
+        rule = fd.aggregators.drag(c=c, alpha=alpha)
+        own = settings(step_size=step_size, seed=seed, num_rounds=3, clients_axis="map")
+        return Settings(algorithm=fd.algorithms.from_aggregator(rule), **own)
+
+    grid = [(c, a, s, n) for c in (0.1, 0.2, 0.3, 0.5) for a in (0.1, 0.5) for s in (0.05, 0.1) for n in range(4)]
+    cells = [cell(*one) for one in grid]
+    assert len(cells) == 64
+    jax.clear_caches()
+    before = programs.advance._cache_size()
+    results, _ = spent(lambda: prepare_batch(cells).run(range(64)))
+    assert programs.advance._cache_size() == before == 0, "rounds are traced inside of the cells' program alone"
+    _, steps = spent(lambda: prepare_batch(cells).run(range(64)))
+    assert COMPILING not in steps
+    own = engine.trace(cells[37]).run()
+    chex.assert_trees_all_equal(jax.tree.map(np.asarray, own.state), results[37].state)
 
 
 @pytest.mark.thorough
@@ -87,19 +116,10 @@ def test_a_resumed_run_uses_the_same_programs_and_no_buffer_twice(call, spent):
     kept = jax.tree.map(np.asarray, half.state)
     whole = call(initial=half.state)
     again, steps = spent(lambda: call(initial=half.state))
-    assert steps == set()
+    assert COMPILING not in steps
     assert_same(whole, again)
     chex.assert_trees_all_equal(half.state, kept)
     chex.assert_trees_all_equal(whole.params, alone(call).params)
-
-
-@pytest.mark.thorough
-def test_clients_are_timed_once(call, spent):
-    call()
-    first, _ = spent(lambda: call(time_clients=True))
-    second, steps = spent(lambda: call(time_clients=True))
-    assert steps == set()
-    assert first.seconds_per_step == second.seconds_per_step > 0
 
 
 @pytest.mark.thorough
@@ -110,17 +130,13 @@ def test_devices_and_state_on_the_host(call, spent, changes):
 
     first, _ = spent(scaffold)
     second, steps = spent(scaffold)
-    assert steps == set()
+    assert COMPILING not in steps
     assert_same(first, second)
     assert_same(scaffold(seed=1), alone(lambda: scaffold(seed=1)))
 
 
 def scaled(by):
     return lambda logits, labels: by * fd.losses.cross_entropy()(logits, labels)
-
-
-def scaled_by_global(logits, labels):
-    return SCALE * fd.losses.cross_entropy()(logits, labels)
 
 
 @pytest.mark.slow
@@ -145,32 +161,16 @@ def test_a_changed_constant_is_another_program(call, digits, change):
 
 
 @pytest.mark.thorough
-def test_a_changed_global_is_seen(call, monkeypatch, spent):
-    first = call(loss=scaled_by_global)
-    monkeypatch.setitem(globals(), "SCALE", 2.0)
-    second = call(loss=scaled_by_global)
-    monkeypatch.setitem(globals(), "SCALE", 1.0)
-    third, steps = spent(lambda: call(loss=scaled_by_global))
-    assert steps == set()
-    assert_same(first, third)
-    assert first.history["test_loss"][-1] < second.history["test_loss"][-1]
-    monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert_same(second, alone(lambda: call(loss=scaled_by_global)))
-
-
-@pytest.mark.thorough
-def test_what_cannot_be_read_is_traced_but_not_compiled(call, spent):
-    def opaque(by):
-        values = iter([by])
-        factor = next(values)
-        return lambda logits, labels, _=values: factor * fd.losses.cross_entropy()(logits, labels)
-
-    first = call(loss=opaque(1.0))
-    second, steps = spent(lambda: call(loss=opaque(1.0)))
-    assert steps == {"jaxpr_trace_duration", "jaxpr_to_mlir_module_duration"}
+def test_a_function_written_anew_is_another_program(call, spent):
+    """Functions are compared by identity, as by ``jax.jit``; an object that is kept is traced once."""
+    kept = scaled(1.0)
+    first = call(loss=kept)
+    second, steps = spent(lambda: call(loss=kept))
+    assert steps == []
+    third, steps = spent(lambda: call(loss=scaled(1.0)))
+    assert COMPILING in steps
     assert_same(first, second)
-    _, steps = spent(lambda: call(loss=opaque(2.0)))
-    assert "backend_compile_duration" in steps
+    assert_same(first, third)
 
 
 @pytest.mark.thorough
@@ -201,37 +201,18 @@ def test_no_data_are_kept(call, digits):
     assert images() is None
 
 
-@pytest.mark.slow
-def test_the_number_of_runs_is_bounded(call, monkeypatch):
-    monkeypatch.setattr(program_cache, "runs", program_cache.Recent(2))
-    for width in (2, 3, 4):
-        call(model=fd.models.mlp(10, hidden=(width,)), num_rounds=1)
-    assert len(program_cache.runs) == 2
-    assert program_cache.RUNS <= 16
-    fd.simulation.clear_cache()
-    assert len(program_cache.runs) == 0
-
-
 @pytest.mark.thorough
 def test_the_configuration_of_jax_is_a_part_of_the_name(call, spent):
     call(num_rounds=1)
-    with jax.debug_nans(True):
+    with jax.default_matmul_precision("highest"):
         _, steps = spent(lambda: call(num_rounds=1))
     assert steps
 
 
 @pytest.mark.thorough
-def test_a_run_under_another_configuration_than_prepared_is_not_kept(settings, fedavg):
-    simulation = fd.simulation.prepare(fedavg, **settings(num_rounds=1))
-    with jax.default_matmul_precision("highest"):
-        simulation.run()
-    assert len(program_cache.runs) == 0
-
-
-@pytest.mark.thorough
 def test_threads_may_run_at_once(call):
     expected, found = call(), []
-    fd.simulation.clear_cache()
+    jax.clear_caches()
     threads = [threading.Thread(target=lambda: found.append(call())) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -247,7 +228,7 @@ def test_configurations_share_programs_too(spent):
     configuration = TINY | DRAG | {"clients_axis": "map"}
     first, _ = spent(lambda: fd.run(configuration))
     second, steps = spent(lambda: fd.run(configuration))
-    assert "backend_compile_duration" not in steps
+    assert COMPILING not in steps
     assert_same(first, second)
 
 
@@ -288,4 +269,5 @@ def test_what_is_compiled_for_one_call_draws_the_same_bits():
         return model.init(key, np.zeros((1, 64), np.float32))
 
     key = jax.random.key(3)
-    chex.assert_trees_all_equal(program_cache.jit_for_one_call(init, "cpu")(key), jax.jit(init)(key))
+    quickly = jax.jit(init, compiler_options=programs.quickly("cpu"))
+    chex.assert_trees_all_equal(quickly(key), jax.jit(init)(key))

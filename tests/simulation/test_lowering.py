@@ -57,17 +57,16 @@ def test_the_programs_are_those_of_a_run(changes):
 
 
 def sweep():
-    """Four cells, their numbers and how one is rebuilt from its own."""
-    cells, numbers = [settings(seed=seed) for seed in range(4)], [{"step_size": 0.1 * (1 + n)} for n in range(4)]
-    configuration = load_experiment(TINY | SYNTHETIC).runs["tiny"]
-    return cells, numbers, lambda values: build.settings(configuration, cells[0].data, numbers=values)
+    """Four cells, of other seeds and step sizes."""
+    first = settings()
+    return [dataclasses.replace(first, seed=n, step_size=0.1 * (1 + n)) for n in range(4)]
 
 
 @pytest.mark.thorough
 def test_programs_of_cells_are_those_of_a_sweep():
-    cells, numbers, rebuild = sweep()
-    ours = lower_batch(cells, numbers, rebuild)
-    theirs = prepare_batch(cells, numbers, rebuild)
+    cells = sweep()
+    ours = lower_batch(cells)
+    theirs = prepare_batch(cells)
     assert (ours.width, ours.walk, ours.mesh) == (4, theirs.walk, None)
     for one, other in zip(ours.programs, theirs.lowered, strict=True):
         assert one.as_text() == other.as_text()
@@ -75,9 +74,9 @@ def test_programs_of_cells_are_those_of_a_sweep():
 
 @pytest.mark.thorough
 def test_programs_of_cells_on_several_devices_are_those_of_a_sweep():
-    cells, numbers, rebuild = sweep()
-    shared = lower_batch(cells, numbers, rebuild, width=3, devices=jax.local_devices())
-    theirs = prepare_batch(cells, numbers, rebuild, width=3, mesh=Mesh(jax.local_devices(), ("cells",)))
+    cells = sweep()
+    shared = lower_batch(cells, width=3, devices=jax.local_devices())
+    theirs = prepare_batch(cells, width=3, mesh=Mesh(jax.local_devices(), ("cells",)))
     assert shared.width == theirs.width == 4
     assert shared.programs.advance.as_text() == theirs.lowered.advance.as_text()
 

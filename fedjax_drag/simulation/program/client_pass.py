@@ -23,7 +23,7 @@ from fedjax_drag.simulation.run import (
     RoundInput,
     Run,
 )
-from fedjax_drag.types import Batch, ClientRule, Downlink, Params
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, value_of
 
 class Drawn(NamedTuple):
     """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.

@@ -188,10 +188,10 @@ def test_cells_of_a_sweep_are_the_separate_runs(settings, uneven):
         attack = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.25}
         return Settings(rule, **settings(data=data, seed=seed, evaluate_clients=True, clients_axis="map", **attack))
 
-    made, numbers = [one(0.1, 0), one(0.5, 1)], [{"c": 0.1}, {"c": 0.5}]
+    made = [one(0.1, 0), one(0.5, 1)]
     lengths = {len(federate(cell).held_out.examples) for cell in made}
     assert len(lengths) == 2, "lists of different lengths, which are padded"
-    batch = prepare_batch(made, numbers, lambda own: dataclasses.replace(made[0], algorithm=_drag(own["c"])))
+    batch = prepare_batch(made)
     for cell, found in zip(made, batch.run([0, 1]), strict=True):
         alone = trace(cell).run()
         assert alone.history.keys() == found.history.keys()

@@ -14,7 +14,7 @@ from nets import NNX, Net, apply, init
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_epochs, draw_positions
 from fedjax_drag.simulation import prepare
-from fedjax_drag.simulation.model.forms import functions_of
+from fedjax_drag.simulation.model.forms import form_of, variables_of
 from fedjax_drag.simulation.program import sampling
 
 DRAG = fd.aggregators.drag(c=0.25, alpha=0.25)
@@ -131,8 +131,8 @@ def test_arguments_of_the_usual_names_are_known_also_beside_given_ones(settings)
 @pytest.mark.parametrize("make", [lambda: NNX(nnx.Rngs(0)), lambda: fd.models.with_modes(NNX(nnx.Rngs(0)))])
 def test_nnx_modules_draw_anew_in_every_step(make):
     """Whatever their streams are called."""
-    functions = functions_of(make(), jnp.ones((1, 8, 8, 1)))
-    params, statistics = functions.init(jax.random.key(0))
+    module = make()
+    functions, (params, statistics) = form_of(module, jnp.ones((1, 8, 8, 1))), variables_of(module)
     x = jax.random.normal(jax.random.key(3), (4, 8, 8, 1))
     first, second = (
         functions.train(params, statistics, x, dict.fromkeys(functions.streams, jax.random.key(seed)), None)[0]

@@ -8,7 +8,7 @@ import pytest
 from nets import Net
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.model.linen import functions_of_linen
+from fedjax_drag.simulation.model.linen import LinenForm
 from fedjax_drag.simulation.model.statistics import combined, resolved
 
 COUNTS = np.array([1, 2, 3, 4, 10])
@@ -81,7 +81,7 @@ class Counting(nn.Module):
 
 def test_a_counter_of_a_linen_module_can_be_frozen():
     for frozen, steps in ((True, 0), (False, 1)):
-        functions = functions_of_linen(Counting(), jnp.ones((1, 2)), frozen)
+        functions = LinenForm(Counting(), jax.ShapeDtypeStruct((1, 2), jnp.float32), frozen)
         statistics = functions.train(*functions.init(jax.random.key(0)), jnp.ones((1, 2)), {}, None)[1]
         assert statistics["counters"]["steps"] == steps
 

@@ -18,8 +18,8 @@ from fedjax_drag.simulation.participation import attendance
 from fedjax_drag.simulation.participation.availability import as_trace
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Totals
-from fedjax_drag.simulation.run import LocalTraining
 from fedjax_drag.simulation.result import history_row
+from fedjax_drag.simulation.run import Run
 from fedjax_drag.simulation.settings import Settings
 
 TRACE = np.array([[True] * 4, [False, True, False, True], [False] * 4])
@@ -32,9 +32,16 @@ def federation(availability=None, dropout_rate=None, clients=4):
     return Federation(**others, **arrays, availability=availability, dropout_rate=dropout_rate)
 
 
+def training_of(**options):
+    """A run of which nothing but its local passes is read."""
+    run = {"local_steps": None, "local_epochs": None, "batch_size": 4, "num_clients": 4, "cohort_size": 4} | options
+    parts = ("algorithm", "model", "root_client", "step_size", "attack", "local_optimizer", "augmentation")
+    return Run(**dict.fromkeys((*parts, "compression", "downlink_compression")), **run)
+
+
 def answering(rounds, clients=4, training=None, availability=None, dropout_rate=None, key=KEY):
     """Attendance over rounds of full participation, every field ``[T, M]``."""
-    everybody, trained = jnp.arange(clients), training or LocalTraining(4, 0.1, local_steps=3)
+    everybody, trained = jnp.arange(clients), training or training_of(local_steps=3)
     shares = as_trace(availability, clients)
     data = federation(None if shares is None else jnp.asarray(shares), dropout_rate, clients)
 
@@ -120,7 +127,7 @@ class TestDropout:
 
 class TestNumberOfSteps:
     def test_uniform_anew_in_each_round_or_once(self):
-        training = LocalTraining(4, 0.1, local_steps=4, fewest=2)
+        training = training_of(local_steps=4, fewest=2)
         found = answering(2000, training=training).num_steps
         for number in (2, 3, 4):
             np.testing.assert_allclose((found == number).mean(0), 1 / 3, atol=0.06)
@@ -136,12 +143,12 @@ class TestNumberOfSteps:
         np.testing.assert_array_equal(epoch_steps(counts, epochs, 4), drawn)
 
     def test_of_a_range_of_epochs_it_is_a_multiple_of_the_client_s_epoch(self):
-        found = answering(50, training=LocalTraining(4, 0.1, local_epochs=3, fewest=2)).num_steps
+        found = answering(50, training=training_of(local_epochs=3, fewest=2)).num_steps
         epochs = found / np.ceil((3 + 5 * np.arange(4)) / 4)
         assert set(epochs.ravel()) == {2.0, 3.0}
 
     def test_late_clients_do_not_answer(self):
-        late = LocalTraining(4, 0.1, local_steps=4, fewest=1, deadline=3, drop_late=True)
+        late = training_of(local_steps=4, fewest=1, deadline=3, drop_late=True)
         found = answering(200, training=late)
         np.testing.assert_array_equal(found.valid, found.num_steps <= 3)
         assert found.drawn.all()
@@ -255,14 +262,14 @@ def test_cells_of_a_sweep_may_differ_in_who_is_absent(settings, fedavg):
         Settings(algorithm=fedavg, **settings(availability=share, dropout_rate=rate, local_steps=(1, 3)))
         for share, rate in values
     ]
-    batch = prepare_batch(made, [{}, {}], lambda own: made[0])
+    batch = prepare_batch(made)
     for one, found in zip(made, batch.run([0, 1]), strict=True):
         alone = trace(one).run()
         chex.assert_trees_all_equal(alone.state, jax.tree.map(np.asarray, found.state))
         chex.assert_trees_all_equal(alone.history, found.history)
     assert batch.lowered is not None
-    with pytest.raises(ValueError, match="dropout_rate: must be given for every cell or for none"):
-        prepare_batch([made[0], dataclasses.replace(made[1], dropout_rate=0.0)], [{}, {}], lambda own: made[0])
+    with pytest.raises(ValueError, match="cells differ in more than numbers, seeds and the split of the data"):
+        prepare_batch([made[0], dataclasses.replace(made[1], dropout_rate=0.0)])
 
 
 class _Plain(NamedTuple):

@@ -109,9 +109,7 @@ def test_cells_of_a_sweep_keep_rows_of_their_own_from_the_same_initial_parameter
     start = jax.tree.map(lambda x: np.full(x.shape, 0.1, x.dtype), prepare(method(), **kept()).shapes.params)
     same = {"num_rounds": 2, "initial_params": start}
     made = [Settings(algorithm=method(beta), **kept(seed=seed, **same)) for beta, seed in ((0.5, 0), (0.9, 1))]
-    numbers = [{"beta": 0.5}, {"beta": 0.9}]
-    rebuild = lambda own: dataclasses.replace(made[0], algorithm=method(own["beta"]))
-    for one, cell in zip(made, prepare_batch(made, numbers, rebuild).run([0, 1]), strict=True):
+    for one, cell in zip(made, prepare_batch(made).run([0, 1]), strict=True):
         chex.assert_trees_all_close(on_host(cell), on_host(trace(one).run()), rtol=1e-4, atol=1e-6)
 
 

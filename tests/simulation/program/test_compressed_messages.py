@@ -309,9 +309,7 @@ def test_cells_of_a_sweep_are_the_separate_runs(settings, build, values, sent):
         Settings(algorithm=fd.algorithms.from_aggregator(fd.aggregators.fedavg()), **settings(seed=seed, compression=c))
         for seed, c in enumerate(map(build, values))
     ]
-    numbers = [{"number": value} for value in values]
-    rebuild = lambda own: dataclasses.replace(made[0], compression=build(own["number"]))
-    cells = prepare_batch(made, numbers, rebuild).run([0, 1])
+    cells = prepare_batch(made).run([0, 1])
     for one, cell, bytes_up in zip(made, cells, sent, strict=True):
         alone = trace(one).run()
         assert alone.cost == cell.cost

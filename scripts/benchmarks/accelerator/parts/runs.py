@@ -59,8 +59,8 @@ def sweep_cases(sizes: Sizes) -> Cases:
 
 def sweep(work: Workload, width: int, sizes: Sizes) -> list[Row]:
     """A sweep of DRAG as one program, with the clients of a cell all at once and one after another."""
-    settings, numbers = cells(width, work, sizes.sweep_rounds)
-    makers = {axis: functools.partial(_swept, settings, numbers, axis) for axis in ("vmap", "map")}
+    settings = cells(width, work, sizes.sweep_rounds)
+    makers = {axis: functools.partial(_swept, settings, axis) for axis in ("vmap", "map")}
     measured, failed = attempts(makers)
     return [
         {
@@ -78,14 +78,10 @@ def sweep(work: Workload, width: int, sizes: Sizes) -> list[Row]:
     ]
 
 
-def _swept(settings: Sequence[Settings], numbers: Sequence[Mapping[str, float]], clients_axis: str) -> Row:
+def _swept(settings: Sequence[Settings], clients_axis: str) -> Row:
     """Compiles a sweep and runs it twice; the second run is timed."""
     own = [dataclasses.replace(one, clients_axis=clients_axis) for one in settings]
-
-    def rebuild(numbers: Mapping[str, Any]) -> Settings:
-        return dataclasses.replace(own[0], algorithm=drag(numbers["c"]))
-
-    batch = prepare_batch(own, numbers, rebuild).compile()
+    batch = prepare_batch(own).compile()
     batch.run(range(len(own)))
     started = time.perf_counter()
     batch.run(range(len(own)))
@@ -93,8 +89,8 @@ def _swept(settings: Sequence[Settings], numbers: Sequence[Mapping[str, float]],
     return {
         "seconds": seconds,
         "ms_per_cell_and_round": 1e3 * seconds / len(own) / own[0].num_rounds,
-        "compile_s": batch.compiled.seconds,
-        "temporary_mib": temporary_mib(batch.compiled.advance),
+        "compile_s": batch.compile_seconds,
+        "temporary_mib": temporary_mib(batch.lowered.advance.compile()),
     }
 
 
