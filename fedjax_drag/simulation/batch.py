@@ -356,7 +356,9 @@ def prepare_batch(
     given = initial_params.given(first.initial_params, outlines[0].shapes, first.model)
     given = jax.device_put(given, everywhere(mesh))
     spent = [privacy.spent_by(cell) for cell in settings]
-    return BatchSimulation(first, whole, examples, over, width, given, outlines, spent)
+    batch = BatchSimulation(first, whole, examples, over, width, given, outlines, spent)
+    _ = batch.lowered  # what cannot be traced is refused here
+    return batch
 
 
 def gathered(

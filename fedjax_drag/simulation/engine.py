@@ -69,7 +69,7 @@ def trace(asked: Settings) -> Simulation:
     key = place(jax.random.key(asked.seed), everywhere(mesh))
     run = placed_arrays(run)
     known = outline(run, federation, key, asked.client_state)
-    return Simulation(
+    simulation = Simulation(
         spec=run,
         outline=known,
         federation=federation,
@@ -84,6 +84,8 @@ def trace(asked: Settings) -> Simulation:
         stop_on_divergence=asked.stop_on_divergence,
         spent=spent,
     )
+    _ = simulation.lowered  # what cannot be traced is refused here
+    return simulation
 
 
 def placed_arrays(run: Run) -> Run:

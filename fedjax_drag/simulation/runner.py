@@ -1,6 +1,7 @@
 """A checked run: compiled, then driven from evaluation to evaluation."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from fedjax_drag.simulation.driver import Schedule, Track, drive
 from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.parts import STATE
 from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.planning.arguments import check_jit
 from fedjax_drag.simulation.planning.early_stopping import said
 from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered
 from fedjax_drag.simulation.planning.privacy import Spent
@@ -114,7 +116,7 @@ class Simulation:
         """Bytes of what is kept for every client of the federation, by the method and by the engine."""
         return per_client.num_bytes(self.shapes)
 
-    @property
+    @functools.cached_property
     def lowered(self) -> Lowered:
         """The programs for rounds and for the evaluation, traced."""
         return lowered(self.spec, self.outline, self.federation, (self.test, self.validation), self.key)
@@ -140,6 +142,7 @@ class Simulation:
         """
         started = time.perf_counter()
         stopping.check()
+        check_jit()
         memory.make_room()
         begin = self.initial_state if initial is None else lambda: self._checked(initial)
         compiled, state = self._compiled(begin)

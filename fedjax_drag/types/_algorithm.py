@@ -109,14 +109,11 @@ class Algorithm(Part):
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(FunctionAlgorithm if cls is Algorithm else cls)
 
-    split = cast("Any", "coordinates")  # no annotation: a class variable, or a field of a subclass
+    client = cast("Any", None)  # no annotation: a class variable, or a field of a subclass
+    split = cast("Any", "coordinates")
     eligible = cast("Any", None)
     output = cast("Any", None)
     num_clients = None
-
-    @property
-    def client(self) -> ClientRule:
-        raise NotImplementedError
 
     @property
     def needs(self) -> frozenset[str]:
@@ -146,6 +143,13 @@ class Algorithm(Part):
     def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
         """Ends a round; see :class:`AggregateFn`."""
         raise NotImplementedError
+
+    def _replace(self, **changes: Any) -> "Algorithm":
+        """A method of this one's functions, some of them replaced; arguments as of :class:`FunctionAlgorithm`."""
+        sums = self.streamed and self.streamed._replace(whole=self.aggregate)
+        functions = self.client, self.init, self.broadcast, self.aggregate
+        facts = self.needs, self.split, self.eligible, self.output, sums, self.guarantee, self.num_clients
+        return Algorithm(**dict(zip(FunctionAlgorithm.__match_args__, (*functions, *facts), strict=True)) | changes)
 
 
 class FunctionAlgorithm(Algorithm):

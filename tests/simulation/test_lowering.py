@@ -15,7 +15,8 @@ from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.engine import prepare
-from fedjax_drag.simulation.lowering import lower_batch, lower_settings
+from fedjax_drag.simulation.lowering import lower_batch
+from fedjax_drag.simulation.planning.setup import run_of
 
 
 def settings(**changes):
@@ -104,25 +105,10 @@ def test_data_may_be_shapes_that_take_no_memory():
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-def test_choices_follow_the_platform(platform, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "fedjax_drag.simulation.lowering.trace_programs",
-        lambda *args: asked.append(args) or type("Traced", (), {"lowered": None, "outline": None}),
-    )
-    monkeypatch.setattr("fedjax_drag.simulation.lowering._sharding", lambda mesh, devices: None)
+def test_choices_follow_the_platform(platform):
     device = Elsewhere()
     device.platform = platform
-    lowered = lower_settings(settings(), [device] * 4)
-    assert lowered.mesh is None  # mesh="auto": sharing is for the cores of a CPU, whose worth is estimated here
-    work = asked[0][2]
-    assert work.execution.walk.clients_axis == ("map" if platform == "cpu" else "vmap")
-
-
-def test_nothing_is_timed(monkeypatch):
-    monkeypatch.setenv("FEDJAX_DRAG_CALIBRATE", "1")
-    monkeypatch.setattr("fedjax_drag.simulation.planning.setup.choose", lambda *_: pytest.fail("measured"))
-    lower_settings(settings(rounds=100_000))
+    assert run_of(settings(), [device] * 4).walk.clients_axis == ("map" if platform == "cpu" else "vmap")
 
 
 @pytest.mark.parametrize("devices", [[], "h100", [1]])

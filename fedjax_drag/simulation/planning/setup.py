@@ -121,8 +121,9 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         walk=resolve_walk(settings.clients_axis, settings.clients_per_chunk, platform_of(devices)),
         diagnostics=settings.reports_clients,
     )
+    run = with_numbers(run)
     _check(settings, run)
-    return with_numbers(run)
+    return run
 
 
 def with_numbers(run: Run) -> Run:
