@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from fedjax_drag.simulation.calls import takes
+from fedjax_drag.simulation.planning.calls import takes
 from fedjax_drag.simulation.devices import processes
 from fedjax_drag.simulation.devices.host_state import DISK
 from fedjax_drag.simulation.devices.placement import divided, everywhere, place, place_data

@@ -21,7 +21,7 @@ from fedjax_drag.simulation.batch import (
     shapes_of,
     share_of,
 )
-from fedjax_drag.simulation.calls import takes
+from fedjax_drag.simulation.planning.calls import takes
 from fedjax_drag.simulation.devices.placement import Devices, along, everywhere, outlined, platform_of, resolve_mesh
 from fedjax_drag.simulation.engine import sharable
 from fedjax_drag.simulation.option_groups import check_adversary

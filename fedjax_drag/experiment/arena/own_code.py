@@ -1,14 +1,20 @@
 """Checksums of the code of a user's own parts, by which what it has computed is found again."""
 
+import dataclasses
+import functools
 import hashlib
-import re
+import inspect
 import types
 import uuid
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import jax
+import numpy as np
 
 from fedjax_drag.experiment.build.own_parts import checksums
 from fedjax_drag.experiment.config.own import own_names, references
-from fedjax_drag.simulation.planning import content
 
 _SESSION = uuid.uuid4().hex
 _unread: list[Any] = []  # kept, so that no other object gets the place of one of them
@@ -17,8 +23,9 @@ _unread: list[Any] = []  # kept, so that no other object gets the place of one o
 def codes(config: Any) -> list[str]:
     """A checksum for each Python object in a configuration, and for each file that it refers to.
 
-    Equal in all processes for parts of the same code with the same captured values and globals. A part that cannot be
-    read so is equal to itself alone, in this process.
+    Equal in all processes for parts with the same values whose functions and classes are in the same files, as a whole:
+    a changed line anywhere in a file is other code. A part that cannot be read so is equal to itself alone, in this
+    process.
 
     Args:
       config: mappings, lists and values to any depth.
@@ -28,25 +35,50 @@ def codes(config: Any) -> list[str]:
 
 
 def _digest(part: Any) -> str:
-    key = content.read(part)
-    if key is None:
+    try:
+        return hashlib.sha256(_text(part).encode()).hexdigest()
+    except (TypeError, OSError, ValueError, RecursionError):
         if not any(part is other for other in _unread):
             _unread.append(part)
         return f"unread {_SESSION} {next(i for i, other in enumerate(_unread) if other is part)}"
-    return hashlib.sha256(_text(key).encode()).hexdigest()
 
 
-def _text(key: Any) -> str:
-    """The content of a part without what differs between processes."""
-    if isinstance(key, tuple):
-        return f"({','.join(map(_text, key))})"
-    if isinstance(key, frozenset):  # of a code's constants
-        return f"{{{','.join(sorted(map(_text, key)))}}}"
-    if isinstance(key, types.CodeType):
-        arguments = key.co_argcount, key.co_posonlyargcount, key.co_kwonlyargcount, key.co_flags
-        return _text((arguments, key.co_code, key.co_exceptiontable, key.co_consts, key.co_names, key.co_varnames))
-    if isinstance(key, content.Same):
-        return _text(key.value if hasattr(key.value, "__qualname__") else type(key.value))
-    if hasattr(key, "__qualname__"):
-        return f"{key.__module__}.{key.__qualname__}"
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(key))
+def _text(value: Any) -> str:
+    """A value and the code that it refers to, as text.
+
+    Raises:
+      TypeError: it is of a kind that is not read.
+      OSError: its source is not there.
+    """
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = np.asarray(value)
+        return f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__}({', '.join(map(_text, value))})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_text(key)}: {_text(entry)}' for key, entry in value.items())}}}"
+    if isinstance(value, frozenset | set):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    if isinstance(value, functools.partial):
+        return f"partial({_text(value.func)}, {_text(value.args)}, {_text(value.keywords)})"
+    if isinstance(value, types.MethodType):
+        return f"{_text(value.__self__)}.{value.__name__}"
+    if isinstance(value, type):
+        return _source(value)
+    if isinstance(value, types.FunctionType):
+        captured = [cell.cell_contents for cell in value.__closure__ or ()]
+        arguments = captured, value.__defaults__, value.__kwdefaults__
+        return f"{_source(value)}:{value.__code__.co_firstlineno}{_text(arguments)}"
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return f"{_source(type(value))}({_text(fields)})"
+    raise TypeError(type(value).__name__)
+
+
+def _source(code: Any) -> str:
+    """The name of a function or a class, and a checksum of the file that it is in; in a notebook of its own text."""
+    file = inspect.getsourcefile(code)
+    text = Path(file).read_bytes() if file and Path(file).is_file() else inspect.getsource(code).encode()
+    return f"{code.__module__}.{code.__qualname__} {hashlib.sha256(text).hexdigest()}"

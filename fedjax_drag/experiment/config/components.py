@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from fedjax_drag.experiment.config.own import short
-from fedjax_drag.simulation.calls import ALIASES
+from fedjax_drag.simulation.planning.calls import ALIASES
 
 COMPONENTS = (
     "data",

@@ -1,1 +1,1 @@
-"""What is decided before compiling: setup, calibration, memory budget, checks across settings."""
+"""What is decided before compiling: setup, memory budget, checks across settings."""

@@ -1,5 +1,6 @@
 """What was played with code of one's own is found again in any process, and not once the code has changed."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -10,9 +11,6 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.experiment.arena.own_code import codes
 from fedjax_drag.experiment.config.own import with_own_names
-
-SHARED = 0.5
-
 
 def code_of(part):
     (code,) = codes(with_own_names({"aggregator": {"name": part}}))
@@ -37,13 +35,17 @@ def test_equal_code_is_equal_and_other_code_is_not():
     assert len({code_of(part) for part in [scaled(2.0), *others]}) == 1 + len(others)
 
 
-def test_what_a_function_reads_counts(monkeypatch):
-    def rule(c=1.0):
-        return fd.aggregators.norm_clipping(SHARED * c)
-
-    before = code_of(rule)
-    monkeypatch.setitem(globals(), "SHARED", 0.25)
-    assert code_of(rule) != before
+def test_the_whole_file_counts(tmp_path, monkeypatch):
+    """So that what a function reads beside its arguments counts too."""
+    monkeypatch.syspath_prepend(tmp_path)
+    texts = "SHARED = 0.5\ndef rule(c=1.0): return SHARED * c\n", "SHARED = 0.25\ndef rule(c=1.0): return SHARED * c\n"
+    found = []
+    for number, text in enumerate((*texts, texts[0])):
+        (tmp_path / f"file{number}.py").write_text(text)
+        rule = importlib.import_module(f"file{number}").rule
+        rule.__module__ = "the_same"
+        found.append(code_of(rule))
+    assert found[0] == found[2] != found[1]
 
 
 def test_what_cannot_be_read_is_equal_to_itself():
@@ -90,11 +92,13 @@ print(*codes(with_own_names({"aggregator": {"name": mine}, "again": mine(2.0)}))
 
 
 @pytest.mark.slow
-def test_another_process_finds_the_same():
+def test_another_process_finds_the_same(tmp_path):
     seen = []
     for seed in ("1", "2"):
         options = os.environ | {"PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu"}
-        command = [sys.executable, "-c", "\n" * int(seed) + PROGRAM]
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM)
+        command = [sys.executable, str(program)]
         seen.append(subprocess.run(command, env=options, capture_output=True, text=True, check=True).stdout)
     assert seen[0] == seen[1]
     assert "unread" not in seen[0]

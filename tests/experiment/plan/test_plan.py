@@ -20,7 +20,7 @@ from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.devices.placement import resolve_mesh
 from fedjax_drag.simulation.lowering import LoweredCells, LoweredRun
-from fedjax_drag.simulation.planning.arguments import resolve_axis
+from fedjax_drag.simulation.planning.arguments import resolve_walk
 from fedjax_drag.simulation.program.clients_axis import Walk
 
 HLO = (Path(__file__).parents[2] / "accelerators" / "gpu.hlo").read_text()
@@ -83,13 +83,13 @@ def state(settings):
 
 
 def lowered_run(settings, devices):
-    walk = Walk(resolve_axis(settings.clients_axis, settings.clients_per_chunk, "gpu"), settings.clients_per_chunk)
-    outline = SimpleNamespace(shapes=state(settings), walk=walk, rows_on=settings.client_state)
+    walk = resolve_walk(settings.clients_axis, settings.clients_per_chunk, "gpu")
+    outline = SimpleNamespace(shapes=state(settings), rows_on=settings.client_state)
     mesh = resolve_mesh(settings.mesh, settings.cohort_size, devices)
-    return LoweredRun(SimpleNamespace(advance=None, evaluate=None), outline, mesh)
+    return LoweredRun(SimpleNamespace(advance=None, evaluate=None), outline, mesh, walk)
 
 
-def lowered_cells(settings, numbers, rebuild, width, devices):
+def lowered_cells(settings, width, devices):
     return LoweredCells(SimpleNamespace(advance=None, evaluate=None), width, Walk("vmap"), None)
 
 
