@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import optax
 
 from fedjax_drag.checks import shown
-from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Part
+from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer, Part
 
 _BUILDERS = (
     "aggregators",
@@ -89,7 +89,9 @@ OF_ROUND = "be a function of the round in operations of JAX, as optax schedules 
 OF_UPDATES = "be an optax transformation of updates, state and params alone"
 """What an optimizer must be: none that asks for the loss as well, such as ``optax.lbfgs()``."""
 
-OPTIMIZER = Kind((optax.GradientTransformation, optax.MultiSteps), "an optax transformation, such as optax.trace(0.9)")
+OPTIMIZER = Kind(
+    (optax.GradientTransformation, optax.MultiSteps, Optimizer), "an optax transformation, such as optax.trace(0.9)"
+)
 
 
 def check_function(name: str, value: Any, phrase: str, *builders: str) -> None:

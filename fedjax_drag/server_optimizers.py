@@ -18,14 +18,12 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_drag import checks, tree
-from fedjax_drag.types import Params
+from fedjax_drag.types import Optimizer, Params, Scalar
 
 __all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 
 
-def fedavgm(
-    learning_rate: Any | optax.Schedule = 1.0, momentum: Any = 0.9, nesterov: bool = False
-) -> optax.GradientTransformation:
+class fedavgm(Optimizer):
     """FedAvgM: the server moves along a decaying sum of the averaged deltas.
 
     ::
@@ -40,23 +38,33 @@ def fedavgm(
         that a run alone and in a sweep over momenta have the same state.
       nesterov: whether to look ahead.
 
-    Returns:
-      An optax ``GradientTransformation``.
-
     Raises:
       ValueError: if an argument is out of range.
 
     References:
       Hsu et al., Measuring the effects of non-identical data distribution for federated visual classification, 2019.
     """
-    _check_rate(learning_rate)
-    checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
-    return optax.sgd(learning_rate, momentum, nesterov)
+
+    learning_rate: Scalar | optax.Schedule = 1.0
+    momentum: Scalar = 0.9
+    nesterov: bool = False
+
+    def check(self) -> None:
+        check_rate(self.learning_rate)
+        check_decay("momentum", self.momentum)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return optax.sgd(self.learning_rate, self.momentum, self.nesterov)
 
 
-def fedadam(
-    learning_rate: Any | optax.Schedule, b1: Any = 0.9, b2: Any = 0.99, tau: Any = 1e-3
-) -> optax.GradientTransformation:
+class _Moments(NamedTuple):
+    """``m`` and ``v``, like the parameters."""
+
+    first: Params
+    second: Params
+
+
+class fedadam(Optimizer):
     """FedAdam: each coordinate's step is divided by the root mean square of its past deltas.
 
     With the averaged delta ``Delta_t``, coordinate by coordinate::
@@ -73,9 +81,6 @@ def fedadam(
       b2: decay of the second moment, in [0, 1).
       tau: degree of adaptivity, > 0; a smaller one is more adaptive. The paper's default is 1e-3.
 
-    Returns:
-      An optax ``GradientTransformation``.
-
     Raises:
       ValueError: if an argument is out of range.
 
@@ -83,13 +88,21 @@ def fedadam(
       Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the paper requires
       ``v >= tau^2`` at the start; here they are equal. It does not state the start of ``m``; here it is 0.
     """
-    _check_decay("b2", b2)
-    return _adaptive(lambda v, square: b2 * v + (1 - b2) * square, learning_rate, b1, tau)
+
+    learning_rate: Scalar | optax.Schedule
+    b1: Scalar = 0.9
+    b2: Scalar = 0.99
+    tau: Scalar = 1e-3
+
+    def check(self) -> None:
+        check_decay("b2", self.b2)
+        _check_adaptive(self)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return _adaptive(self, lambda v, square: self.b2 * v + (1 - self.b2) * square)
 
 
-def fedyogi(
-    learning_rate: Any | optax.Schedule, b1: Any = 0.9, b2: Any = 0.99, tau: Any = 1e-3
-) -> optax.GradientTransformation:
+class fedyogi(Optimizer):
     """FedYogi: FedAdam with a second moment that changes by at most the square of the delta, up or down.
 
     ::
@@ -99,11 +112,21 @@ def fedyogi(
     and ``m_t``, the step, the starts, the arguments and the reference as in :func:`fedadam`. ``optax.yogi`` starts both
     moments at 1e-6 and corrects both.
     """
-    _check_decay("b2", b2)
-    return _adaptive(lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, tau)
+
+    learning_rate: Scalar | optax.Schedule
+    b1: Scalar = 0.9
+    b2: Scalar = 0.99
+    tau: Scalar = 1e-3
+
+    def check(self) -> None:
+        check_decay("b2", self.b2)
+        _check_adaptive(self)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return _adaptive(self, lambda v, square: v - (1 - self.b2) * square * jnp.sign(v - square))
 
 
-def fedadagrad(learning_rate: Any | optax.Schedule, b1: Any = 0.0, tau: Any = 1e-3) -> optax.GradientTransformation:
+class fedadagrad(Optimizer):
     """FedAdagrad: each coordinate's step shrinks with the sum of its squared deltas.
 
     ::
@@ -114,23 +137,29 @@ def fedadagrad(learning_rate: Any | optax.Schedule, b1: Any = 0.0, tau: Any = 1e
     default ``b1 = 0``, the delta itself, is that of the paper's experiments. ``optax.adagrad`` starts ``v`` at 0.1, far
     above the squares of usual deltas, and adds its ``eps`` under the root.
     """
-    return _adaptive(lambda v, square: v + square, learning_rate, b1, tau)
+
+    learning_rate: Scalar | optax.Schedule
+    b1: Scalar = 0.0
+    tau: Scalar = 1e-3
+
+    def check(self) -> None:
+        _check_adaptive(self)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return _adaptive(self, lambda v, square: v + square)
 
 
-class _Moments(NamedTuple):
-    """``m`` and ``v``, like the parameters."""
-
-    first: Params
-    second: Params
+def _check_adaptive(own: Any) -> None:
+    check_rate(own.learning_rate)
+    check_decay("b1", own.b1)
+    checks.positive("tau", own.tau)
 
 
 def _adaptive(
-    second_moment: Callable[[jax.Array, jax.Array], jax.Array], learning_rate: Any | optax.Schedule, b1: Any, tau: Any
+    own: Any, second_moment: Callable[[jax.Array, jax.Array], jax.Array]
 ) -> optax.GradientTransformation:
-    """Algorithm 2 of Reddi et al. with ``second_moment``: ``(v_{t-1}, Delta_t^2) -> v_t``."""
-    _check_rate(learning_rate)
-    _check_decay("b1", b1)
-    checks.positive("tau", tau)
+    """Algorithm 2 of Reddi et al. with ``second_moment``: ``(v_{t-1}, Delta_t^2) -> v_t``, and the numbers of ``own``."""
+    b1, tau = own.b1, own.tau
 
     def init(params: Params) -> _Moments:
         second = jax.tree.map(lambda p: jnp.full(p.shape, tau**2, p.dtype), params)
@@ -143,13 +172,13 @@ def _adaptive(
         step = jax.tree.map(lambda m, v: (m / (jnp.sqrt(v) + tau)).astype(m.dtype), first, second)
         return step, _Moments(first, second)
 
-    return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(learning_rate))
+    return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(own.learning_rate))
 
 
-def _check_rate(learning_rate: Any | optax.Schedule) -> None:
+def check_rate(learning_rate: Any) -> None:
     if not callable(learning_rate):
         checks.positive("learning_rate", learning_rate)
 
 
-def _check_decay(name: str, value: Any) -> None:
+def check_decay(name: str, value: Any) -> None:
     checks.in_range(name, value, 0.0, 1.0, open_high=True)

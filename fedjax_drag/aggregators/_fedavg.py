@@ -8,7 +8,7 @@ import optax
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.ops.weighted import Clients, Step, WeightedAggregator, Weights
-from fedjax_drag.types import Params
+from fedjax_drag.types import Optimizer, Params, as_part, value_of
 
 
 class FedAvgState(NamedTuple):
@@ -53,15 +53,19 @@ class fedavg(WeightedAggregator):
     """
 
     weighting: str = "uniform"
-    server_optimizer: optax.GradientTransformation | None = None
+    server_optimizer: Optimizer | optax.GradientTransformation | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "server_optimizer", as_part(self.server_optimizer))
 
     def check(self) -> None:
         checks.one_of("weighting", self.weighting, ("uniform", "examples"))
         if self.server_optimizer is not None:
-            kinds.OPTIMIZER.check("server_optimizer", self.server_optimizer)
+            kinds.OPTIMIZER.check("server_optimizer", value_of(self.server_optimizer))
 
     def init(self, params: Params) -> FedAvgState:
-        optimizer = self.server_optimizer.init(params) if self.server_optimizer is not None else ()
+        optimizer = value_of(self.server_optimizer).init(params) if self.server_optimizer is not None else ()
         return FedAvgState(optimizer, empty_metrics())
 
     @property
@@ -84,5 +88,5 @@ class fedavg(WeightedAggregator):
             return step, state
         gradient = jax.tree.map(lambda p, u: -u.astype(p.dtype), params, step.update)
         with checks.explained("server_optimizer", kinds.OF_UPDATES):
-            update, optimizer = self.server_optimizer.update(gradient, state.optimizer, params)
+            update, optimizer = value_of(self.server_optimizer).update(gradient, state.optimizer, params)
         return step._replace(update=update), state._replace(optimizer=optimizer)

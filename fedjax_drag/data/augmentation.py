@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedjax_drag import checks
+from fedjax_drag.types import Part
 
 Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-def crop_flip(padding: int = 4, flip: bool = True) -> Augmentation:
+class crop_flip(Part):
     """Shifts every image by up to ``padding`` pixels in both directions and mirrors half of them left to right.
 
     The shift crops an image of the original size out of one padded with zeros, which after normalisation are the mean
@@ -25,27 +26,29 @@ def crop_flip(padding: int = 4, flip: bool = True) -> Augmentation:
       padding: P >= 0; shifts are uniform in [-P, P].
       flip: whether to mirror.
 
-    Returns:
-      ``(key, images [B, H, W, C]) -> images``, of floating type.
-
     Raises:
       ValueError: if an argument is out of range; while the run is built, if the inputs are not images.
 
     References:
       He et al., Deep residual learning for image recognition, CVPR 2016, Section 4.2.
     """
-    checks.count("padding", padding)
 
-    def augment(key: Key[Array, ""], x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
+    padding: int = 4
+    flip: bool = True
+
+    def check(self) -> None:
+        checks.count("padding", self.padding)
+
+    def __call__(self, key: Key[Array, ""], x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
+        """``(key, images [B, H, W, C]) -> images``, of floating type."""
         if x.ndim != 4:
             raise ValueError(f"crop_flip needs images [B, H, W, C], not inputs of shape {x.shape}")
         shift_key, flip_key = jax.random.split(key)
-        corners = jax.random.randint(shift_key, (x.shape[0], 2), 0, 2 * padding + 1)
-        padded = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+        corners = jax.random.randint(shift_key, (x.shape[0], 2), 0, 2 * self.padding + 1)
+        around = (self.padding, self.padding)
+        padded = jnp.pad(x, ((0, 0), around, around, (0, 0)))
         x = jax.vmap(lambda image, c: jax.lax.dynamic_slice(image, (c[0], c[1], 0), x.shape[1:]))(padded, corners)
-        if not flip:
+        if not self.flip:
             return x
         mirrored = jax.random.bernoulli(flip_key, shape=(x.shape[0], 1, 1, 1))
         return jnp.where(mirrored, x[:, :, ::-1], x)
-
-    return augment

@@ -1,28 +1,15 @@
 """Client-level differential privacy with a clip that follows a quantile of the deltas' lengths."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks
-from fedjax_drag.naming import named
-from fedjax_drag.privacy._noised_mean import ClipUpdate, Kept, Size, noised_mean
-from fedjax_drag.types import Aggregator, Guarantee
+from fedjax_drag.privacy._noised_mean import Kept, NoisedMean, Size
+from fedjax_drag.types import Scalar
 
 
-def adaptive_dp(
-    aggregator: Aggregator,
-    clip: Any,
-    noise_multiplier: Any,
-    delta: float | None = None,
-    noise_cohort_size: int | None = None,
-    population: int | None = None,
-    quantile: Any = 0.5,
-    clip_step_size: Any = 0.2,
-    count_noise: Any = 0.05,
-) -> Aggregator:
+class adaptive_dp(NoisedMean):
     """:func:`~fedjax_drag.privacy.central_dp` with a clip that a given share of the deltas does not exceed.
 
     ::
@@ -44,7 +31,7 @@ def adaptive_dp(
       clip_step_size: ``eta_C`` > 0, by which the logarithm of the clip moves at most. Paper: 0.2.
       count_noise: ``sigma_b / S`` > 0, standard deviation of the noise on the count, by the cohort. Paper: 1/20.
 
-    Returns:
+    Notes:
       As there; the metrics have ``clip`` as well, that of the round, which is private.
 
     Raises:
@@ -62,24 +49,30 @@ def adaptive_dp(
       Andrew et al., Differentially private learning with adaptive clipping, NeurIPS 2021: the geometric update of the
       clip, and Theorem 1 for the noise multiplier of the deltas.
     """
-    checks.in_range("quantile", quantile, 0.0, 1.0)
-    checks.positive("clip_step_size", clip_step_size)
-    checks.positive("count_noise", count_noise)
 
-    def of_deltas(size: Size) -> jax.Array:
-        twice = 2 * count_noise * size.noise
-        if checks.is_concrete(noise_multiplier) and checks.is_concrete(twice):
-            _check_split(noise_multiplier, twice)
-        z = jnp.asarray(noise_multiplier, jnp.float32)
+    quantile: Scalar = 0.5
+    clip_step_size: Scalar = 0.2
+    count_noise: Scalar = 0.05
+
+    reports_clip = True
+
+    def check(self) -> None:
+        super().check()
+        checks.in_range("quantile", self.quantile, 0.0, 1.0)
+        checks.positive("clip_step_size", self.clip_step_size)
+        checks.positive("count_noise", self.count_noise)
+
+    def noise_on_deltas(self, size: Size) -> jax.Array:
+        twice = 2 * self.count_noise * size.noise
+        if checks.is_concrete(self.noise_multiplier) and checks.is_concrete(twice):
+            _check_split(self.noise_multiplier, twice)
+        z = jnp.asarray(self.noise_multiplier, jnp.float32)
         return z / jnp.sqrt(1 - (z / twice) ** 2)  # (z^-2 - (2 sigma_b)^-2)^(-1/2), also for z = 0
 
-    def following(key: PRNGKeyArray, clip: jax.Array, kept: Kept, size: Size) -> jax.Array:
+    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: Kept, size: Size) -> jax.Array:
         centred = jnp.where(kept.who.counted, kept.within - 0.5, 0.0).sum()  # one client changes it by 1/2
-        b = centred / size.divisor + count_noise * jax.random.normal(key) + 0.5
-        return clip * jnp.exp(-clip_step_size * (b - quantile))
-
-    guarantee = Guarantee(noise_multiplier, delta, noise_cohort_size, population)
-    return named("adaptive_dp", noised_mean(aggregator, clip, ClipUpdate(of_deltas, following, True), guarantee))
+        b = centred / size.divisor + self.count_noise * jax.random.normal(key) + 0.5
+        return clip * jnp.exp(-self.clip_step_size * (b - self.quantile))
 
 
 def _check_split(noise_multiplier: float, twice: float) -> None:

@@ -1,20 +1,9 @@
 """Client-level differential privacy by noise that the server adds."""
 
-from typing import Any
-
-from fedjax_drag.naming import named
-from fedjax_drag.privacy._noised_mean import ClipUpdate, noised_mean
-from fedjax_drag.types import Aggregator, Guarantee
+from fedjax_drag.privacy._noised_mean import NoisedMean
 
 
-def central_dp(
-    aggregator: Aggregator,
-    clip: Any,
-    noise_multiplier: Any,
-    delta: float | None = None,
-    noise_cohort_size: int | None = None,
-    population: int | None = None,
-) -> Aggregator:
+class central_dp(NoisedMean):
     """Clips every delta, and adds noise to their sum once, at the server, before another rule sees it.
 
     ::
@@ -41,8 +30,8 @@ def central_dp(
       population: clients of the deployment from which cohorts are drawn by Poisson sampling; default those of the run,
         drawn as the run draws them.
 
-    Returns:
-      An :class:`~fedjax_drag.types.Aggregator` that also takes deltas in chunks and needs ``key``. Metrics: ``scale``
+    Notes:
+      It also takes deltas in chunks and needs ``key``. Metrics: ``scale``
       (``min(1, C / ||g_m||)``), ``weight`` ``scale / S``; from the whole stack also ``cosine`` to the sum
       without noise. These, as all metrics of a simulation but ``epsilon``, are not private. Where no client counts it
       moves by noise.
@@ -62,6 +51,3 @@ def central_dp(
       denominator; Dwork and Roth, The algorithmic foundations of differential privacy, 2014, Proposition 2.1
       (post-processing). The simulation of large cohorts is that of pfl-research.
     """
-    update = ClipUpdate(lambda size: noise_multiplier, lambda key, clip, kept, size: clip, reported=False)
-    guarantee = Guarantee(noise_multiplier, delta, noise_cohort_size, population)
-    return named("central_dp", noised_mean(aggregator, clip, update, guarantee))

@@ -1,6 +1,7 @@
 """The Gaussian mechanism around a rule that depends on the plain mean of the deltas alone."""
 
-from collections.abc import Callable
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from fedjax_drag import checks, kinds, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.screening import Screening, check_extras, empty_metrics, screen
 from fedjax_drag.privacy.gaussian import check_gaussian, with_noise
-from fedjax_drag.types import PER_CLIENT_EXTRAS, Aggregator, Deltas, Guarantee, Params, Sums
+from fedjax_drag.types import PER_CLIENT_EXTRAS, Aggregator, Deltas, Guarantee, Params, Scalar, Sums
 
 
 class NoisedMeanState(NamedTuple):
@@ -54,44 +55,78 @@ class Size(NamedTuple):
     noise: Any
 
 
-class ClipUpdate(NamedTuple):
-    """How the clip goes on.
+class NoisedMean(Aggregator):
+    """A rule of ``(sum_m min(1, C / ||g_m||) g_m + N(0, (z C)^2 I)) / S``, as if one client sent it.
 
     Attributes:
-      noise_multiplier: ``(size) -> z``, of the noise on the deltas: that of the round without what the update spends.
-      next: ``(key, clip, kept, size) -> clip`` of the next round.
-      reported: whether the clip is among the metrics.
-    """
-
-    noise_multiplier: Callable[[Size], Any]
-    next: Callable[[PRNGKeyArray, jax.Array, Kept, Size], Any]
-    reported: bool
-
-
-def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee: Guarantee) -> Aggregator:
-    """The rule ``aggregator`` of ``(sum_m min(1, C / ||g_m||) g_m + N(0, (z C)^2 I)) / S``, as if one client sent it.
-
-    Args:
       aggregator: a rule that depends on the plain mean alone.
       clip: ``C`` of the first round.
-      update: gives ``z`` and the clip of the rounds after it.
-      guarantee: for which the noise is calibrated.
+      noise_multiplier: ``z``.
+      delta: at which epsilon is reported.
+      noise_cohort_size: the cohort that the noise is meant for.
+      population: from how many it is drawn.
 
     Raises:
       ValueError: for numbers out of range, and one line that says why for any other rule.
     """
-    kinds.AGGREGATOR.check("aggregator", aggregator)
-    _check_sensitivity(aggregator)
-    check_gaussian(clip, guarantee.noise_multiplier, guarantee.delta)
-    _check_counts(guarantee)
 
-    def init(params: Params) -> NoisedMeanState:
-        inner = aggregator.init(params)
-        metrics = empty_metrics("scale", **({"clip": jnp.zeros(())} if update.reported else {}))
-        return NoisedMeanState(jnp.asarray(clip, jnp.float32), inner._replace(metrics={}), metrics)
+    aggregator: Aggregator
+    clip: Scalar
+    noise_multiplier: Scalar
+    delta: float | None = None
+    noise_cohort_size: int | None = None
+    population: int | None = None
 
-    def accumulate(
-        params: Params, deltas: Deltas, state: NoisedMeanState, *, valid: Any = None, **extras: Any
+    split = "clients"
+    reports_clip = False  # whether the clip is among the metrics
+
+    def check(self) -> None:
+        kinds.AGGREGATOR.check("aggregator", self.aggregator)
+        _check_sensitivity(self.aggregator)
+        check_gaussian(self.clip, self.noise_multiplier, self.delta)
+        _check_counts(self.guarantee)
+
+    def noise_on_deltas(self, size: Size) -> Any:
+        """The noise multiplier of the sum of the deltas: that of the round without what the next clip spends."""
+        del size
+        return self.noise_multiplier
+
+    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: Kept, size: Size) -> Any:
+        """The clip of the next round."""
+        del key, kept, size
+        return clip
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.noise_multiplier, self.delta, self.noise_cohort_size, self.population)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.aggregator.needs
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return frozenset({"key"})
+
+    @property
+    def streamed(self) -> Sums:
+        return Sums(self._accumulate, self._finish, whole=self.apply)
+
+    def init(self, params: Params) -> NoisedMeanState:
+        inner = self.aggregator.init(params)
+        metrics = empty_metrics("scale", **({"clip": jnp.zeros(())} if self.reports_clip else {}))
+        return NoisedMeanState(jnp.asarray(self.clip, jnp.float32), inner._replace(metrics={}), metrics)
+
+    def apply(
+        self, params: Params, deltas: Deltas, state: NoisedMeanState, **extras: Any
+    ) -> tuple[Params, NoisedMeanState]:
+        extras = check_extras(extras, self.requires, params, tree.check_cohort(params, deltas))
+        total, kept = self._accumulate(params, deltas, state, **extras)
+        moved, after = self._finish(params, total, state, kept, **extras)
+        return moved, after._replace(metrics=after.metrics | {"cosine": tree.cosines(deltas, total)})
+
+    def _accumulate(
+        self, params: Params, deltas: Deltas, state: NoisedMeanState, *, valid: Any = None, **extras: Any
     ) -> tuple[Params, Kept]:
         del extras
         tree.check_cohort(params, deltas)
@@ -100,7 +135,8 @@ def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee
         scale = jnp.where(who.counted, clip_scale(norm, state.clip), 0.0)
         return tree.weighted_sum(scale, deltas), Kept(who, scale, norm <= state.clip)
 
-    def finish(
+    def _finish(
+        self,
         params: Params,
         total: Params,
         state: NoisedMeanState,
@@ -110,31 +146,22 @@ def noised_mean(aggregator: Aggregator, clip: Any, update: ClipUpdate, guarantee
         expected_clients: Any = None,
         **extras: Any,
     ) -> tuple[Params, NoisedMeanState]:
-        size = _size_of(len(kept.scale) if expected_clients is None else expected_clients, guarantee.cohort_size)
+        size = _size_of(len(kept.scale) if expected_clients is None else expected_clients, self.noise_cohort_size)
         expects = jnp.asarray(size.divisor > 0)  # in a round in which nobody is available, all stays as it was
         noise_key, clip_key, inner_key = jax.random.split(key, 3)
         # In units of the mean: noise for a larger cohort is as much smaller as its sum would be longer.
-        deviation = update.noise_multiplier(size) * state.clip / size.noise
+        deviation = self.noise_on_deltas(size) * state.clip / size.noise
         share = tree.inverse(size.divisor)
         mean = with_noise(noise_key, tree.scale(share, total), deviation)
         of_all = {name: value for name, value in extras.items() if name not in PER_CLIENT_EXTRAS}
         of_all["reject_nonfinite"] = False  # a mean that is NaN must show, and not stop the run from learning
         alone = jax.tree.map(lambda x: x[None], mean)
-        moved, inner = aggregator.apply(params, alone, state.inner, key=inner_key, valid=expects[None], **of_all)
+        moved, inner = self.aggregator.apply(params, alone, state.inner, key=inner_key, valid=expects[None], **of_all)
         metrics = {"weight": share * kept.scale, "cosine": jnp.zeros(0), "scale": kept.scale}
         metrics |= {"num_rejected": kept.who.num_rejected}
-        metrics |= {"clip": state.clip} if update.reported else {}
-        clip_after = jnp.where(expects, update.next(clip_key, state.clip, kept, size), state.clip).astype(jnp.float32)
-        return moved, NoisedMeanState(clip_after, inner._replace(metrics={}), metrics)
-
-    def apply(params: Params, deltas: Deltas, state: NoisedMeanState, **extras: Any) -> tuple[Params, NoisedMeanState]:
-        extras = check_extras(extras, {"key"}, params, tree.check_cohort(params, deltas))
-        total, kept = accumulate(params, deltas, state, **extras)
-        moved, after = finish(params, total, state, kept, **extras)
-        return moved, after._replace(metrics=after.metrics | {"cosine": tree.cosines(deltas, total)})
-
-    sums = Sums(accumulate, finish, whole=apply)
-    return Aggregator(init, apply, aggregator.needs, "clients", sums, guarantee)
+        metrics |= {"clip": state.clip} if self.reports_clip else {}
+        clip = jnp.where(expects, self.next_clip(clip_key, state.clip, kept, size), state.clip).astype(jnp.float32)
+        return moved, NoisedMeanState(clip, inner._replace(metrics={}), metrics)
 
 
 def _check_counts(guarantee: Guarantee) -> None:

@@ -37,6 +37,7 @@ from fedjax_drag.types._client_rule import (
 )
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
+from fedjax_drag.types._optimizer import Optimizer
 from fedjax_drag.types._part import Part, Scalar, as_part, comparable, is_scalar, told, value_of
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "Guarantee",
     "InitFn",
     "KeyedDirectionFn",
+    "Optimizer",
     "OutputFn",
     "Params",
     "Part",

@@ -5,17 +5,15 @@ The server optimisers of the federated papers are in :mod:`fedjax_drag.server_op
 A *schedule* is a number that changes with the round: a function of the number of rounds done.
 """
 
-from typing import Any
-
+import jax
 import optax
 
 from fedjax_drag import checks
-from fedjax_drag.server_optimizers import fedavgm
+from fedjax_drag.server_optimizers import check_decay, check_rate, fedavgm
+from fedjax_drag.types import Optimizer, Part, Scalar
 
 
-def sgd(
-    learning_rate: Any | optax.Schedule = 1.0, momentum: float = 0.0, nesterov: bool = False
-) -> optax.GradientTransformation:
+class sgd(fedavgm):
     """A plain server step size, or with momentum FedAvgM.
 
     Args:
@@ -26,12 +24,11 @@ def sgd(
     References:
       Hsu et al., Measuring the effects of non-identical data distribution for federated visual classification, 2019.
     """
-    return fedavgm(learning_rate, momentum, nesterov)
+
+    momentum: Scalar = 0.0
 
 
-def adam(
-    learning_rate: Any | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
-) -> optax.GradientTransformation:
+class adam(Optimizer):
     """Adam of optax, with the default decays and ``eps`` of FedAdam's paper.
 
     Both moments start at 0 and are corrected for it. In :func:`~fedjax_drag.server_optimizers.fedadam` the second
@@ -46,13 +43,20 @@ def adam(
     References:
       Kingma and Ba, Adam: A method for stochastic optimization, 2015.
     """
-    _check_moments(learning_rate, b1, b2, eps)
-    return optax.adam(learning_rate, b1, b2, eps)
+
+    learning_rate: Scalar | optax.Schedule
+    b1: Scalar = 0.9
+    b2: Scalar = 0.99
+    eps: Scalar = 1e-3
+
+    def check(self) -> None:
+        _check_moments(self)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate, self.b1, self.b2, self.eps)
 
 
-def yogi(
-    learning_rate: Any | optax.Schedule, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3
-) -> optax.GradientTransformation:
+class yogi(Optimizer):
     """Yogi of optax, with the default decays and ``eps`` of FedYogi's paper.
 
     Both moments start at 1e-6 and are corrected as Adam's, which start at 0. In
@@ -67,13 +71,20 @@ def yogi(
     References:
       Zaheer et al., Adaptive methods for nonconvex optimization, 2018.
     """
-    _check_moments(learning_rate, b1, b2, eps)
-    return optax.yogi(learning_rate, b1, b2, eps)
+
+    learning_rate: Scalar | optax.Schedule
+    b1: Scalar = 0.9
+    b2: Scalar = 0.99
+    eps: Scalar = 1e-3
+
+    def check(self) -> None:
+        _check_moments(self)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return optax.yogi(self.learning_rate, self.b1, self.b2, self.eps)
 
 
-def adagrad(
-    learning_rate: Any | optax.Schedule, initial_accumulator_value: float = 1e-6, eps: float = 1e-6
-) -> optax.GradientTransformation:
+class adagrad(Optimizer):
     """Adagrad of optax: each coordinate's step shrinks with the sum of its squared updates.
 
     :func:`~fedjax_drag.server_optimizers.fedadagrad` adds ``tau`` to the root instead of ``eps`` under it.
@@ -86,13 +97,21 @@ def adagrad(
     References:
       Duchi, Hazan and Singer, Adaptive subgradient methods for online learning and stochastic optimization, 2011.
     """
-    _check_rate(learning_rate)
-    checks.in_range("initial_accumulator_value", initial_accumulator_value, 0.0)
-    checks.positive("eps", eps)
-    return optax.adagrad(learning_rate, initial_accumulator_value, eps)
+
+    learning_rate: Scalar | optax.Schedule
+    initial_accumulator_value: Scalar = 1e-6
+    eps: Scalar = 1e-6
+
+    def check(self) -> None:
+        check_rate(self.learning_rate)
+        checks.in_range("initial_accumulator_value", self.initial_accumulator_value, 0.0)
+        checks.positive("eps", self.eps)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return optax.adagrad(self.learning_rate, self.initial_accumulator_value, self.eps)
 
 
-def local_sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> optax.GradientTransformation:
+class local_sgd(Optimizer):
     """Momentum and weight decay of the local steps; momentum starts afresh in every round unless its state is kept.
 
     ::
@@ -106,15 +125,21 @@ def local_sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float
       nesterov: whether to look ahead.
       weight_decay: >= 0.
     """
-    checks.in_range("momentum", momentum, 0.0, 1.0, open_high=True)
-    checks.in_range("weight_decay", weight_decay, 0.0)
-    decay = optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity()
-    return optax.chain(decay, optax.trace(momentum, nesterov) if momentum else optax.identity())
+
+    momentum: float = 0.0  # static, as the next: 0 leaves it out
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def check(self) -> None:
+        check_decay("momentum", self.momentum)
+        checks.in_range("weight_decay", self.weight_decay, 0.0)
+
+    def transformation(self) -> optax.GradientTransformation:
+        decay = optax.add_decayed_weights(self.weight_decay) if self.weight_decay else optax.identity()
+        return optax.chain(decay, optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity())
 
 
-def linear_schedule(
-    init_value: float, end_value: float, transition_steps: int, transition_begin: int = 0
-) -> optax.Schedule:
+class linear_schedule(Part):
     """A linear change from one value to another.
 
     Args:
@@ -123,12 +148,23 @@ def linear_schedule(
       transition_steps: rounds in between.
       transition_begin: round in which the change begins.
     """
-    checks.count("transition_steps", transition_steps, 1)
-    checks.count("transition_begin", transition_begin)
-    return optax.linear_schedule(init_value, end_value, transition_steps, transition_begin)
+
+    init_value: float
+    end_value: float
+    transition_steps: int
+    transition_begin: int = 0
+
+    def check(self) -> None:
+        checks.count("transition_steps", self.transition_steps, 1)
+        checks.count("transition_begin", self.transition_begin)
+
+    def __call__(self, done: jax.Array) -> jax.Array:
+        """The value after so many rounds."""
+        whole = optax.linear_schedule(self.init_value, self.end_value, self.transition_steps, self.transition_begin)
+        return whole(done)
 
 
-def cosine_decay_schedule(init_value: float, decay_steps: int, alpha: float = 0.0) -> optax.Schedule:
+class cosine_decay_schedule(Part):
     """A decay to a fraction of the first value along half a cosine wave.
 
     Args:
@@ -139,13 +175,20 @@ def cosine_decay_schedule(init_value: float, decay_steps: int, alpha: float = 0.
     References:
       Loshchilov and Hutter, SGDR: Stochastic gradient descent with warm restarts, 2017.
     """
-    checks.count("decay_steps", decay_steps, 1)
-    return optax.cosine_decay_schedule(init_value, decay_steps, alpha)
+
+    init_value: float
+    decay_steps: int
+    alpha: float = 0.0
+
+    def check(self) -> None:
+        checks.count("decay_steps", self.decay_steps, 1)
+
+    def __call__(self, done: jax.Array) -> jax.Array:
+        """The value after so many rounds."""
+        return optax.cosine_decay_schedule(self.init_value, self.decay_steps, self.alpha)(done)
 
 
-def exponential_decay(
-    init_value: float, transition_steps: int, decay_rate: float, transition_begin: int = 0, staircase: bool = False
-) -> optax.Schedule:
+class exponential_decay(Part):
     """A decay by a constant factor over a given number of rounds.
 
     Args:
@@ -155,19 +198,26 @@ def exponential_decay(
       transition_begin: round in which the change begins.
       staircase: whether to change in steps rather than smoothly.
     """
-    checks.count("transition_steps", transition_steps, 1)
-    checks.positive("decay_rate", decay_rate)
-    checks.count("transition_begin", transition_begin)
-    return optax.exponential_decay(init_value, transition_steps, decay_rate, transition_begin, staircase)
+
+    init_value: float
+    transition_steps: int
+    decay_rate: float
+    transition_begin: int = 0
+    staircase: bool = False
+
+    def check(self) -> None:
+        checks.count("transition_steps", self.transition_steps, 1)
+        checks.positive("decay_rate", self.decay_rate)
+        checks.count("transition_begin", self.transition_begin)
+
+    def __call__(self, done: jax.Array) -> jax.Array:
+        """The value after so many rounds."""
+        given = self.init_value, self.transition_steps, self.decay_rate, self.transition_begin, self.staircase
+        return optax.exponential_decay(*given)(done)
 
 
-def _check_rate(learning_rate: Any | optax.Schedule) -> None:
-    if not callable(learning_rate):
-        checks.positive("learning_rate", learning_rate)
-
-
-def _check_moments(learning_rate: Any | optax.Schedule, b1: float, b2: float, eps: float) -> None:
-    _check_rate(learning_rate)
-    checks.in_range("b1", b1, 0.0, 1.0, open_high=True)
-    checks.in_range("b2", b2, 0.0, 1.0, open_high=True)
-    checks.positive("eps", eps)
+def _check_moments(own: adam | yogi) -> None:
+    check_rate(own.learning_rate)
+    check_decay("b1", own.b1)
+    check_decay("b2", own.b2)
+    checks.positive("eps", own.eps)
