@@ -8,7 +8,8 @@ import optax
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.ops.weighted import Clients, Step, WeightedAggregator, Weights
-from fedjax_drag.types import Optimizer, Params, as_part, value_of
+from fedjax_drag.types import Optimizer, Params
+from fedjax_drag.types._part import as_part, value_of
 
 
 class FedAvgState(NamedTuple):

@@ -46,10 +46,6 @@ class from_aggregator(Algorithm):
         kinds.CLIENT_RULE.check("client", self.client)
         _check_covered(self.aggregator, self.client)
 
-    def __repr__(self) -> str:
-        client = "" if self.client.name.startswith("_") else f", client={self.client.name}"
-        return f"Algorithm({self.name}{client})"
-
     @property
     def name(self) -> str:
         """The name of the rule."""

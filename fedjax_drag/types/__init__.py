@@ -38,7 +38,7 @@ from fedjax_drag.types._client_rule import (
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
 from fedjax_drag.types._optimizer import Optimizer
-from fedjax_drag.types._part import Part, Scalar, as_part, comparable, is_scalar, told, value_of
+from fedjax_drag.types._part import Part, Scalar, is_scalar
 
 __all__ = [
     "DISSIMILARITIES",
@@ -82,10 +82,6 @@ __all__ = [
     "Uplink",
     "WrappedAttack",
     "WrappedClientRule",
-    "as_part",
-    "comparable",
     "extras_of",
     "is_scalar",
-    "told",
-    "value_of",
 ]

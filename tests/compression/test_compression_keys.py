@@ -7,11 +7,10 @@ from tiny import TINY
 import fedjax_drag as fd
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.build.traced_numbers import numbers, with_numbers
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run.planning import Federations
-from fedjax_drag.experiment.sweep import grouping
 from fedjax_drag.experiment.sweep.grid import load_grid
+from fedjax_drag.simulation.batch import likeness
 
 NUMBERS = 64 * 4 + 4 + 4 * 10 + 10
 BYTES = {"top_k": 31 * 8, "random_k": 8 + 31 * 4, "qsgd": 4 * 4 + 128 + 2 + 20 + 5, "sign": 4 * 4 + 32 + 1 + 5 + 2}
@@ -77,26 +76,20 @@ def test_mistakes_name_the_key(keys, text):
 
 
 class TestSweeps:
-    def test_fractions_and_bits_may_be_traced_and_ranks_not(self):
-        config = resolved(compression=COMPONENTS["top_k"], downlink_compression={"name": "qsgd", "bits": 4})
-        assert numbers(config)["compression.fraction"] == 0.1
-        assert numbers(config)["downlink_compression.bits"] == 4
-        assert "compression.rank" not in numbers(resolved(compression=COMPONENTS["low_rank"]))
-        assert with_numbers(config, {"compression.fraction": 0.5}).compression.arguments["fraction"] == 0.5
-
     @pytest.mark.parametrize(
         ("axes", "programs"),
         [
             ({"compression.fraction": [0.01, 0.1, 1.0], "seed": [0, 1]}, 1),
+            ({"compression": [{"name": "qsgd", "bits": 2}, {"name": "qsgd", "bits": 4}]}, 1),
             ({"compression": [None, "sign", {"name": "low_rank", "rank": 1}, {"name": "low_rank", "rank": 2}]}, 4),
         ],
-        ids=["fractions", "compressors"],
+        ids=["fractions", "bits", "compressors"],
     )
     def test_programs(self, axes, programs):
         points = load_grid(TINY | {"compression": COMPONENTS["top_k"], "axes": axes}).points
         federations = Federations()
-        feds = [federations.split(point.config) for point in points]
-        assert len(grouping.group([point.config for point in points], feds, [0] * len(points))) == programs
+        cells = [build.settings(point.config, federations.split(point.config)) for point in points]
+        assert len({likeness(cell) for cell in cells}) == programs
 
     @pytest.mark.slow
     def test_a_sweep_over_fractions_has_the_bytes_of_each_cell(self, tmp_path):

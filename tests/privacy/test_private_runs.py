@@ -11,14 +11,14 @@ from nets import Net
 from tiny import SYNTHETIC, TINY
 
 import fedjax_drag as fd
+from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.build.traced_numbers import numbers
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.privacy import FixedSize, Local, Poisson, adaptive_dp, central_dp, epsilon, local_dp
 from fedjax_drag.simulation.participation.attendance import expected_clients
 from fedjax_drag.simulation.planning.privacy import spent_by
-from fedjax_drag.simulation.program.client_pass import with_send
+from fedjax_drag.simulation.program.client_pass import sent
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.run import ClientInput, LocalResult, RoundInput
 from fedjax_drag.simulation.settings import Settings
@@ -209,12 +209,12 @@ class TestLocal:
 
     @pytest.mark.thorough
     def test_the_noise_differs_between_clients_and_rounds_and_attackers_add_none(self):
-        sent = with_send(lambda client, shared, own: LocalResult(Uplink(self.delta), 0.0, 1), fd.attacks.sign_flip())
+        local = LocalResult(Uplink(self.delta), 0.0, 1)
 
         def message(round=0, client=0, malicious=False):
             shared = RoundInput(None, jax.random.key(0), jnp.int32(round), Downlink(self.delta), None)
             own = ClientInput(jnp.int32(client), None, None, jnp.asarray(malicious))
-            return np.asarray(sent(self.RULE, shared, own).uplink.delta["a"])
+            return np.asarray(sent(self.RULE, fd.attacks.sign_flip(), shared, own, local).uplink.delta["a"])
 
         honest = [message(), message(round=1), message(client=1), message(client=1, round=1)]
         assert len({x.tobytes() for x in honest}) == 4
@@ -287,4 +287,7 @@ def test_a_sweep_of_clip_and_noise_is_one_program_with_the_results_of_single_run
 @pytest.mark.parametrize("name", NAMES)
 def test_clip_and_noise_may_be_traced(name):
     config = resolve(load(CONFIG | {"privacy": CENTRAL | {"name": name}}))
-    assert {"privacy.clip", "privacy.noise_multiplier"} <= set(numbers(config))
+    method = build.method(config, 6)
+    shares = dict(jax.tree_util.tree_leaves_with_path(method))
+    names = {jax.tree_util.keystr(path).rpartition(".")[2] for path in shares}
+    assert {"clip", "noise_multiplier"} <= names

@@ -22,7 +22,7 @@ from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset, augmentation, partition
 from fedjax_drag.experiment.build import optimizers
 from fedjax_drag.models.modes import WithModes
-from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule
+from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer
 
 Builders = Mapping[str, Callable[..., Any]]
 
@@ -193,8 +193,8 @@ PARTS: Mapping[str, tuple[type, ...]] = {
     "attack": (Attack,),
     "compression": (Compressor,),
     "downlink_compression": (Compressor,),
-    "local_optimizer": (optax.GradientTransformation,),
-    "optimizer": (optax.GradientTransformation,),
+    "local_optimizer": (optax.GradientTransformation, Optimizer),
+    "optimizer": (optax.GradientTransformation, Optimizer),
 }
 """What the builders of a table make; of the tables that are left out, functions. Other forms of models are
 those of :func:`~fedjax_drag.simulation.model.functions.is_model`."""
@@ -204,6 +204,7 @@ NESTED: Mapping[Any, str] = {
     Attack: "attack",
     ClientRule: "client",
     optax.GradientTransformation: "optimizer",
+    Optimizer: "optimizer",
     Callable: "schedule",
 }
 """Types of arguments that are components themselves, with the table that each is chosen from.

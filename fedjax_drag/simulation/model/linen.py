@@ -18,7 +18,8 @@ from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.model.functions import model_name
 from fedjax_drag.simulation.model.model import Statistics, Streams
 from fedjax_drag.simulation.model.modes import Modes, modes_of
-from fedjax_drag.types import Params, comparable
+from fedjax_drag.types import Params
+from fedjax_drag.types._part import comparable
 
 _USUAL, _ANY_OTHER = "dropout", "params"
 """The stream that most modules name, and the one from which Flax draws for a stream that was not given."""

@@ -34,7 +34,8 @@ from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.program.federation import Federation, choose_root
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Params, as_part, told, value_of
+from fedjax_drag.types import Params
+from fedjax_drag.types._part import as_part, told, value_of
 
 
 def federate(settings: Settings) -> Federation:

@@ -23,7 +23,8 @@ from fedjax_drag.simulation.run import (
     RoundInput,
     Run,
 )
-from fedjax_drag.types import Batch, ClientRule, Downlink, Params, value_of
+from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params
+from fedjax_drag.types._part import value_of
 
 class Drawn(NamedTuple):
     """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.
@@ -79,20 +80,21 @@ def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
     leaves the client, its noise included: a function of it reveals no more.
     """
     local = client_pass(run, run.algorithm.client, shared, own)
-    return _compressed(run, shared, own, sent(run, shared, own, local))
+    return _compressed(run, shared, own, sent(run.algorithm.client, run.attack, shared, own, local))
 
 
-def sent(run: Run, shared: RoundInput, own: ClientInput, local: LocalResult) -> LocalResult:
+def sent(
+    client: ClientRule, attack: Attack | None, shared: RoundInput, own: ClientInput, local: LocalResult
+) -> LocalResult:
     """The result with the message that leaves the client."""
-    client = run.algorithm.client
     if not client.sends:
         return local
     key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
     uplink = client.send(key, local.uplink)
     if difference := tree.unlike(uplink, local.uplink):
         raise ValueError(f"send of the client rule: returns {difference}")
-    if run.attack is not None:
-        uplink = tree.where(run.attack.attackers(own.malicious, shared.round), local.uplink, uplink)
+    if attack is not None:
+        uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
     return local._replace(uplink=uplink)
 
 
