@@ -155,10 +155,8 @@ def _check_adaptive(own: Any) -> None:
     checks.positive("tau", own.tau)
 
 
-def _adaptive(
-    own: Any, second_moment: Callable[[jax.Array, jax.Array], jax.Array]
-) -> optax.GradientTransformation:
-    """Algorithm 2 of Reddi et al. with ``second_moment``: ``(v_{t-1}, Delta_t^2) -> v_t``, and the numbers of ``own``."""
+def _adaptive(own: Any, second_moment: Callable[[jax.Array, jax.Array], jax.Array]) -> optax.GradientTransformation:
+    """Algorithm 2 of Reddi et al., with the numbers of ``own``; ``second_moment``: ``(v_{t-1}, Delta_t^2) -> v_t``."""
     b1, tau = own.b1, own.tau
 
     def init(params: Params) -> _Moments:

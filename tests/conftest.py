@@ -37,6 +37,7 @@ gc.set_threshold(20_000, 10, 10)
 
 MAPS = Path("/proc/self/maps")
 
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Marks as thorough what goes beyond a test's sample, before the tier is selected."""
@@ -58,7 +59,7 @@ def pytest_runtest_setup(item):
     Tests marked ``optimised`` are compiled as users' programs are, and with ``FEDJAX_DRAG_TEST_OPTIMISED=1`` all are.
     Set before any fixture, so that programs that are to give the same bits are compiled alike.
 
-    Tests share what JAX has traced and compiled, but for those marked ``fresh``, such as those that patch what is traced.
+    Tests share what JAX has traced and compiled, but for those marked ``fresh``.
     """
     optimised = item.get_closest_marker("optimised") or os.environ.get("FEDJAX_DRAG_TEST_OPTIMISED") == "1"
     jax.config.update("jax_disable_most_optimizations", not optimised)

@@ -12,7 +12,6 @@ from fedjax_drag.ops.screening import screen
 from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Uplink
 
 
-
 class _Carry(NamedTuple):
     """The momentum buffer ``u``, like the parameters, and the number of steps so far, int32."""
 

@@ -13,7 +13,6 @@ from fedjax_drag.clients._gradient_at_start import GradientAtStart, no_gradient_
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Aggregator, Batch, Downlink, GradFn, Params, Scalar, State, Sums, Uplink
 
-
 Variate = Literal["steps", "average", "first"]
 """A client's control variate: the mean gradient of its steps, or one at their start: of all mini-batches or one."""
 

@@ -1,19 +1,31 @@
 """Methods with equations on both sides, and an aggregation rule in the place of the server's mean.
 
-- :class:`TwoSided` is a method that says both sides: ``broadcast``, ``begin``, ``direction``, ``report``, ``aggregate``.
+- :class:`TwoSided` says both sides: ``broadcast``, ``begin``, ``direction``, ``report``, ``aggregate``.
 - :class:`SummedMethod` takes sums of its own beside the rule, so that messages can come in chunks if the rule's can.
 """
 
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.ops.screening import Screening, screen
-from fedjax_drag.types import Aggregator, Algorithm, Batch, ClientRule, Deltas, Downlink, GradFn, Params, State, Sums, Uplink
+from fedjax_drag.types import (
+    Aggregator,
+    Algorithm,
+    Batch,
+    ClientRule,
+    Deltas,
+    Downlink,
+    GradFn,
+    Params,
+    State,
+    Sums,
+    Uplink,
+)
 
 
 class TwoSided(Algorithm):
@@ -23,8 +35,7 @@ class TwoSided(Algorithm):
     with state for each client has a field ``num_clients``, which a simulation fills in where it is None.
     """
 
-    if TYPE_CHECKING:
-        aggregator: Aggregator | None
+    aggregator = cast("Any", None)  # no annotation: a field of the subclasses
 
     def check(self) -> None:
         number, inner = self.num_clients, self.aggregator
@@ -83,7 +94,7 @@ class TwoSided(Algorithm):
 class ClientSide(ClientRule):
     """The client side of a method."""
 
-    method: Algorithm
+    method: TwoSided
 
     @property
     def name(self) -> str:

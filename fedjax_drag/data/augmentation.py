@@ -4,6 +4,8 @@ An augmentation is ``(key, x [B, *input_shape]) -> x`` on a model's inputs, afte
 local pass has a key of its own.
 """
 
+# pyright: reportIncompatibleMethodOverride=false
+
 from collections.abc import Callable
 
 import jax
@@ -11,12 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedjax_drag import checks
-from fedjax_drag.types import Part
+from fedjax_drag.types._part import CallablePart
 
 Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-class crop_flip(Part):
+class crop_flip(CallablePart):
     """Shifts every image by up to ``padding`` pixels in both directions and mirrors half of them left to right.
 
     The shift crops an image of the original size out of one padded with zeros, which after normalisation are the mean

@@ -41,6 +41,7 @@ class Preprocess(NamedTuple):
         mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
         return (jnp.asarray(x, jnp.float32) / scale - mean) / std
 
+
 _ROUNDING = 0.01
 """Largest rounding error of float32 with which inputs are stored as given, as a share of their standard deviation."""
 

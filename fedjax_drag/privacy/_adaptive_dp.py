@@ -65,7 +65,7 @@ class adaptive_dp(NoisedMean):
     def noise_on_deltas(self, size: Size) -> jax.Array:
         twice = 2 * self.count_noise * size.noise
         if checks.is_concrete(self.noise_multiplier) and checks.is_concrete(twice):
-            _check_split(self.noise_multiplier, twice)
+            _check_split(float(self.noise_multiplier), float(twice))
         z = jnp.asarray(self.noise_multiplier, jnp.float32)
         return z / jnp.sqrt(1 - (z / twice) ** 2)  # (z^-2 - (2 sigma_b)^-2)^(-1/2), also for z = 0
 

@@ -3,8 +3,8 @@
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 from fedjax_drag.simulation.engine import prepare, simulate, trace
 from fedjax_drag.simulation.lowering import LoweredRun, lower
-from fedjax_drag.simulation.run import RunState
 from fedjax_drag.simulation.result import Result
+from fedjax_drag.simulation.run import RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Many runs as one program: cells that differ in numbers, seeds and the split of the data share one compilation.
 
 The runs of all cells are stacked: a cell's numbers (a rule's ``c``, a step size, the strength of an attack) are rows of
-the program's inputs, as are its random key, its clients' index lists and its malicious clients. Cells can share a program
-exactly if their runs have the same ``jax.tree.structure``, and they share one copy of the examples.
+the program's inputs, as are its random key, its clients' index lists and its malicious clients. Cells can share a
+program exactly if their runs have the same ``jax.tree.structure``, and they share one copy of the examples.
 """
 
 import dataclasses
@@ -111,9 +111,9 @@ def evaluate_cells(
     """The evaluation of every cell; ``train`` is None unless clients are evaluated."""
 
     def one(shared: Any, entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
-        (common, held_out, train), (cell, state) = shared, entry
+        (common, (test, validation), train), (cell, state) = shared, entry
         own = own_examples(cell.federation._replace(train=train), state)
-        return programs.evaluation(joined(cell.run, common), state, *held_out, own)
+        return programs.evaluation(joined(cell.run, common), state, test, validation, own)
 
     return over(one, (common, held_out, train), (cells, states))
 
@@ -276,7 +276,9 @@ class BatchSimulation:
             rows = {place: tracks[place].add(before, done, _row(place, measured)) for place in running}
             diverged = {place: track.diverged_at for place, track in enumerate(tracks) if track.diverged_at}
             for callback in callbacks:
-                ended: dict[int, Reason] = callback(BatchEvaluation(done, first.num_rounds, rows, states, diverged)) or {}
+                ended: dict[int, Reason] = (
+                    callback(BatchEvaluation(done, first.num_rounds, rows, states, diverged)) or {}
+                )
                 for place, why in ended.items():
                     tracks[place].ended = tracks[place].ended or why
             stopped.update({place: _of(place, states) for place in running if tracks[place].is_over})

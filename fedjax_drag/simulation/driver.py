@@ -41,7 +41,13 @@ class Schedule(NamedTuple):
 
 
 def drive(
-    schedule: Schedule, state: Any, done: int, totals: Totals, step: Step, evaluate: Callable[[Any], Any], record: Record
+    schedule: Schedule,
+    state: Any,
+    done: int,
+    totals: Totals,
+    step: Step,
+    evaluate: Callable[[Any], Any],
+    record: Record,
 ) -> Any:
     """Rounds and evaluations up to the last round, or to the first evaluation after which ``record`` ends the run.
 
@@ -106,9 +112,7 @@ class Track:
         self.diverged_at = self.diverged_at or int(totals.diverged_at) or None
         return row
 
-    def result(
-        self, state: RunState, seconds: float, compile_seconds: float, seconds_per_step: float | None
-    ) -> Result:
+    def result(self, state: RunState, seconds: float, compile_seconds: float, seconds_per_step: float | None) -> Result:
         """The run as it has come to an end with ``state``."""
         return Result(
             params=joined(state.params, state.model.frozen),

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from fedjax_drag.simulation.planning.calls import takes
 from fedjax_drag.simulation.devices import processes
 from fedjax_drag.simulation.devices.host_state import DISK
 from fedjax_drag.simulation.devices.placement import divided, everywhere, place, place_data
@@ -16,6 +15,7 @@ from fedjax_drag.simulation.option_groups import EarlyStopping, check_adversary
 from fedjax_drag.simulation.options import check_options
 from fedjax_drag.simulation.parts import as_algorithm
 from fedjax_drag.simulation.planning import initial_params
+from fedjax_drag.simulation.planning.calls import takes
 from fedjax_drag.simulation.planning.early_stopping import Stopper
 from fedjax_drag.simulation.planning.outline import Outline, outline
 from fedjax_drag.simulation.planning.privacy import spent_by

@@ -164,11 +164,8 @@ class Execution:
 
     Attributes:
       clients_axis: ``"vmap"`` (all clients of a round at once), ``"map"`` (one after another, or in chunks) or
-        ``"auto"``: what is fastest for this model, cohort and device by a measurement of a few local steps
-        (:mod:`~fedjax_drag.simulation.planning.calibration`), made once and remembered; without one, for a run of
-        less than half a minute or with ``FEDJAX_DRAG_CALIBRATE=0`` in the environment, ``"map"`` on a CPU and
-        ``"vmap"`` elsewhere. The ways agree to rounding only: for the same bits on another machine, name one.
-        :attr:`Simulation.walk` is the one taken.
+        ``"auto"``: one after another on a CPU, all of whose cores a single client occupies, and all at once
+        elsewhere. The ways agree to rounding only. :attr:`Simulation.walk` is the one taken.
       clients_per_chunk: clients that run at once under ``"map"``; default 1.
       mesh: the devices over which the clients are sharded; ``cohort_size`` must be a multiple of their number.
         ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many devices of all processes

@@ -16,6 +16,7 @@ from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState,
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, Part, Scalar, State, Uplink
+from fedjax_drag.types._part import CallablePart
 
 FULL = "full"
 """The batch size that stands for all examples of a client."""
@@ -24,7 +25,7 @@ FULL = "full"
 class Run(Part):
     """All that decides what a run computes, apart from its data and its seed.
 
-    Its parts and their numbers are inputs of the compiled programs; all that follows ``num_clients`` is static. Two runs
+    Its parts and their numbers are inputs of the compiled programs; from ``num_clients`` on all is static. Two runs
     share programs exactly if their ``jax.tree.structure``, and the shapes of their data, are equal.
 
     Attributes:
@@ -68,7 +69,7 @@ class Run(Part):
     step_size: Scalar
     attack: Attack | None
     local_optimizer: Part | None
-    augmentation: Part | None
+    augmentation: CallablePart | None
     compression: Compressor | None
     downlink_compression: Compressor | None
     num_clients: int

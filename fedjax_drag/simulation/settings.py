@@ -107,7 +107,9 @@ class Parts:
     cohort_size: int
     step_size: Any = option(check_step_size)
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), default=0)
-    local_optimizer: Optimizer | optax.GradientTransformation | None = option(optional(kinds.OPTIMIZER.check), default=None)
+    local_optimizer: Optimizer | optax.GradientTransformation | None = option(
+        optional(kinds.OPTIMIZER.check), default=None
+    )
     trainable: Trainable | None = option(optional(check_trainable), default=None)
     loss: Loss | None = option(optional(check_loss), default=None)
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Self
 
 import jax
@@ -39,7 +39,9 @@ class Part:
         cls._scalars = tuple(field.name for field in fields if is_scalar(field.type))
 
         def flatten(part: Self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            return tuple(getattr(part, name) for name in leaves), tuple(comparable(getattr(part, name)) for name in static)
+            return tuple(getattr(part, name) for name in leaves), tuple(
+                comparable(getattr(part, name)) for name in static
+            )
 
         def flatten_with_keys(part: Self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             values, others = flatten(part)
@@ -83,10 +85,18 @@ def _is_leaf(hint: Any) -> bool:
     return is_scalar(hint) or any(issubclass(option, Part | jax.Array) for option in classes)
 
 
-class Function(Part):
-    """A function in the place of a number, such as a schedule: static, and compared by identity."""
+class CallablePart(Part):
+    """A part that is a function, such as a loss, a schedule or an augmentation."""
 
-    function: Callable[..., Any]
+    def __call__(self, *args: Any) -> Any:
+        """The function's value."""
+        raise NotImplementedError
+
+
+class Function(CallablePart):
+    """A function, or another object that is no part, in the place of one: static, and compared by value or identity."""
+
+    function: Any
 
     def __call__(self, *args: Any) -> Any:
         """The function's value."""

@@ -62,8 +62,8 @@ CONTESTANTS = {
         "fedavg, a third away", lambda _: fd.aggregators.fedavg(), options={"availability": 2 / 3}
     ),
     "root": Contestant("br_drag, root data of all", lambda _: fd.aggregators.br_drag()),
-    "host": Contestant("scaffold, host", fd.algorithms.scaffold, True, {"client_state": "host"}),
-    "disk": Contestant("scaffold, disk", fd.algorithms.scaffold, True, {"client_state": "disk"}),
+    "host": Contestant("scaffold, host", lambda number: fd.algorithms.scaffold(number), True, {"client_state": "host"}),
+    "disk": Contestant("scaffold, disk", lambda number: fd.algorithms.scaffold(number), True, {"client_state": "disk"}),
 }
 
 

@@ -1,7 +1,7 @@
 """Federations of quadratic losses, whose constants are known exactly, and their simulation."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn

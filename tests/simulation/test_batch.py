@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
-
 from traces import COMPILING, steps_in
 
 import fedjax_drag as fd

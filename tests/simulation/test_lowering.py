@@ -15,7 +15,7 @@ from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.engine import prepare
-from fedjax_drag.simulation.lowering import lower_batch
+from fedjax_drag.simulation.lowering import lower_batch, lower_settings
 from fedjax_drag.simulation.planning.setup import run_of
 
 

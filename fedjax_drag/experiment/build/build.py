@@ -146,9 +146,7 @@ def part(config: Config, key: str) -> Any:
     return None if component is None else _call(key, component, {})
 
 
-def settings(
-    config: Config, fed: FederatedDataset, walk: Walk | None = None
-) -> Settings:
+def settings(config: Config, fed: FederatedDataset, walk: Walk | None = None) -> Settings:
     """The settings that a configuration asks for.
 
     Args:

@@ -5,12 +5,17 @@ The server optimisers of the federated papers are in :mod:`fedjax_drag.server_op
 A *schedule* is a number that changes with the round: a function of the number of rounds done.
 """
 
+# pyright: reportIncompatibleMethodOverride=false
+
+from typing import Any
+
 import jax
 import optax
 
 from fedjax_drag import checks
 from fedjax_drag.server_optimizers import check_decay, check_rate, fedavgm
-from fedjax_drag.types import Optimizer, Part, Scalar
+from fedjax_drag.types import Optimizer, Scalar
+from fedjax_drag.types._part import CallablePart
 
 
 class sgd(fedavgm):
@@ -139,7 +144,7 @@ class local_sgd(Optimizer):
         return optax.chain(decay, optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity())
 
 
-class linear_schedule(Part):
+class linear_schedule(CallablePart):
     """A linear change from one value to another.
 
     Args:
@@ -158,13 +163,13 @@ class linear_schedule(Part):
         checks.count("transition_steps", self.transition_steps, 1)
         checks.count("transition_begin", self.transition_begin)
 
-    def __call__(self, done: jax.Array) -> jax.Array:
+    def __call__(self, done: jax.Array) -> Any:
         """The value after so many rounds."""
         whole = optax.linear_schedule(self.init_value, self.end_value, self.transition_steps, self.transition_begin)
         return whole(done)
 
 
-class cosine_decay_schedule(Part):
+class cosine_decay_schedule(CallablePart):
     """A decay to a fraction of the first value along half a cosine wave.
 
     Args:
@@ -183,12 +188,12 @@ class cosine_decay_schedule(Part):
     def check(self) -> None:
         checks.count("decay_steps", self.decay_steps, 1)
 
-    def __call__(self, done: jax.Array) -> jax.Array:
+    def __call__(self, done: jax.Array) -> Any:
         """The value after so many rounds."""
         return optax.cosine_decay_schedule(self.init_value, self.decay_steps, self.alpha)(done)
 
 
-class exponential_decay(Part):
+class exponential_decay(CallablePart):
     """A decay by a constant factor over a given number of rounds.
 
     Args:
@@ -210,7 +215,7 @@ class exponential_decay(Part):
         checks.positive("decay_rate", self.decay_rate)
         checks.count("transition_begin", self.transition_begin)
 
-    def __call__(self, done: jax.Array) -> jax.Array:
+    def __call__(self, done: jax.Array) -> Any:
         """The value after so many rounds."""
         given = self.init_value, self.transition_steps, self.decay_rate, self.transition_begin, self.staircase
         return optax.exponential_decay(*given)(done)

@@ -69,7 +69,7 @@ class LinenForm:
         """Arguments of the module's call."""
         return modes_of(self.model, self.module.__call__, 1)
 
-    @cached_property
+    @property
     def streams(self) -> tuple[str, ...]:
         return self.modes.streams if self.modes.streams is not None else _streams(self)
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag.simulation.model.trainable import Trainable, joined, split
 from fedjax_drag.types import Batch, Params, Part
+from fedjax_drag.types._part import CallablePart
 
 Statistics = Any
 """What the forward pass in training changes beside the parameters, such as BatchNorm's running statistics: a mapping of
@@ -77,7 +78,7 @@ class Model(Part):
     """
 
     form: Form
-    loss: Part
+    loss: CallablePart
     preprocess: Callable[[jax.Array], jax.Array]
     num_classes: int
     trainable: Trainable | None = None

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.core import Tracer
 
 from fedjax_drag import checks, kinds, tree
@@ -52,7 +51,7 @@ def _belongs_to_the_package(function: Any) -> bool:
     return (getattr(function, "__module__", None) or "").startswith("fedjax_drag.")
 
 
-def check_sign(local_optimizer: optax.GradientTransformation, params: Any) -> None:
+def check_sign(local_optimizer: Any, params: Any) -> None:
     """Refuses an optimizer that descends by itself: one whose first update for a gradient of ones is negative."""
     zeros = jax.tree.map(lambda p: jnp.zeros((1,) * len(p.shape), p.dtype), params)  # one entry a leaf is enough
     ones = jax.tree.map(jnp.ones_like, zeros)

@@ -163,7 +163,9 @@ def _listing_dropout(layers: list[str]) -> Callable[..., Any]:
     return look
 
 
-def _check_flags(name: str, module: nn.Module, params: Params, state: ModelState, example: jax.ShapeDtypeStruct) -> None:
+def _check_flags(
+    name: str, module: nn.Module, params: Params, state: ModelState, example: jax.ShapeDtypeStruct
+) -> None:
     """Refuses a module that draws random numbers by a flag of its call which no run sets, such as ``noisy=False``."""
     for one in inspect.signature(module.__call__).parameters.values():
         unknown = isinstance(one.default, bool) and one.name not in IN_TRAINING

@@ -157,7 +157,7 @@ def _checked(run: Run, example: jax.ShapeDtypeStruct, rows: jax.ShapeDtypeStruct
 
     def check(run: Run) -> None:
         check_attack(run.attack, "root_delta" in run.algorithm.needs)
-        check_loss(run.model.loss, run.model.num_classes)
+        check_loss(value_of(run.model.loss), run.model.num_classes)
         if run.augmentation is not None:
             check_augmented(value_of(run.augmentation), example, batch_length(run, rows.shape[1]))
         found.append(check_model(run.model, example))

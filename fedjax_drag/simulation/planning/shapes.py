@@ -28,8 +28,8 @@ def by_shape(function: Callable[..., Found]) -> Callable[..., Found]:
 
 def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape and dtype of an array or a number, and whether its dtype gives way to others."""
-    weak = isinstance(leaf, float | int) and not isinstance(leaf, np.generic) or getattr(leaf, "weak_type", False)
-    dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+    weak = (isinstance(leaf, float | int) and not isinstance(leaf, np.generic)) or getattr(leaf, "weak_type", False)
+    dtype = jnp.result_type(leaf) if isinstance(leaf, float | int) else leaf.dtype
     if not jnp.issubdtype(dtype, jax.dtypes.extended):
         dtype = jax.dtypes.canonicalize_dtype(dtype)
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=weak)

@@ -26,6 +26,7 @@ from fedjax_drag.simulation.run import (
 from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params
 from fedjax_drag.types._part import value_of
 
+
 class Drawn(NamedTuple):
     """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.
 

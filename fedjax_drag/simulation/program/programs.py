@@ -129,7 +129,9 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     if run.downlink_compression is not None:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
-    return placed(RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received), run.mesh)
+    return placed(
+        RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received), run.mesh
+    )
 
 
 def rounds(
@@ -190,7 +192,9 @@ def client(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState)
     downlink, own = first_message(run.algorithm, run.cohort_size, state.params, state.algorithm)
     row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
     first = ClientInput(jnp.arange(run.cohort_size)[0], row, count, jnp.zeros((), bool), own)
-    return client_pass(run, run.algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), first)
+    return client_pass(
+        run, run.algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), first
+    )
 
 
 @jax.jit

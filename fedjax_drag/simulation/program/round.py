@@ -166,9 +166,7 @@ def _reachable(
     return federation._replace(train=()), bring(federation.train, rows, run.mesh)
 
 
-def _closed(
-    run: Run, before: RunState, cohort: Cohort, outcome: Outcome
-) -> tuple[RunState, dict[str, jax.Array]]:
+def _closed(run: Run, before: RunState, cohort: Cohort, outcome: Outcome) -> tuple[RunState, dict[str, jax.Array]]:
     """The state after a round, and its metrics."""
     attack, valid = run.attack, cohort.valid
     ids, malicious = cohort.clients.client_id, cohort.clients.malicious

@@ -63,7 +63,7 @@ def aggregate(
 
 
 def dissimilarity(run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Array | None = None) -> jax.Array:
-    """The extra ``dissimilarity`` ``[S]`` of a cohort's messages; of benign clients ``of_benign`` where that is given."""
+    """The extra ``dissimilarity`` ``[S]`` of a cohort's messages; of benign clients ``of_benign`` if that is given."""
     distance = requested(run.algorithm.needs)
     assert distance is not None
     measure = make_dissimilarity(distance, run.model.apply, run.model.preprocess, make_mapper(run.walk, run.mesh))

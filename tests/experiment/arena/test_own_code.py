@@ -12,6 +12,7 @@ import fedjax_drag as fd
 from fedjax_drag.experiment.arena.own_code import codes
 from fedjax_drag.experiment.config.own import with_own_names
 
+
 def code_of(part):
     (code,) = codes(with_own_names({"aggregator": {"name": part}}))
     return code

@@ -1,6 +1,7 @@
 """Which cells share a program."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_a_method_that_needs_the_number_of_malicious_clients_is_grouped_by_it():
 def test_what_is_a_family(given, keys, sizes):
     found = grouped(given, **keys)
     assert [len(family) for family in found] == sizes
-    assert sorted(sum(found, [])) == list(range(sum(sizes)))
+    assert sorted(itertools.chain(*found)) == list(range(sum(sizes)))
 
 
 def test_an_own_attack_may_be_built_from_the_split_of_the_data():

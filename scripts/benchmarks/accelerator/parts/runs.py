@@ -3,14 +3,13 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import fedjax_drag as fd
 from benchmarks.accelerator.part import Cases, Part, attempts
 from benchmarks.accelerator.parts.counts import temporary_mib
 from benchmarks.accelerator.sizes import Sizes
-from benchmarks.sweeps import cells, drag
+from benchmarks.sweeps import cells
 from benchmarks.timing import Row
 from benchmarks.workloads import Workload
 from fedjax_drag.simulation.batch import prepare_batch
