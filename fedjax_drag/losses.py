@@ -40,6 +40,7 @@ class cross_entropy(CallablePart):
         """``(logits [B, C], labels [B]) -> [B]``."""
         shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
         chosen = jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == labels[:, None], shifted, 0.0), -1)
-        if not checks.is_concrete(self.label_smoothing) or self.label_smoothing:
-            chosen = chosen + self.label_smoothing * (shifted.mean(-1) - chosen)
+        smoothed = self.label_smoothing * (shifted.mean(-1) - chosen)
+        # Without smoothing a class that is masked by a logit of -inf counts nothing, where 0 times -inf would be NaN.
+        chosen = chosen + jnp.where(self.label_smoothing > 0, smoothed, 0.0)
         return jnp.log(jnp.exp(shifted).sum(-1)) - chosen

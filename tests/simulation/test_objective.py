@@ -32,6 +32,14 @@ def test_cross_entropy_of_huge_logits():
     np.testing.assert_allclose(slope.sum(1), 0, atol=1e-6)
 
 
+def test_a_class_that_is_masked_by_minus_infinity_counts_nothing():
+    masked = jnp.asarray(LOGITS[:4]).at[:, 4].set(-jnp.inf)
+    found, slope = jax.jit(jax.value_and_grad(lambda z, loss: loss(z, LABELS[:4]).sum()))(masked, cross_entropy())
+    np.testing.assert_allclose(found, cross_entropy()(masked[:, :4], LABELS[:4]).sum(), rtol=1e-6)
+    np.testing.assert_array_equal(slope[:, 4], 0.0)
+    assert np.isfinite(slope).all()
+
+
 def test_wrong_smoothing():
     with pytest.raises(ValueError, match=r"label_smoothing=1\.5"):
         cross_entropy(1.5)
