@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from fedjax_drag.types._messages import Params
 from fedjax_drag.types._part import Part
 
@@ -21,5 +23,9 @@ class Optimizer(Part):
         return self.transformation().init(params)
 
     def update(self, updates: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
-        """As of the transformation."""
-        return self.transformation().update(updates, state, params)
+        """As of the transformation, in the types of ``updates`` and ``state`` whatever those of the numbers are."""
+        return _cast_like(self.transformation().update(updates, state, params), (updates, state))
+
+
+def _cast_like(values: Any, old: Any) -> Any:
+    return jax.tree.map(lambda value, before: value.astype(before.dtype), values, old)

@@ -103,7 +103,8 @@ class Function(CallablePart):
         return self.function(*args)
 
     def __repr__(self) -> str:
-        return f"<function {getattr(self.function, '__qualname__', type(self.function).__name__)}>"
+        name = getattr(self.function, "__qualname__", None)
+        return f"<function {name}>" if name else f"<{type(self.function).__name__}>"
 
 
 def as_part(value: Any) -> Any:

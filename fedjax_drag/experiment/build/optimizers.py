@@ -131,16 +131,16 @@ class local_sgd(Optimizer):
       weight_decay: >= 0.
     """
 
-    momentum: float = 0.0  # static, as the next: 0 leaves it out
+    momentum: float = 0.0  # static: 0 keeps no state
     nesterov: bool = False
-    weight_decay: float = 0.0
+    weight_decay: Scalar = 0.0
 
     def check(self) -> None:
         check_decay("momentum", self.momentum)
         checks.in_range("weight_decay", self.weight_decay, 0.0)
 
     def transformation(self) -> optax.GradientTransformation:
-        decay = optax.add_decayed_weights(self.weight_decay) if self.weight_decay else optax.identity()
+        decay = optax.add_decayed_weights(self.weight_decay)
         return optax.chain(decay, optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity())
 
 
@@ -154,8 +154,8 @@ class linear_schedule(CallablePart):
       transition_begin: round in which the change begins.
     """
 
-    init_value: float
-    end_value: float
+    init_value: Scalar
+    end_value: Scalar
     transition_steps: int
     transition_begin: int = 0
 
@@ -181,9 +181,9 @@ class cosine_decay_schedule(CallablePart):
       Loshchilov and Hutter, SGDR: Stochastic gradient descent with warm restarts, 2017.
     """
 
-    init_value: float
+    init_value: Scalar
     decay_steps: int
-    alpha: float = 0.0
+    alpha: Scalar = 0.0
 
     def check(self) -> None:
         checks.count("decay_steps", self.decay_steps, 1)
@@ -204,9 +204,9 @@ class exponential_decay(CallablePart):
       staircase: whether to change in steps rather than smoothly.
     """
 
-    init_value: float
+    init_value: Scalar
     transition_steps: int
-    decay_rate: float
+    decay_rate: float  # static, as the numbers of rounds: optax compares them
     transition_begin: int = 0
     staircase: bool = False
 

@@ -43,6 +43,14 @@ def test_a_method_that_needs_the_number_of_malicious_clients_is_grouped_by_it():
     ("given", "keys", "sizes"),
     [
         ({"aggregator.c": [0.1, 0.5], "seed": [0, 1]}, {"aggregator": "drag"}, [4]),
+        (
+            {"step_size.init_value": [0.1, 0.2], "local_optimizer.weight_decay": [0.0, 1e-4]},
+            {
+                "step_size": {"name": "cosine_decay_schedule", "init_value": 0.1, "decay_steps": 500},
+                "local_optimizer": {"name": "sgd", "momentum": 0.9},
+            },
+            [4],
+        ),
         ({"step_size": [0.1, 0.2], "partition.beta": [0.1, 1.0]}, {}, [4]),
         ({"partition.beta": [0.1, 1.0], "partition.over": ["clients", "labels"]}, {}, [4]),
         (
