@@ -107,6 +107,13 @@ def count(name: str, value: Any, low: int = 0, high: int | None = None) -> None:
         raise ValueError(f"{name}={shown(value)}: must be {allowed}")
 
 
+def known(name: str, value: Any, part: str) -> Any:
+    """The value of an argument that a simulation fills in; raises ValueError for None, in a part that is used alone."""
+    if value is None:
+        raise ValueError(f"{name}=None: must be given to {part} where no simulation says it")
+    return value
+
+
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raises ValueError, with the nearest spelling, unless ``value`` is one of ``allowed``."""
     allowed = list(allowed)

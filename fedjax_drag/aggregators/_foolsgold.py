@@ -41,7 +41,8 @@ class foolsgold(PlainAggregator):
         theta += (1/S) sum_i w_i g_i
 
     Args:
-      num_clients: M, clients in the federation; the state holds one sum of deltas for each.
+      num_clients: M, clients in the federation; default those of the simulation. The state holds one sum of deltas for
+        each.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs ``client_ids``. Metrics: ``trust`` (``w_i``), ``weight``
@@ -64,13 +65,15 @@ class foolsgold(PlainAggregator):
       are over the whole model, without the weighting by indicative features. The largest ``a`` counts as 0.99.
     """
 
-    num_clients: int
+    num_clients: int | None = None
 
     def check(self) -> None:
-        checks.count("num_clients", self.num_clients, 1)
+        if self.num_clients is not None:
+            checks.count("num_clients", self.num_clients, 1)
 
     def init(self, params: Params) -> FoolsGoldState:
-        history = per_client.zeros(params, self.num_clients, lambda p: tree.accurate(p).dtype)
+        clients = checks.known("num_clients", self.num_clients, self.name)
+        history = per_client.zeros(params, clients, lambda p: tree.accurate(p).dtype)
         return FoolsGoldState(history, empty_metrics("trust"))
 
     @property

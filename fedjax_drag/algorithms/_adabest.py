@@ -49,18 +49,18 @@ class adabest(SummedMethod):
     ``1 / (1 - momentum)`` times as long, by which ``mu`` is stronger.
 
     Args:
-      num_clients: M, clients in the federation; a simulation says it. The state holds
-        one correction for each.
+      num_clients: M, clients in the federation; default those of the simulation. The state holds one correction for
+        each.
       mu: strength of the clients' correction, >= 0. Paper of DRAG: 0.02.
       beta: strength of the server's correction, in [0, 1]. Paper of DRAG: 0.8 for EMNIST, 0.2 for CIFAR-10.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`. It moves ``theta`` to ``theta_bar``.
 
     Notes:
-      It needs the extra ``round``. Metrics: those of ``aggregator``, and
-      the scalar ``correction_norm`` ``||h||``. There is no message ``aux``: a client's delta changes its own row of
-      the state, and everything that is shared through ``aggregator`` only. Deltas can be summed in chunks if
-      ``aggregator`` can; then only its row of the state is kept of each client.
+      It needs the extra ``round``. Metrics: those of ``aggregator``, and the scalar ``correction_norm`` ``||h||``.
+      There is no message ``aux``: a client's delta changes its own row of the state, and everything that is shared
+      through ``aggregator`` only. Deltas can be summed in chunks if ``aggregator`` can; then only its row of the state
+      is kept of each client.
 
     Raises:
       ValueError: if an argument is out of range.

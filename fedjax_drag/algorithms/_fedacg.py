@@ -49,10 +49,9 @@ class fedacg(SummedMethod):
         ``theta``, as in Algorithm 1 of TACO.
 
     Notes:
-      Metrics: those of ``aggregator``, and the scalar ``momentum_norm``
-      ``||m||``. There is no message ``aux``: what clients send reaches the parameters and the momentum through
-      ``aggregator`` only, but an error that passes it stays in the momentum for about ``1 / (1 - lam)`` rounds. Deltas
-      can be summed in chunks if ``aggregator`` can.
+      Metrics: those of ``aggregator``, and the scalar ``momentum_norm`` ``||m||``. There is no message ``aux``: what
+      clients send reaches the parameters and the momentum through ``aggregator`` only, but an error that passes it
+      stays in the momentum for about ``1 / (1 - lam)`` rounds. Deltas can be summed in chunks if ``aggregator`` can.
 
     Raises:
       ValueError: if an argument is out of range.

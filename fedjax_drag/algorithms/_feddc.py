@@ -55,21 +55,21 @@ class feddc(SummedMethod):
     made of gradients, longer by ``1 / (1 - momentum)``; a kept state adds those of earlier rounds.
 
     Args:
-      num_clients: M, clients in the federation; a simulation says it. The state holds
-        a drift and a control variate for each.
+      num_clients: M, clients in the federation; default those of the simulation. The state holds a drift and a control
+        variate for each.
       a: strength of the penalty, > 0. Its authors' code: 0.01 for CIFAR-10.
       correction: ``b``, strength of the gradient correction, >= 0; in the paper 1.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
     Notes:
-      The message ``aux`` is ``c_m' - c_m``. Metrics: those of
-      ``aggregator``, and the scalar ``drift_norm`` ``||(1/M) sum_m h_m||``. ``aggregator`` protects ``mean g_m``
-      only: the drifts sum up the deltas, and ``c`` the ``aux``, of all clients that are not rejected. A malicious
-      client can move both without bound, by ``1/M`` of what it sends: by its delta the parameters of this and all
-      later rounds, by its ``aux`` the steps of all clients from the next round on, in a direction common to all,
-      which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole. Messages
-      can be summed in chunks if ``aggregator`` can; then only its rows of the state are kept of each client.
+      The message ``aux`` is ``c_m' - c_m``. Metrics: those of ``aggregator``, and the scalar ``drift_norm``, the length
+      of ``(1/M) sum_m h_m``. ``aggregator`` protects ``mean g_m`` only: the drifts sum up the deltas, and ``c`` the
+      ``aux``, of all clients that are not rejected. A malicious client can move both without bound, by ``1/M`` of what
+      it sends: by its delta the parameters of this and all later rounds, by its ``aux`` the steps of all clients from
+      the next round on, in a direction common to all, which ``aggregator`` cannot detect. A client with a non-finite
+      entry in either half is rejected whole. Messages can be summed in chunks if ``aggregator`` can; then only its rows
+      of the state are kept of each client.
 
     Raises:
       ValueError: if an argument is out of range.

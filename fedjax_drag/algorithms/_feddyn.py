@@ -43,18 +43,17 @@ class feddyn(SummedMethod):
     its state is kept, and leaves the fixed point; one with weight decay moves it.
 
     Args:
-      num_clients: M, clients in the federation; a simulation says it. The state holds
-        one correction for each.
+      num_clients: M, clients in the federation; default those of the simulation. The state holds one correction for
+        each.
       a: strength of the regulariser, > 0. Its authors try 0.1, 0.01 and 0.001.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
     Notes:
-      Metrics: those of ``aggregator``, and the scalar ``correction_norm``
-      ``||h||``. There is no message ``aux``. ``aggregator`` protects ``mean g_m`` only: ``h`` is a plain sum of the
-      deltas that are not rejected, so that a malicious client can still move ``h``, and with it the parameters, by
-      ``1/M`` of its delta in every later round. Deltas can be summed in chunks if ``aggregator`` can; then only its
-      row of the state is kept of each client.
+      Metrics: those of ``aggregator``, and the scalar ``correction_norm`` ``||h||``. There is no message ``aux``.
+      ``aggregator`` protects ``mean g_m`` only: ``h`` is a plain sum of the deltas that are not rejected, so that a
+      malicious client can still move ``h``, and with it the parameters, by ``1/M`` of its delta in every later round.
+      Deltas can be summed in chunks if ``aggregator`` can; then only its row of the state is kept of each client.
 
     Raises:
       ValueError: if an argument is out of range.

@@ -43,12 +43,11 @@ class fednova(TwoSided):
         :func:`~fedjax_drag.aggregators.fedavg` with ``weighting``. ``tau`` always uses ``weighting``.
 
     Notes:
-      The message ``aux`` is ``||a_m||_1`` (scalar). ``aggregator`` sees it
-      in the normalised deltas, but nothing protects ``tau``: a malicious client that claims much work lengthens the
-      server's step without bound, in the direction of ``aggregator``'s update. A claim below 0 counts as 0; one so
-      large that the others' normalised deltas overflow makes ``aggregator`` reject these. A client with a non-finite
-      entry in either half is rejected whole. Further metrics: ``work``, ``||a_m||_1`` of each client, and
-      ``effective_work``, ``tau``.
+      The message ``aux`` is ``||a_m||_1`` (scalar). ``aggregator`` sees it in the normalised deltas, but nothing
+      protects ``tau``: a malicious client that claims much work lengthens the server's step without bound, in the
+      direction of ``aggregator``'s update. A claim below 0 counts as 0; one so large that the others' normalised deltas
+      overflow makes ``aggregator`` reject these. A client with a non-finite entry in either half is rejected whole.
+      Further metrics: ``work``, ``||a_m||_1`` of each client, and ``effective_work``, ``tau``.
 
     Raises:
       ValueError: if an argument is out of range.

@@ -51,11 +51,11 @@ class mime(SummedMethod):
         :func:`~fedjax_drag.aggregators.fedavg`.
 
     Notes:
-      The message ``aux`` is ``grad f_m(theta)``. The round's parameters do
-      not depend on it, but its plain mean over the clients that are not rejected moves ``m``: a malicious client can
-      move ``m`` without bound, and by it the steps of all clients from the next round on, in a direction common to
-      all, which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole.
-      Further metric: ``momentum_norm``, ``||m||``. Messages can be summed in chunks if ``aggregator`` can.
+      The message ``aux`` is ``grad f_m(theta)``. The round's parameters do not depend on it, but its plain mean over
+      the clients that are not rejected moves ``m``: a malicious client can move ``m`` without bound, and by it the
+      steps of all clients from the next round on, in a direction common to all, which ``aggregator`` cannot detect. A
+      client with a non-finite entry in either half is rejected whole. Further metric: ``momentum_norm``, ``||m||``.
+      Messages can be summed in chunks if ``aggregator`` can.
 
     Raises:
       ValueError: if an argument is out of range.

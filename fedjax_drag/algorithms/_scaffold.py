@@ -69,8 +69,8 @@ class scaffold(SummedMethod):
     earlier rounds.
 
     Args:
-      num_clients: M, clients in the federation; a simulation says it. The state holds
-        one control variate for each.
+      num_clients: M, clients in the federation; default those of the simulation. The state holds one control variate
+        for each.
       a: strength of the correction, >= 0.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
@@ -83,13 +83,12 @@ class scaffold(SummedMethod):
         first mini-batch at ``theta``, which costs nothing; the form in the paper of BR-DRAG.
 
     Notes:
-      The message ``aux`` is ``c_m' - c_m``. The round's parameters do not
-      depend on it, but it moves ``c``, by ``1/M`` of it for each client that is not rejected: a malicious client can
-      move ``c`` without bound, and by it the steps of all clients from the next round on, in a direction common to
-      all, which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole.
-      Unless ``tailored``, messages can be summed in chunks if ``aggregator`` can; then only the new ``c_m`` is kept
-      of each client. Metrics are the rule's, and with ``tailored`` also ``alpha`` (new; 0 where a client does not
-      count).
+      The message ``aux`` is ``c_m' - c_m``. The round's parameters do not depend on it, but it moves ``c``, by ``1/M``
+      of it for each client that is not rejected: a malicious client can move ``c`` without bound, and by it the steps
+      of all clients from the next round on, in a direction common to all, which ``aggregator`` cannot detect. A client
+      with a non-finite entry in either half is rejected whole. Unless ``tailored``, messages can be summed in chunks if
+      ``aggregator`` can; then only the new ``c_m`` is kept of each client. Metrics are the rule's, and with
+      ``tailored`` also ``alpha`` (new; 0 where a client does not count).
 
     Raises:
       ValueError: if an argument is out of range.

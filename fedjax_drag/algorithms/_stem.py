@@ -85,12 +85,11 @@ class stem(TwoSided):
         added to each; default :func:`~fedjax_drag.aggregators.fedavg`.
 
     Notes:
-      The message ``aux`` is ``eta v_{K-1}``, and ``eta`` where momentum is
-      carried. ``aggregator`` protects the round's parameters from both halves of the message, since it sees their
-      difference. ``carry_momentum`` keeps the plain mean of ``v_{K-1}`` over the clients that are not rejected: a
-      malicious client can move it without bound, by either part of its ``aux``, and by it the steps of all clients
-      in the next round, in a direction common to all, which ``aggregator`` cannot detect. A client with a non-finite
-      entry in either half is rejected whole.
+      The message ``aux`` is ``eta v_{K-1}``, and ``eta`` where momentum is carried. ``aggregator`` protects the round's
+      parameters from both halves of the message, since it sees their difference. ``carry_momentum`` keeps the plain
+      mean of ``v_{K-1}`` over the clients that are not rejected: a malicious client can move it without bound, by
+      either part of its ``aux``, and by it the steps of all clients in the next round, in a direction common to all,
+      which ``aggregator`` cannot detect. A client with a non-finite entry in either half is rejected whole.
 
     Raises:
       ValueError: if an argument is out of range.

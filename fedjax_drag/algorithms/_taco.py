@@ -65,8 +65,8 @@ class taco(TwoSided):
     the length of what it makes of gradients, ``1 / (1 - momentum)`` times as much, by which ``gamma`` is stronger.
 
     Args:
-      num_clients: M, clients in the federation; a simulation says it. The state holds
-        a coefficient and a count for each.
+      num_clients: M, clients in the federation; default those of the simulation. The state holds a coefficient and a
+        count for each.
       gamma: strength of the correction, >= 0. Default: ``1/K``, the paper's setting with its equations 8 and 9 as
         printed, where ``D_t`` is a mean over K steps: the corrections of a pass add up to one step along ``D_t``. With
         1 they add up to K steps, as if ``D_t`` were the sum: the paper's Lemma 1, ``D_{t+1} = D~ + (1 - alpha) D_t``
@@ -83,12 +83,12 @@ class taco(TwoSided):
       server_step_size: ``eta_g / (K eta)``, > 0; scales the rule's step. Paper: 1.
 
     Notes:
-      Metrics, beside the rule's: ``alpha`` (new; 0 where a client
-      does not count), ``strikes`` ``[S]``, ``num_expelled`` (of the federation), and ``weight``, the coefficient
-      of ``g_m`` itself. The message ``aux`` is ``(K, K eta)``: neither parameters nor coefficients depend on it, and
-      ``D`` uses its median over the clients that count, which a minority cannot move out of the others' range. A
-      client with a non-finite entry in either half is rejected whole and keeps its coefficient. Where no coefficient
-      is positive, as in a cohort of one, the weighted sum is zero.
+      Metrics, beside the rule's: ``alpha`` (new; 0 where a client does not count), ``strikes`` ``[S]``,
+      ``num_expelled`` (of the federation), and ``weight``, the coefficient of ``g_m`` itself. The message ``aux`` is
+      ``(K, K eta)``: neither parameters nor coefficients depend on it, and ``D`` uses its median over the clients that
+      count, which a minority cannot move out of the others' range. A client with a non-finite entry in either half is
+      rejected whole and keeps its coefficient. Where no coefficient is positive, as in a cohort of one, the weighted
+      sum is zero.
 
     Raises:
       ValueError: if an argument is out of range.

@@ -43,16 +43,16 @@ class tailored_fedprox(TwoSided):
     Assumes nothing of the local step: a ``local_optimizer``, its state kept or not, changes the deltas alone.
 
     Args:
-      num_clients: M, clients in the federation; a simulation says it. The state holds
-        a coefficient for each.
+      num_clients: M, clients in the federation; default those of the simulation. The state holds a coefficient for
+        each.
       mu: strength of the proximal term, >= 0; 0 is the plain aggregation rule. Paper: 0.1.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
     Notes:
-      Its message has no ``aux``. Metrics, beside the rule's: ``alpha``
-      (new; 0 where a client does not count). The coefficients compare with the plain mean, which ``aggregator``
-      does not protect: malicious clients can make the others' proximal terms as strong as ``mu``, no stronger.
+      There is no message ``aux``. Metrics, beside the rule's: ``alpha`` (new; 0 where a client does not count). The
+      coefficients compare with the plain mean, which ``aggregator`` does not protect: malicious clients can make the
+      others' proximal terms as strong as ``mu``, no stronger.
 
     Raises:
       ValueError: if an argument is out of range.

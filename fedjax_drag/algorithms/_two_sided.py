@@ -1,6 +1,7 @@
 """Methods with equations on both sides, and an aggregation rule in the place of the server's mean.
 
-- :class:`TwoSided` says both sides: ``broadcast``, ``begin``, ``direction``, ``report``, ``aggregate``.
+- :class:`TwoSided` is a method that states both sides: ``broadcast`` and ``aggregate`` of the server, ``begin``,
+  ``direction`` and ``report`` of the clients.
 - :class:`SummedMethod` takes sums of its own beside the rule, so that messages can come in chunks if the rule's can.
 """
 
@@ -32,7 +33,7 @@ class TwoSided(Algorithm):
     """A method whose clients run its own ``direction``, and whose server moves by an aggregation rule.
 
     A subclass has a field ``aggregator``: the rule, or None for the mean, :func:`~fedjax_drag.aggregators.fedavg`. One
-    with state for each client has a field ``num_clients``, which a simulation fills in where it is None.
+    that keeps something of each client has a field ``num_clients``, which a simulation fills in where it is None.
     """
 
     aggregator = cast("Any", None)  # no annotation: a field of the subclasses
@@ -58,11 +59,9 @@ class TwoSided(Algorithm):
         """M, clients in the federation.
 
         Raises:
-          ValueError: nobody has said it.
+          ValueError: if it was not given, and no simulation has filled it in.
         """
-        if self.num_clients is None:
-            raise ValueError(f"num_clients=None: must be given to {self.name} where no simulation says it")
-        return self.num_clients
+        return checks.known("num_clients", self.num_clients, self.name)
 
     @property
     def client(self) -> ClientRule:

@@ -26,7 +26,7 @@ from fedjax_drag.testing._promises import (
     stacked,
     tolerated,
 )
-from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.types import Aggregator, Deltas, Params, State, told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +97,7 @@ def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8
     """
     kinds.AGGREGATOR.check("rule", rule)
     checks.count("cohort", cohort, 3)
+    rule = told(rule, num_clients=cohort)
     if "num_byzantine" in rule.needs:  # a Python integer, which no transformation sees
         rule = rule._replace(apply=functools.partial(rule.apply, num_byzantine=tolerated(cohort)))
     check(_Bench(rule, parameters(params), cohort, keyed), _PROMISES)

@@ -26,7 +26,7 @@ from fedjax_drag.testing._promises import (
     stacked,
     tolerated,
 )
-from fedjax_drag.types import Algorithm, Params, State, Uplink
+from fedjax_drag.types import Algorithm, Params, State, Uplink, told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ def check_algorithm(
     Args:
       algorithm: the method to check.
       params: parameters to use; default a small pytree of float32 arrays.
-      num_clients: M, for which the method was built.
+      num_clients: M, as of the method if it was given there.
       cohort: clients in a round, from 3 to M; the method must accept one client fewer.
       keyed: True for a method whose rule draws from ``key`` by the clients' places in the cohort: their order then
         matters, and the absence of one changes the draw for the others.
@@ -125,9 +125,10 @@ def check_algorithm(
     """
     kinds.ALGORITHM.check("algorithm", algorithm)
     checks.count("cohort", cohort, 3, num_clients)
+    algorithm = told(algorithm, num_clients=num_clients)
     if "num_byzantine" in algorithm.needs:  # a Python integer, which no transformation sees
-        told = functools.partial(algorithm.aggregate, num_byzantine=tolerated(cohort))
-        algorithm = algorithm._replace(aggregate=told)
+        aggregate = functools.partial(algorithm.aggregate, num_byzantine=tolerated(cohort))
+        algorithm = algorithm._replace(aggregate=aggregate)
     check(_Bench(algorithm, parameters(params), num_clients, cohort, keyed), _PROMISES)
 
 

@@ -12,6 +12,7 @@ from quadratics import batches, uplink_of
 
 from fedjax_drag import algorithms, clients
 from fedjax_drag.aggregators import fedavg
+from fedjax_drag.types import ClientRule
 
 COHORT = 5
 
@@ -137,7 +138,7 @@ def test_vmap_over_hyperparameters_equals_a_loop(case):
 
         def final(value, name=name):
             built = case.build(**{name: value})
-            is_client = hasattr(built, "begin")
+            is_client = isinstance(built, ClientRule)
             method = algorithms.from_aggregator(fedavg(), client=built) if is_client else built
             params = nested_params()
             state = method.init(params)
