@@ -216,6 +216,7 @@ ALONE = (
     Mistake("PyTorch tensors", "rule.apply([torch.Tensor()], [torch.Tensor()], state)", "params[0]", ".numpy()"),
     Mistake("no state", "rule.apply(params, deltas, None)", "state of type NoneType", "rule.init(params)"),
     Mistake("state of another rule", "rule_of('drag').apply(params, deltas, state)", "state", "rule.init(params)"),
+    Mistake("clients that nobody counts", "fd.algorithms.scaffold().init(params)", "num_clients=None", "be given"),
     Mistake("check of something else", "fd.testing.check_aggregator(fd.attacks.alie())", "rule=", "attack of fd.simul"),
     Mistake("check of a builder", "fd.testing.check_attack(fd.attacks.alie)", "attack=", "call it, fd.attacks.alie("),
     Mistake("check of a rule", "fd.testing.check_algorithm(rule)", "algorithm=", "must be an algorithm, such as"),

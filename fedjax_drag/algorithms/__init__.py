@@ -12,6 +12,12 @@ from fedjax_drag.algorithms._stem import stem
 from fedjax_drag.algorithms._taco import taco
 from fedjax_drag.algorithms._tailored_fedprox import tailored_fedprox
 
+# For methods of your own, see CONTRIBUTING.md.
+from fedjax_drag.algorithms._two_sided import Contribution as Contribution
+from fedjax_drag.algorithms._two_sided import Outcome as Outcome
+from fedjax_drag.algorithms._two_sided import SummedMethod as SummedMethod
+from fedjax_drag.algorithms._two_sided import TwoSided as TwoSided
+
 __all__ = [
     "adabest",
     "fedacg",

@@ -78,10 +78,6 @@ class fedacg(SummedMethod):
         checks.in_range("beta", self.beta, 0.0)
         checks.one_of("start", self.start, ("lookahead", "global"))
 
-    @property
-    def num_clients(self) -> int | None:
-        return self.rule.num_clients
-
     def init(self, params: Params) -> FedACGState:
         inner, metrics = apart(self.rule.init(params), momentum_norm=jnp.zeros(()))
         return FedACGState(inner, tree.zeros_like(params), metrics)

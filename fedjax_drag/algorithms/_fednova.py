@@ -79,10 +79,6 @@ class fednova(TwoSided):
     def needs(self) -> frozenset[str]:
         return self.rule.needs | ({"num_examples"} if self.weighting == "examples" else frozenset())
 
-    @property
-    def num_clients(self) -> int | None:
-        return self.rule.num_clients
-
     def init(self, params: Params) -> State:
         return with_metrics(self.rule.init(params), work=jnp.zeros(0), effective_work=jnp.zeros(()))
 

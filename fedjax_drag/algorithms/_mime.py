@@ -75,10 +75,6 @@ class mime(SummedMethod):
         checks.in_range("b", self.b, 0.0, 1.0, open_high=True)
         checks.one_of("gradient", self.gradient, ("average", "first"))
 
-    @property
-    def num_clients(self) -> int | None:
-        return self.rule.num_clients
-
     def init(self, params: Params) -> MimeState:
         return MimeState(with_metrics(self.rule.init(params), momentum_norm=jnp.zeros(())), tree.zeros_like(params))
 

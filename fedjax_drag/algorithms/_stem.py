@@ -111,10 +111,6 @@ class stem(TwoSided):
         checks.in_range("a", self.a, 0.0, 1.0)
         checks.one_of("carry_momentum", self.carry_momentum, (False, True))
 
-    @property
-    def num_clients(self) -> int | None:
-        return self.rule.num_clients
-
     def init(self, params: Params) -> StemState:
         inner = self.rule.init(params)
         if not self.carry_momentum:

@@ -36,16 +36,17 @@ class TwoSided(Algorithm):
     that keeps something of each client has a field ``num_clients``, which a simulation fills in where it is None.
     """
 
-    aggregator = cast("Any", None)  # no annotation: a field of the subclasses
+    aggregator = cast("Any", None)  # no annotation: a class variable, or a field of a subclass
+    num_clients = cast("Any", property(lambda self: self.rule.num_clients))
 
     def check(self) -> None:
-        number, inner = self.num_clients, self.aggregator
+        inner = self.aggregator
+        if inner is not None:
+            kinds.AGGREGATOR.check("aggregator", inner)
+        number = self.num_clients
         if number is not None:
             checks.count("num_clients", number, 1)
-        if inner is None:
-            return
-        kinds.AGGREGATOR.check("aggregator", inner)
-        if None not in (inner.num_clients, number) and inner.num_clients != number:
+        if inner is not None and None not in (inner.num_clients, number) and inner.num_clients != number:
             allowed = f"that of the method, {number}"
             raise ValueError(f"aggregator={inner.name}: num_clients={inner.num_clients}: must be {allowed}")
 

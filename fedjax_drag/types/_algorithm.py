@@ -188,9 +188,7 @@ class FunctionAlgorithm(Algorithm):
     @property
     def name(self) -> str:
         """The name of the function that made it."""
-        # The server side may come from a helper, init does not.
-        made_by_helper = "<locals>" in getattr(self.aggregate, "__qualname__", "")
-        return name_of(self.init if made_by_helper else self.aggregate)
+        return name_of(self.aggregate)
 
     @property
     def streamed(self) -> Sums | None:
