@@ -26,7 +26,8 @@ from fedjax_drag.testing._promises import (
     stacked,
     tolerated,
 )
-from fedjax_drag.types import Aggregator, Deltas, Params, State, told
+from fedjax_drag.types import Aggregator, Deltas, Params, State
+from fedjax_drag.types._part import told
 
 
 @dataclasses.dataclass(frozen=True)

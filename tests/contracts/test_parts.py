@@ -19,7 +19,8 @@ from cases import (
 )
 from quadratics import batches, uplink_of
 
-from fedjax_drag.types import Aggregator, told
+from fedjax_drag.types import Aggregator
+from fedjax_drag.types._part import told
 
 COHORT = 7
 
