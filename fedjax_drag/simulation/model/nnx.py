@@ -64,7 +64,7 @@ class NnxForm:
         return tuple(sorted({variable.get_metadata("tag") for _, variable in _flat(self.rngs.state)}))
 
     def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
-        """Those that the maker makes; of a module that has parameters zeros, whose place :func:`start_of_nnx` takes."""
+        """Those that the maker makes; of a module that has parameters zeros, whose place :func:`variables_of` takes."""
         if self.maker is not None:
             params, _, rest = nnx.split(self.maker(rngs=nnx.Rngs(key)), *_KINDS)[1:]
         else:
