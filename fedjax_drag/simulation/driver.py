@@ -7,13 +7,13 @@ import jax
 import numpy as np
 
 from fedjax_drag import stopping
-from fedjax_drag.simulation.client_cost import ClientCost
 from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.every_client.accuracies import by_client_and_class
 from fedjax_drag.simulation.model.trainable import joined
 from fedjax_drag.simulation.planning.early_stopping import Reason
 from fedjax_drag.simulation.planning.privacy import Spent
 from fedjax_drag.simulation.program.attack_metrics import UNDEFINED
+from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.simulation.result import Result, history_row, stack_history, with_client_seconds
 from fedjax_drag.simulation.run import RunState

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from fedjax_drag import checks
-from fedjax_drag.simulation.batch import (
+from fedjax_drag.simulation.cells import (
     LoweredBatch,
     examples_of,
     gathered,

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_drag import checks, notebook
-from fedjax_drag.simulation.client_cost import ClientCost
+from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.programs import ACCUMULATED, Kind, Totals
 from fedjax_drag.types import Params
 
@@ -55,7 +55,7 @@ class Result(NamedTuple):
       state: the whole final state, from which a run can be continued.
       seconds: running time without compilation, evaluations included.
       compile_seconds: time spent compiling and timing a client.
-      cost: what the method asks of one client, a :class:`~fedjax_drag.simulation.client_cost.ClientCost`.
+      cost: what the method asks of one client, a :class:`~fedjax_drag.simulation.program.client_cost.ClientCost`.
       seconds_per_step: measured time of a client's local step; None if it was not measured.
       diverged_at: the first round after which a parameter was not finite; None if there is none. With
         ``stop_on_divergence``, the history ends with the evaluation that follows it.

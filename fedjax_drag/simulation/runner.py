@@ -13,7 +13,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client, stopping
-from fedjax_drag.simulation.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
@@ -26,6 +25,7 @@ from fedjax_drag.simulation.planning.early_stopping import said
 from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered
 from fedjax_drag.simulation.planning.privacy import Spent
 from fedjax_drag.simulation.program import programs
+from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, own_examples

@@ -10,7 +10,7 @@ from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import load_grid
-from fedjax_drag.simulation.batch import likeness
+from fedjax_drag.simulation.cells import likeness
 
 NUMBERS = 64 * 4 + 4 + 4 * 10 + 10
 BYTES = {"top_k": 31 * 8, "random_k": 8 + 31 * 4, "qsgd": 4 * 4 + 128 + 2 + 20 + 5, "sign": 4 * 4 + 32 + 1 + 5 + 2}

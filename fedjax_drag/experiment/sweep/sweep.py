@@ -28,7 +28,7 @@ from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
 from fedjax_drag.experiment.sweep.outcomes import failed, finished, interrupted, outcome, reason
 from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
-from fedjax_drag.simulation.batch import likeness
+from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.setup import federate

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import per_client
-from fedjax_drag.simulation.client_cost import ClientCost, Messages, client_cost, messages_of, with_traffic
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import everywhere, placement
 from fedjax_drag.simulation.planning.arguments import check_benign
 from fedjax_drag.simulation.planning.shapes import by_shape
 from fedjax_drag.simulation.program import programs
+from fedjax_drag.simulation.program.client_cost import ClientCost, Messages, client_cost, messages_of, with_traffic
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import own_examples
 from fedjax_drag.simulation.run import Run, RunState

@@ -11,7 +11,7 @@ from fedjax_drag.data import partition
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import load_grid
-from fedjax_drag.simulation.batch import likeness
+from fedjax_drag.simulation.cells import likeness
 
 BASE = {"data": "digits", "partition": {"name": "dirichlet", "num_clients": 8, "beta": 0.5}, "cohort_size": 4}
 

@@ -1,0 +1,297 @@
+"""Cells of a batch: the inputs in which runs differ, stacked, and the programs of all of them.
+
+The runs of all cells are stacked: a cell's numbers (a rule's ``c``, a step size, the strength of an attack) are rows of
+the program's inputs, as are its random key, its clients' index lists and its malicious clients. Cells can share a
+program exactly if their runs have the same ``jax.tree.structure``, and they share one copy of the examples.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedjax_drag import checks
+from fedjax_drag.simulation.devices.host_state import DEVICE
+from fedjax_drag.simulation.devices.placement import Devices, platform_of
+from fedjax_drag.simulation.model.start import Start
+from fedjax_drag.simulation.model.trainable import joined
+from fedjax_drag.simulation.planning.outline import Outline, outline
+from fedjax_drag.simulation.planning.setup import federate, run_of
+from fedjax_drag.simulation.planning.shapes import shape_of
+from fedjax_drag.simulation.program import programs
+from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.programs import Metrics, Totals, own_examples
+from fedjax_drag.simulation.run import Run, RunState
+from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.types import Batch
+
+Examples = tuple[Batch, tuple[Batch, Batch | None]]
+"""What all cells share: training examples, and those of evaluations."""
+
+
+class Cells(NamedTuple):
+    """The inputs in which cells differ; every leaf has a leading axis ``[C]``.
+
+    Attributes:
+      run: with None in the place of arrays that all cells have in common.
+      federation: without its training examples.
+      key: from which all randomness is derived.
+    """
+
+    run: Run
+    federation: Federation
+    key: Any
+
+
+class Over(NamedTuple):
+    """The way over cells.
+
+    Attributes:
+      walk: over those of a device.
+      mesh: devices that share them, or None.
+    """
+
+    walk: Walk
+    mesh: Mesh | None
+
+    def __call__(self, one: Callable[[Any, Any], Any], shared: Any, cells: Any) -> Any:
+        """``one(shared, cell)`` of every cell, stacked."""
+        out = make_mapper(self.walk, self.mesh)(one, shared, cells)
+        return out if self.mesh is None else jax.lax.with_sharding_constraint(out, share_of(self.mesh))
+
+
+def _init_cells(over: Over, common: Run, cells: Cells, given: Start | None) -> RunState:
+    """The states before the first round, from the same start ``given`` or from what each cell draws."""
+
+    def one(shared: tuple[Run, Start | None], cell: Cells) -> RunState:
+        return programs.start(joined(cell.run, shared[0]), cell.key, shared[1])
+
+    return over(one, (common, given), cells)
+
+
+@functools.cache
+def init_cells(platform: str) -> Any:
+    """:func:`_init_cells`, compiled as :func:`~fedjax_drag.simulation.program.programs.init_on` is."""
+    return jax.jit(_init_cells, static_argnums=0, compiler_options=programs.quickly(platform))
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnames="states")
+def advance_cells(
+    over: Over, common: Run, train: Batch, cells: Cells, states: RunState, totals: Totals, stop: Any
+) -> tuple[RunState, Metrics, Totals]:
+    """Rounds of every cell up to ``stop``; see :func:`~fedjax_drag.simulation.program.programs.rounds`."""
+
+    def one(shared: Any, entry: tuple[Cells, RunState, Totals]) -> tuple[RunState, Metrics, Totals]:
+        (common, train, start, stop), (cell, state, totals) = shared, entry
+        federation = cell.federation._replace(train=train)
+        run, state = joined(cell.run, common), state._replace(round=start)
+        return programs.rounds(run, federation, cell.key, state, totals, stop)
+
+    # All cells are in the same round. Given once for all, it keeps the loop over rounds free of selections.
+    return over(one, (common, train, states.round[0], stop), (cells, states, totals))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def evaluate_cells(
+    over: Over, common: Run, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None], train: Batch | None
+) -> dict[str, jax.Array]:
+    """The evaluation of every cell; ``train`` is None unless clients are evaluated."""
+
+    def one(shared: Any, entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
+        (common, (test, validation), train), (cell, state) = shared, entry
+        own = own_examples(cell.federation._replace(train=train), state)
+        return programs.evaluation(joined(cell.run, common), state, test, validation, own)
+
+    return over(one, (common, held_out, train), (cells, states))
+
+
+class LoweredBatch(NamedTuple):
+    """The programs of a batch of cells, traced."""
+
+    init: Any
+    advance: Any
+    evaluate: Any
+
+
+class Whole(NamedTuple):
+    """All cells of a batch, on the host.
+
+    Attributes:
+      runs: of each cell, with None in the place of arrays that all have in common.
+      common: these arrays, and None in the place of everything else.
+      federations: of each, without training examples, index lists padded to a common length.
+      keys: of each.
+    """
+
+    runs: tuple[Run, ...]
+    common: Run
+    federations: tuple[Federation, ...]
+    keys: tuple[Any, ...]
+
+    def at(self, places: Sequence[int]) -> Cells:
+        """Cells stacked."""
+
+        def stacked(parts: Sequence[Any]) -> Any:
+            return jax.tree.map(lambda *leaves: _stacked_inputs(leaves), *[parts[place] for place in places])
+
+        return Cells(stacked(self.runs), stacked(self.federations), jnp.stack([self.keys[place] for place in places]))
+
+
+def gathered(
+    settings: Sequence[Settings], width: int | None, cells_axis: str, mesh: Mesh | None, devices: Devices | None = None
+) -> tuple[Whole, Over, int]:
+    """The cells of a batch, the way over them, and how many of them run at a time.
+
+    Args:
+      settings: as for :func:`prepare_batch`, as are ``width``, ``cells_axis`` and ``mesh``.
+      width: as there.
+      cells_axis: as there.
+      mesh: as there.
+      devices: for which the cells are lowered only; None for those of this process.
+    """
+    checks.one_of("cells_axis", cells_axis, ("auto", "vmap", "map"))
+    if cells_axis == "auto":
+        cells_axis = "map" if platform_of(devices) == "cpu" else "vmap"
+    sharing = mesh.size if mesh else 1
+    width = -(-min(width or len(settings), len(settings)) // sharing) * sharing
+    runs = [run_of(one, devices) for one in settings]
+    if len({run.num_byzantine for run in runs}) > 1:
+        runs = [dataclasses.replace(run, num_byzantine=None) for run in runs]
+    if any(likeness(*one) != likeness(settings[0], runs[0]) for one in zip(settings, runs, strict=True)):
+        raise ValueError("cells differ in more than numbers, seeds and the split of the data: cannot be one program")
+    federations = _padded([federate(one)._replace(train=()) for one in settings])
+    keys = tuple(jax.random.key(one.seed) for one in settings)
+    return Whole(*_divided(runs), tuple(federations), keys), Over(Walk(cells_axis), mesh), width
+
+
+def likeness(settings: Settings, run: Run | None = None) -> Hashable:
+    """Equal for cells that can share a program.
+
+    Args:
+      settings: of a cell.
+      run: of the same, where it is known.
+
+    Raises:
+      ValueError: if the settings cannot be run.
+    """
+    run = run or run_of(settings)
+    if "num_byzantine" not in run.algorithm.needs:
+        run = dataclasses.replace(run, num_byzantine=None)
+    leaves, structure = jax.tree.flatten(run)
+    data, trace = settings.data, settings.availability_trace
+    absent = None if trace is None else trace.shape, bool(settings.dropout_rate)
+    told = settings.num_rounds, settings.eval_every, settings.rounds_per_compile, settings.time_clients
+    told += settings.stop_on_divergence, bool(settings.evaluate_clients), settings.byzantine_of, settings.client_state
+    start = settings.initial_params
+    same = [id(part) for part in (data.train, data.test, data.validation)]
+    start = start if isinstance(start, str) else id(start)
+    return structure, tuple(map(shape_of, leaves)), absent, told, start, tuple(same)
+
+
+def outlines_of(whole: Whole, train: Any) -> tuple[Outline, ...]:
+    """What is known of each cell's run from shapes."""
+    return tuple(
+        outline(joined(run, whole.common), federation._replace(train=train), key, DEVICE)
+        for run, federation, key in zip(whole.runs, whole.federations, whole.keys, strict=True)
+    )
+
+
+def examples_of(first: Settings) -> Examples:
+    """The examples that all cells share."""
+    return first.data.train, (first.data.test, first.data.validation)
+
+
+def shapes_of(cells: Cells, width: int, sharding: Any) -> Cells:
+    """Shapes of so many cells like these."""
+
+    def leaf(x: Any) -> jax.ShapeDtypeStruct:
+        like = shape_of(x)
+        return like.update(shape=(width, *like.shape[1:]), sharding=sharding)
+
+    return jax.tree.map(leaf, cells)
+
+
+def lower_cells(
+    over: Over,
+    common: Run,
+    cells: Cells,
+    examples: Examples,
+    given: Start | None,
+    shapes: RunState,
+    platform: str | None = None,
+) -> LoweredBatch:
+    """The programs for cells of these shapes, traced.
+
+    Args:
+      over: the way over cells.
+      common: arrays that all runs have in common.
+      cells: shapes.
+      examples: arrays or shapes.
+      given: what all start from, or None.
+      shapes: of one cell's state.
+      platform: of the devices; default that of this process.
+    """
+    train, held_out = examples
+    width, sharding = cells.key.shape[0], cells.key.sharding
+    states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape), x.dtype, sharding=sharding), shapes)
+    totals = for_each(width, programs.no_totals(cells.run.may_be_absent))
+    examined = None if cells.federation.held_out is None else train
+    return LoweredBatch(
+        init_cells(platform or jax.default_backend()).lower(over, common, cells, given),
+        advance_cells.lower(over, common, train, cells, states, totals, np.int32(1)),
+        evaluate_cells.lower(over, common, cells, states, held_out, examined),
+    )
+
+
+def _divided(runs: Sequence[Run]) -> tuple[tuple[Run, ...], Run]:
+    """Runs without the arrays that all have in common, and these arrays; numbers are every run's own."""
+
+    def is_common(*leaves: Any) -> bool:
+        arrays = np.ndim(leaves[0]) > 0
+        return arrays and all(x is leaves[0] or np.array_equal(x, leaves[0]) for x in leaves[1:])
+
+    common = jax.tree.map(is_common, *runs)
+    own = tuple(jax.tree.map(lambda x, taken: None if taken else x, run, common) for run in runs)
+    return own, jax.tree.map(lambda x, taken: x if taken else None, runs[0], common)
+
+
+def _padded(federations: Sequence[Federation]) -> list[Federation]:
+    """Federations on the host, index lists padded to a common length."""
+    federations = list(federations)
+    for name in ("rows", "root_row"):
+        longest = max(getattr(one, name).shape[-1] for one in federations)
+        federations = [one._replace(**{name: _longer(getattr(one, name), longest)}) for one in federations]
+    held_out = [one.held_out for one in federations if one.held_out is not None]
+    if held_out:
+        longest = max(len(one.examples) for one in held_out)
+        padded = [one._replace(examples=_longer(one.examples, longest)) for one in held_out]
+        federations = [one._replace(held_out=own) for one, own in zip(federations, padded, strict=True)]
+    return federations
+
+
+def _longer(rows: Any, length: int) -> np.ndarray:
+    missing = length - rows.shape[-1]
+    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
+
+
+def for_each(width: int, totals: Totals) -> Totals:
+    """Totals of no rounds for so many cells."""
+    return jax.tree.map(lambda total: np.zeros(width, total.dtype), totals)
+
+
+def share_of(mesh: Mesh | None) -> Any:
+    """The sharding of what has a leading axis of cells; None without a mesh."""
+    return None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+
+
+def _stacked_inputs(leaves: Sequence[Any]) -> Any:
+    """Inputs of several cells with a leading axis; numbers of runs stay Python's, which give way to other dtypes."""
+    if isinstance(leaves[0], np.ndarray | np.generic):
+        return np.stack(leaves)
+    return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
