@@ -89,7 +89,7 @@ KINDS = [
     (
         optimizers.exponential_decay,
         {"init_value": 1.0, "transition_steps": 2, "decay_rate": 0.5},
-        {"init_value": 0.5},
+        {"init_value": 0.5, "decay_rate": 0.1},
         as_schedule,
     ),
     (
@@ -151,6 +151,13 @@ def test_a_part_is_a_value_whose_numbers_are_inputs(builder, settings, numbers, 
 def test_a_guarantee_may_hold_a_traced_number(part):
     promised = jax.jit(lambda part, z: dataclasses.replace(part, noise_multiplier=z).guarantee.noise_multiplier)
     np.testing.assert_allclose(promised(part, 0.2), 0.2)
+
+
+@pytest.mark.parametrize("staircase", [False, True])
+def test_an_exponential_decay_is_that_of_optax(staircase):
+    given = {"init_value": 0.5, "transition_steps": 3, "decay_rate": 0.2, "transition_begin": 4, "staircase": staircase}
+    expected = jax.vmap(optax.exponential_decay(**given))(jnp.arange(20))
+    np.testing.assert_allclose(jax.vmap(optimizers.exponential_decay(**given))(jnp.arange(20)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

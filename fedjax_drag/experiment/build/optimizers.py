@@ -10,6 +10,7 @@ A *schedule* is a number that changes with the round: a function of the number o
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from fedjax_drag import checks
@@ -206,7 +207,7 @@ class exponential_decay(CallablePart):
 
     init_value: Scalar
     transition_steps: int
-    decay_rate: float  # static, as the numbers of rounds: optax compares them
+    decay_rate: Scalar
     transition_begin: int = 0
     staircase: bool = False
 
@@ -217,8 +218,8 @@ class exponential_decay(CallablePart):
 
     def __call__(self, done: jax.Array) -> Any:
         """The value after so many rounds."""
-        given = self.init_value, self.transition_steps, self.decay_rate, self.transition_begin, self.staircase
-        return optax.exponential_decay(*given)(done)
+        steps = jnp.maximum(done - self.transition_begin, 0) / self.transition_steps
+        return self.init_value * self.decay_rate ** (jnp.floor(steps) if self.staircase else steps)
 
 
 def _check_moments(own: adam | yogi) -> None:
