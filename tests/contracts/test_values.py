@@ -1,4 +1,4 @@
-"""Losses, schedules, optimizers, private parts and what else decides a program are values.
+"""Losses, schedules, optimizers, compressors, private parts and what else decides a program are values.
 
 What is built anew is equal and shares a program, with other numbers too; ``test_parts.py`` says so of rules and
 methods.
@@ -15,7 +15,7 @@ import pytest
 from flax import linen as nn
 
 import fedjax_drag as fd
-from fedjax_drag import aggregators, clients, losses, privacy, server_optimizers
+from fedjax_drag import aggregators, clients, compression, losses, privacy, server_optimizers
 from fedjax_drag.data import augmentation
 from fedjax_drag.experiment.build import optimizers
 from fedjax_drag.models import with_modes
@@ -58,6 +58,10 @@ def as_augmentation(part):
 
 def as_sender(part):
     return part.send(jax.random.key(0), fd.types.Uplink(W, ()))
+
+
+def as_compressor(part):
+    return part.compress(W, part.init(W), jax.random.key(0))
 
 
 RATE, PRIVATE = {"learning_rate": 0.3}, {"clip": 0.5, "noise_multiplier": 0.4}
@@ -120,6 +124,13 @@ KINDS = [
 ]
 
 
+KINDS += [
+    (compression.top_k, {"fraction": 0.2}, {"fraction": 0.5}, as_compressor),
+    (compression.random_k, {"fraction": 0.2}, {"fraction": 0.5}, as_compressor),
+    (compression.qsgd, {"bits": 3}, {"bits": 5}, as_compressor),
+    (compression.sign, {}, {}, as_compressor),
+    (compression.low_rank, {"rank": 1}, {}, as_compressor),
+]
 PARTS = [builder(**settings | numbers) for builder, settings, numbers, _ in KINDS]
 
 
