@@ -1,8 +1,6 @@
-"""Names of rules, algorithms, attacks and compressors, which are tuples: those of the functions that made them."""
+"""Names of parts that are made of a user's functions: those of the functions that made these."""
 
-from typing import Any, TypeVar
-
-Part = TypeVar("Part")
+from typing import Any
 
 
 def name_of(function: Any) -> str:
@@ -12,16 +10,3 @@ def name_of(function: Any) -> str:
         return owner.name
     path = getattr(function, "__qualname__", type(function).__name__)
     return path.split(".<locals>.")[-2:][0].rpartition(".")[2]
-
-
-def named(name: str, part: Part) -> Part:
-    """A rule, an algorithm, an attack or a compressor that a helper has made, with the name that it is to have.
-
-    Args:
-      name: of the function that called the helper.
-      part: an :class:`~fedjax_drag.types.Aggregator`, :class:`~fedjax_drag.types.Algorithm`,
-        :class:`~fedjax_drag.types.Attack` or :class:`~fedjax_drag.compression.Compressor`.
-    """
-    found = (getattr(part, field, None) for field in ("apply", "aggregate", "forge", "compress"))
-    next(function for function in found if function is not None).__qualname__ = name
-    return part
