@@ -86,7 +86,9 @@ def test_stops_after_the_last_evaluation(tmp_path, whole, monkeypatch, place):
     done = CliRunner().invoke(app, ["run", str(config), "--quiet", "--out", str(out), "--resume"])
     assert (done.exit_code, done.stderr) == (0, "")
     assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    assert results.read_summary(out)["interrupted"] is False
+    said = results.read_summary(out)
+    assert said["interrupted"] is False
+    assert said["dtypes"] == results.read_summary(whole)["dtypes"]
     assert (out / "accuracy.png").is_file()
 
 

@@ -13,7 +13,7 @@ import itertools
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from fedjax_drag import per_client
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.run.errors import FolderError, MismatchError
+from fedjax_drag.experiment.run.errors import FolderError, MismatchError, reason_of
 from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS, RUN, read_environment
 from fedjax_drag.experiment.run.stored import client_rows, leaves, records
 from fedjax_drag.experiment.run.stored.records import Record
@@ -55,10 +55,12 @@ class Stored(NamedTuple):
     Attributes:
       state: after its round.
       history: the lines of ``metrics.jsonl`` up to it; None in a checkpoint of an older version, which has none.
+      dtypes: names of those of its columns; empty in a checkpoint of an older version.
     """
 
     state: Any
     history: bytes | None
+    dtypes: Mapping[str, str]
 
 
 def load_params(folder: str | Path, which: str | int = "latest") -> Any:
@@ -188,15 +190,16 @@ class Checkpoints:
 
     def _record(self, round_number: int) -> Record | None:
         """What a checkpoint is; None for one of an older version, which did not say."""
-        try:
-            record = records.read(self._path / str(round_number))
-        except ValueError as error:
-            raise ValueError(f"checkpoint of round {round_number}: damaged: {error}") from error
-        if record is not None and record.round != round_number:
-            raise MismatchError(f"checkpoint of round {round_number}: is that of round {record.round}")
-        return record
+        return records.read(self._path / str(round_number))
 
-    def save(self, round_number: int, state: Any, accuracy: float, history: bytes = b"") -> None:
+    def save(
+        self,
+        round_number: int,
+        state: Any,
+        accuracy: float,
+        history: bytes = b"",
+        dtypes: Mapping[str, str] | None = None,
+    ) -> None:
         """Stores ``state``; it is on disk, whole, when this returns. All processes that have parts of it must call.
 
         Args:
@@ -204,6 +207,7 @@ class Checkpoints:
           state: after them, or what :func:`~fedjax_drag.experiment.run.stored.leaves.on_host` made of it.
           accuracy: by which the best is chosen.
           history: the lines of ``metrics.jsonl`` so far.
+          dtypes: names of those of its columns.
         """
         rows, arrays = row_file.found_in(state), leaves.on_host(state)
         if not is_first():
@@ -222,7 +226,7 @@ class Checkpoints:
                 self._orbax.save(partial / STATE, args=self._ocp.args.StandardSave(arrays))
             mapping = {} if self._config is None else records.plain_mapping(self._config)
             number = float(accuracy) if np.isfinite(accuracy) else None
-            records.write(partial, Record(round_number, number, int(arrays[CHECKSUM]), self.run, mapping))
+            records.write(partial, Record(round_number, number, int(arrays[CHECKSUM]), self.run, mapping, dtypes or {}))
             if place.exists():
                 shutil.rmtree(place)
             partial.rename(place)
@@ -254,13 +258,13 @@ class Checkpoints:
                 from_first(self._set_aside, damaged)
                 if is_first():
                     where = f"set aside in {DAMAGED_CHECKPOINTS}, going on from round {round_number}"
-                    tqdm.write(f"{_reason(error)}; {where}", file=sys.stderr)
+                    tqdm.write(f"{reason_of(error)}; {where}", file=sys.stderr)
             if self._writes and self._keep:
                 from_first(self._prune)
             return round_number, contents
         if not faults:
             return None
-        reason = "; ".join(map(_reason, faults.values()))
+        reason = "; ".join(map(reason_of, faults.values()))
         if any(isinstance(error, MismatchError) for error in faults.values()):
             raise FolderError(f"{str(self._path)!r}: no checkpoint is of this run: {reason}")
         remedy = "to begin anew, remove that folder and resume"
@@ -313,7 +317,8 @@ class Checkpoints:
         state = jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.revived(stored[leaf_name(path)], leaf), like)
         if of_rows is not None:
             state = completed(state, self._with_rows(round_number, whole, int(of_rows)))
-        return Stored(state, history)
+        record = from_first(self._record, round_number)
+        return Stored(state, history, record.dtypes if record else {})
 
     def _with_rows(self, round_number: int, like: Any, checksum: int) -> Any:
         """``like`` with the rows of clients that are in a file beside the checkpoint."""
@@ -336,7 +341,7 @@ class Checkpoints:
                 metadata = dict(self._orbax.metadata(self._path / str(round_number) / STATE).item_metadata)
             return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in metadata.items()}
         except Exception as error:
-            raise ValueError(f"{fault}: {_reason(error)}") from error
+            raise ValueError(f"{fault}: {reason_of(error)}") from error
 
     def _read(self, round_number: int, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
         """The contents of a checkpoint with its history; the state must have the shapes and dtypes in ``wanted``."""
@@ -352,7 +357,7 @@ class Checkpoints:
             with _without_logs():
                 stored = dict(self._orbax.restore(place, args=args))
         except Exception as error:
-            raise ValueError(f"{where}: damaged: {_reason(error)}") from error
+            raise ValueError(f"{where}: damaged: {reason_of(error)}") from error
         if CHECKSUM in present:
             found = int(stored.pop(CHECKSUM))
             if found != checksum(stored) or (record is not None and found != record.state):
@@ -391,9 +396,3 @@ def _without_logs() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(none)
-
-
-def _reason(error: Exception) -> str:
-    """The beginning of an error's message; Orbax's may be pages long."""
-    first = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return first if len(first) <= 160 else first[:159] + "\N{HORIZONTAL ELLIPSIS}"

@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -48,6 +48,7 @@ class _Earlier(NamedTuple):
     lines: bytes
     history: History
     state: Any
+    dtypes: Mapping[str, str]
 
 
 class Recorder:
@@ -103,8 +104,8 @@ class Recorder:
         except BaseException:
             self._checkpoints.close()
             raise
-        self.start, lines, history, self.state = earlier or _Earlier(0, b"", {}, None)
-        self._dtypes: dict[str, str] = self._before.get("dtypes") or {}
+        self.start, lines, history, self.state, dtypes = earlier or _Earlier(0, b"", {}, None, {})
+        self._dtypes = dtypes or self._before.get("dtypes") or {}  # of older versions the summary alone has them
         self.history = metrics_file.typed(history, self._dtypes)
         self._lines = bytearray(lines)
         every_seconds = config.checkpoint_every_seconds if every_seconds is None else every_seconds
@@ -127,13 +128,13 @@ class Recorder:
             if not keeps and is_first() and (self._folder / METRICS).exists():
                 tqdm.write(f"{str(self._folder)!r}: no checkpoint to go on from; begins anew", file=sys.stderr)
             return None
-        round_number, (state, lines) = newest
+        round_number, (state, lines, dtypes) = newest
         if lines is None:  # written by an older version
             lines = from_first(_lines_up_to, self._folder / METRICS, round_number)
         note = from_first(metrics_file.restore, self._folder, lines)
         if note and is_first():
             tqdm.write(note, file=sys.stderr)
-        return _Earlier(round_number, lines, metrics_file.parse(lines).history, state)
+        return _Earlier(round_number, lines, metrics_file.parse(lines).history, state, dtypes)
 
     def _best_so_far(self) -> float:
         """The accuracy of the best checkpoint; -inf without one."""
@@ -182,7 +183,7 @@ class Recorder:
     def _to_hold(self, event: Evaluation) -> tuple[Any, ...]:
         """The arguments of :meth:`~.saver.Saver.hold` for the newest evaluation."""
         end = len(self._lines)
-        return event.round, event.state, _accuracy(event), lambda: bytes(self._lines[:end])
+        return event.round, event.state, _accuracy(event), lambda: bytes(self._lines[:end]), self._dtypes
 
     def _append(self, line: bytes) -> None:
         self._stream.write(line)

@@ -8,7 +8,7 @@ is killed: then as much time is lost at most, and the time of one evaluation and
 import contextlib
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ class Held(NamedTuple):
     state: dict[str, Any]
     accuracy: float
     history: Callable[[], bytes]
+    dtypes: Mapping[str, str]
 
     @property
     def num_bytes(self) -> int:
@@ -79,7 +80,14 @@ class Saver:
         if keep and is_first():
             import_ahead("orbax.checkpoint")
 
-    def hold(self, round_number: int, state: Any, accuracy: float, history: Callable[[], bytes]) -> None:
+    def hold(
+        self,
+        round_number: int,
+        state: Any,
+        accuracy: float,
+        history: Callable[[], bytes],
+        dtypes: Mapping[str, str],
+    ) -> None:
         """Takes over a state after an evaluation; all processes that have parts of it must call.
 
         Args:
@@ -87,6 +95,7 @@ class Saver:
           state: after them; its buffers may be reused afterwards.
           accuracy: by which the best is chosen.
           history: gives the lines of ``metrics.jsonl`` up to the round; called in another thread.
+          dtypes: names of those of its columns.
 
         Raises:
           Exception: what went wrong while the states before were written.
@@ -97,9 +106,9 @@ class Saver:
         self._wait(only_if_done=True)
         if row_file.found_in(state) is not None:  # the next round writes into the file
             self.finish()
-            self._checkpoints.save(round_number, state, accuracy, history())
+            self._checkpoints.save(round_number, state, accuracy, history(), dtypes)
             return
-        held = Held(round_number, on_host(state), accuracy, history)
+        held = Held(round_number, on_host(state), accuracy, history, dtypes)
         if not is_first():
             return
         if held.accuracy >= self._best:
@@ -151,4 +160,4 @@ class Saver:
 
 def _write(checkpoints: Checkpoints, held: list[Held]) -> None:
     for one in held:
-        checkpoints.save(one.round, one.state, one.accuracy, one.history())
+        checkpoints.save(one.round, one.state, one.accuracy, one.history(), one.dtypes)

@@ -17,7 +17,7 @@ class Written:
     def __init__(self, fails_at=None):
         self.rounds, self.threads, self.contents, self._fails_at = [], set(), {}, fails_at
 
-    def save(self, round_number, state, accuracy, history):
+    def save(self, round_number, state, accuracy, history, dtypes):
         if round_number == self._fails_at:
             raise OSError("disk full")
         self.rounds.append(round_number)
@@ -38,7 +38,7 @@ def evaluations(saves, clock=None, seconds=1.0):
     state = {"w": np.zeros(3)}
     for round_number, accuracy in enumerate(ACCURACIES, start=1):
         state["w"][:] = round_number
-        saves.hold(round_number, state, accuracy, lambda end=round_number: b"line" * end)
+        saves.hold(round_number, state, accuracy, lambda end=round_number: b"line" * end, {})
         if clock is not None:
             clock[0] += seconds
 

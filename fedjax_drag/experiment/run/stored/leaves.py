@@ -42,18 +42,11 @@ def flattened(state: Any) -> dict[str, Any]:
     def plain(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):  # state that is kept on the host stays there
             return leaf
-        return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
+        return jnp.asarray(row_file.raw(leaf))
 
     return {leaf_name(path): plain(leaf) for path, leaf in paths}
 
 
 def revived(stored: jax.Array, like: Any) -> jax.Array:
     """A leaf that was stored, a random key where ``like`` is one."""
-    if not _is_key(like):
-        return stored
-    impl = jax.random.key_impl(jnp.empty(0, jnp.result_type(like)))  # a shape alone does not say it
-    return jax.random.wrap_key_data(stored, impl=impl)
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+    return row_file.revived(stored, jnp.result_type(like) if row_file.is_key(like) else None)

@@ -14,6 +14,7 @@ from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.config.own import as_text
+from fedjax_drag.experiment.run.errors import MismatchError
 from fedjax_drag.experiment.run.metrics_file import plain
 from fedjax_drag.experiment.run.results import first_difference
 from fedjax_drag.files import read_json, write_text
@@ -30,6 +31,7 @@ class Record(NamedTuple):
       state: checksum of its state.
       run: the name of its run, or None.
       config: the configuration of its run as plain values, or empty.
+      dtypes: names of those of the columns of its history; empty in older versions.
     """
 
     round: int
@@ -37,6 +39,7 @@ class Record(NamedTuple):
     state: int
     run: str | None
     config: dict[str, Any]
+    dtypes: Mapping[str, str] = {}
 
 
 def write(folder: Path, record: Record) -> None:
@@ -46,11 +49,22 @@ def write(folder: Path, record: Record) -> None:
 
 
 def read(folder: Path) -> Record | None:
-    """Reads the record of a checkpoint; None if there is no such file.
+    """Reads the record of a checkpoint, whose folder is named after its round; None if there is no such file.
 
     Raises:
       ValueError: it cannot be read, or does not match its checksum.
+      MismatchError: it is that of another round.
     """
+    try:
+        record = _read(folder)
+    except ValueError as error:
+        raise ValueError(f"checkpoint of round {folder.name}: damaged: {error}") from error
+    if record is not None and str(record.round) != folder.name:
+        raise MismatchError(f"checkpoint of round {folder.name}: is that of round {record.round}")
+    return record
+
+
+def _read(folder: Path) -> Record | None:
     try:
         content = read_json(folder / FILE)
         checksum = content.pop("crc32")
