@@ -226,6 +226,7 @@ class Simulation:
 
     def _checked(self, initial: RunState) -> RunState:
         STATE.check("initial", initial)
+        initial = host_state.with_keys(initial)
         like = self.shapes
         if jax.tree.structure(initial) != jax.tree.structure(like):
             raise ValueError(

@@ -30,6 +30,7 @@ from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.devices.host_state import DEVICE
+from fedjax_drag.simulation.participation import availability
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.progress import unless_quiet
@@ -161,15 +162,17 @@ def plan(
 
 
 def _check_files(points: Iterable[Point]) -> None:
-    """Refuses cells that name a file that is not there."""
+    """Refuses cells that name a file that is not there, or cannot be read."""
     named = {(point.config.initial_params, str(point.config.availability)): point for point in points}
     for point in named.values():
         start, trace = point.config.initial_params, point.config.availability
         try:
             if start is not None:
-                initial_params.located(start)
+                initial_params.stored(start)
             if isinstance(trace, str) and not Path(trace).is_file():
                 raise ValueError(f"availability={trace!r}: no such file in {str(Path.cwd())!r}")
+            if isinstance(trace, str):
+                availability.numbers(trace)
         except ValueError as error:
             raise ValueError(f"axes: {point.label}: {error}") from None
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 _ALIGNMENT = 8
@@ -26,7 +27,20 @@ _CHUNK = 1 << 26
 """Bytes of records that are in memory at a time while records are copied."""
 
 
-class FileRows(np.ndarray):
+class HostRows(np.ndarray):
+    """A leaf of rows in host memory whose entries may be the raw data of random keys.
+
+    Attributes:
+      key_dtype: of these keys; None for other numbers.
+    """
+
+    key_dtype: Any = None
+
+    def __array_finalize__(self, obj: Any) -> None:
+        self.key_dtype = getattr(obj, "key_dtype", None)
+
+
+class FileRows(HostRows):
     """A leaf ``[M, *p]`` of a :class:`RowFile`; copies and parts of it belong to none.
 
     Attributes:
@@ -40,7 +54,7 @@ class RowFile:
     """A temporary file of rows, in the folder that ``TMPDIR`` names or the system's own.
 
     Args:
-      like: shape and dtype of a row of each leaf, ``[*p]``; the rows are zero.
+      like: shape and dtype of a row of each leaf, ``[*p]``; the rows are zero. Of random keys the raw data are kept.
       num_clients: M.
 
     Raises:
@@ -54,7 +68,8 @@ class RowFile:
     """
 
     def __init__(self, like: Sequence[Any], num_clients: int):
-        like = [jax.ShapeDtypeStruct(row.shape, row.dtype) for row in like]
+        self._key_dtypes = [row.dtype if is_key(row) else None for row in like]
+        like = [jax.eval_shape(raw, jax.ShapeDtypeStruct(row.shape, row.dtype)) for row in like]
         starts, size = [], 0
         for row in like:
             starts.append(size)
@@ -74,8 +89,8 @@ class RowFile:
     def leaves(self) -> list[FileRows]:
         """The rows by leaf, ``[M, *p]`` as ``like``; read-only."""
         leaves = [view.view(FileRows) for view in self.views(self._map, self.num_clients)]
-        for leaf in leaves:
-            leaf.file = self
+        for leaf, key_dtype in zip(leaves, self._key_dtypes, strict=True):
+            leaf.file, leaf.key_dtype = self, key_dtype
         return leaves
 
     def views(self, records: Any, number: int) -> list[np.ndarray]:
@@ -147,6 +162,24 @@ class RowFile:
         for place, leaf in zip(self.views(records, len(records)), leaves, strict=True):
             place[...] = leaf
         return records
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array, or its shape, is of random keys."""
+    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+
+
+def raw(leaf: Any) -> Any:
+    """``leaf``, of random keys their data."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+def revived(numbers: Any, key_dtype: Any) -> Any:
+    """``numbers``, or the random keys of a dtype whose raw data they are."""
+    if key_dtype is None:
+        return numbers
+    impl = jax.random.key_impl(jnp.empty(0, key_dtype))  # a dtype alone does not say it
+    return jax.random.wrap_key_data(jnp.asarray(np.asarray(numbers)), impl=impl)
 
 
 def found_in(state: Any) -> RowFile | None:

@@ -59,24 +59,34 @@ def as_trace(availability: Any, num_clients: int) -> np.ndarray | None:
     if availability is None or (checks.is_concrete(availability) and availability == 1):
         return None
     check_availability("availability", availability)
-    name = f"availability={checks.shown(availability)}"
+    name, trace = f"availability={checks.shown(availability)}", numbers(availability)
+    shape = trace.shape
+    if trace.ndim == 0:
+        trace = np.broadcast_to(trace, (1, num_clients))
+    trace = np.atleast_2d(trace)
+    if trace.ndim != 2 or trace.shape[1] != num_clients or not len(trace):
+        raise ValueError(f"{name} with shape {shape}: must be [{num_clients}] or [rounds, {num_clients}]")
+    if not ((trace >= 0) & (trace <= 1)).all():
+        raise ValueError(f"{name}: must be in [0, 1] for every client")
+    return np.ascontiguousarray(trace)
+
+
+def numbers(availability: Any) -> np.ndarray:
+    """What was given, or is in the file that was given, as bool or float32.
+
+    Raises:
+      ValueError: these are no numbers, or the file cannot be read.
+    """
     is_file = isinstance(availability, str | Path)
     try:
         values = _of_file(Path(availability)) if is_file else np.asarray(availability)
         if not (values.dtype == bool or jnp.issubdtype(values.dtype, jnp.floating) or values.dtype.kind in "iu"):
             raise ValueError(f"has {values.dtype}")
-        trace = values if values.dtype == bool else values.astype(np.float32)
+        return values if values.dtype == bool else values.astype(np.float32)
     except (OSError, ValueError, TypeError, EOFError) as error:
         allowed = "must be a file of numbers" if is_file else "must be numbers, as many in each row"
+        name = f"availability={checks.shown(availability)}"
         raise ValueError(f"{name}: {allowed}; {checks.first_line(error)}") from None
-    if trace.ndim == 0:
-        trace = np.broadcast_to(trace, (1, num_clients))
-    trace = np.atleast_2d(trace)
-    if trace.ndim != 2 or trace.shape[1] != num_clients or not len(trace):
-        raise ValueError(f"{name} with shape {values.shape}: must be [{num_clients}] or [rounds, {num_clients}]")
-    if not ((trace >= 0) & (trace <= 1)).all():
-        raise ValueError(f"{name}: must be in [0, 1] for every client")
-    return np.ascontiguousarray(trace)
 
 
 def _of_file(path: Path) -> np.ndarray:

@@ -69,9 +69,17 @@ def _is_none(node: Any) -> bool:
 def _read(value: Any, like: RunState) -> Start:
     if not isinstance(value, str | os.PathLike):
         return fitted(NAME, named(value), like.params, like.model)
+    return fitted(f"{NAME}={str(value)!r}", named(stored(value)), like.params, like.model)
+
+
+def stored(value: str | os.PathLike[str]) -> dict[str, Any]:
+    """The variables in a safetensors file, a checkpoint, or the newest checkpoint of a results folder.
+
+    Raises:
+      ValueError: one line that names the file that is not there, or cannot be read.
+    """
     path, where = located(value), f"{NAME}={str(value)!r}"
-    found = _of_checkpoint(where, path) if path.is_dir() else _of_safetensors(where, path)
-    return fitted(where, named(found), like.params, like.model)
+    return _of_checkpoint(where, path) if path.is_dir() else _of_safetensors(where, path)
 
 
 def located(path: str | os.PathLike[str]) -> Path:

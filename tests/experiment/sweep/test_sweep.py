@@ -194,6 +194,16 @@ def test_a_file_that_is_not_there_is_refused_before_anything_is_written(tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("key", "suffix"), [("initial_params", ".safetensors"), ("availability", ".npy")])
+def test_a_file_that_cannot_be_read_is_refused_before_anything_is_written(tmp_path, key, suffix):
+    damaged = tmp_path / f"damaged{suffix}"
+    damaged.write_bytes(b"no such format")
+    with pytest.raises(ValueError, match=rf"^axes: {key}=.*: {key}='.*damaged.*': must be a ") as caught:
+        sweep(small(**{key: [None, str(damaged)]}), out=tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == [damaged]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
