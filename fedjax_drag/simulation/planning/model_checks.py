@@ -44,7 +44,7 @@ def check_model(model: Model, example: jax.ShapeDtypeStruct) -> tuple[Params, Mo
       Shapes of the trained parameters and of the model's state.
 
     Raises:
-      ValueError: it fails, would train what is not floating, draws random numbers or changes its collections in
+      ValueError: it fails, would train what is not floating, keeps a random key in its collections, draws random numbers or changes its collections in
         evaluation, has dropout that training leaves off, draws random numbers by an argument that is not known, changes
         the shape of its collections, or does not return ``[1, C]``.
     """
@@ -52,6 +52,8 @@ def check_model(model: Model, example: jax.ShapeDtypeStruct) -> tuple[Params, Mo
     dropout: list[str] = []
     params, state = jax.eval_shape(model.init, jax.random.key(0))
     _check_trained(name, params)
+    if not getattr(model.form, "frozen", False):
+        _check_no_key(name, state.statistics)
     try:
         logits: Any = jax.eval_shape(model.apply, params, state, example)
     except flax.errors.InvalidRngError as error:
@@ -81,6 +83,14 @@ def _check_trained(name: str, params: Params) -> None:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             allowed = "must be floating, or be left out by trainable"
             raise ValueError(f"{name}: parameter {path_of(path)} of type {leaf.dtype}: {allowed}")
+
+
+def _check_no_key(name: str, statistics: Statistics) -> None:
+    """Refuses a random key among what clients change and the server averages: all would draw the same."""
+    for path, leaf in jax.tree.leaves_with_path(statistics):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            allowed = "must draw by self.make_rng or nnx.Rngs, which are new for each client and step"
+            raise ValueError(f"{name}: {path_of(path)} is a random key: {allowed}")
 
 
 def _in_training(

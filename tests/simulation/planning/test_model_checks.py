@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import fedjax_drag as fd
 
@@ -60,6 +61,21 @@ class AlwaysUpdates(nn.Module):
         return nn.Dense(10)(nn.BatchNorm(use_running_average=False)(x.reshape(len(x), -1)))
 
 
+class KeepsKey(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        self.variable("noise", "key", lambda: jax.random.key(0))
+        return nn.Dense(10)(x.reshape(len(x), -1))
+
+
+class NnxKeepsKey(nnx.Module):
+    def __init__(self, rngs):
+        self.dense, self.key = nnx.Linear(64, 10, rngs=rngs), nnx.BatchStat(jax.random.key(0))
+
+    def __call__(self, x):
+        return self.dense(x.reshape(len(x), -1))
+
+
 class Embedded(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -104,6 +120,8 @@ def with_numpy(params, x):
         (Noisy(), "model=Noisy: draws random numbers with noisy=True: must have .*train.* or fd.models.with_modes"),
         (Needs(), "model=Needs: its call needs phase; must need its inputs only, or what is known, train"),
         (AlwaysUpdates(), r"model=AlwaysUpdates: changes its collections \(batch_stats\) in evaluation"),
+        (KeepsKey(), "^model=KeepsKey: noise/key is a random key: must draw by self.make_rng or nnx.Rngs"),
+        (NnxKeepsKey, "^model=NnxKeepsKey: key is a random key: must draw by self.make_rng or nnx.Rngs"),
     ],
     ids=[
         "integers",
@@ -116,6 +134,8 @@ def with_numpy(params, x):
         "noisy",
         "argument",
         "statistics",
+        "key of linen",
+        "key of nnx",
     ],
 )
 def test_models_that_would_not_run_as_written_are_refused(settings, fedavg, model, message):

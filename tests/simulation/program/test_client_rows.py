@@ -139,3 +139,23 @@ def test_a_client_whose_row_is_not_finite_keeps_the_old_one(settings, digits):
 def test_a_state_to_keep_needs_an_optimizer(settings, fedavg):
     with pytest.raises(ValueError, match=r"^local_optimizer_state='keep': needs a local_optimizer, such as .*$"):
         fd.simulate(fedavg, **settings(local_optimizer_state="keep"))
+
+
+def noisy_direction(grad_fn, w, carry, downlink, batch):
+    key, own = jax.random.split(carry)
+    gradient = grad_fn(w, batch)
+    return jax.tree.map(lambda g: g + 0.1 * jax.random.normal(own, g.shape), gradient), key
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_a_carried_key_goes_on_wherever_it_is_kept(settings, place):
+    """The same run in one piece, and in two pieces of which the first keeps its rows elsewhere."""
+    begin = lambda downlink: jax.random.key(0)
+    rule = fd.types.ClientRule(begin, noisy_direction, keeps_carry=True)
+    method = fd.algorithms.from_aggregator(fd.aggregators.fedavg(), client=rule)
+    same = settings(cohort_size=4, local_steps=2, clients_axis="map", eval_every=2)
+    whole = fd.simulate(method, **same | {"num_rounds": 4})
+    half = fd.simulate(method, **same | {"num_rounds": 2, "client_state": place})
+    for then in ("device", place):
+        found = fd.simulate(method, **same | {"num_rounds": 4, "client_state": then}, initial=half.state)
+        chex.assert_trees_all_equal(found.params, whole.params)
