@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedjax_drag import stopping
 from reproduction.targets.all_targets import listing, matching
 from reproduction.targets.target import Scale, Target
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from reproduction.judging.outcome import Outcome
 
 # All other modules are imported where they are used, so that --list does not wait for JAX and matplotlib.
+
+STOPPED = "interrupted; --resume continues from here"
+"""Said after Ctrl-C or SIGTERM."""
 
 
 def main(
@@ -89,7 +93,8 @@ def main(
         _check_record(targets, scale, record, folder)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    _run(targets, scale, folder, resume, record, quiet)
+    with stopping.saving():
+        _run(targets, scale, folder, resume, record, quiet)
 
 
 def _judge_stored(folder: Path, others: Sequence[str]) -> None:
@@ -169,7 +174,7 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
         try:
             reasons[target.name] = run.run(target, scale, out / target.name, resume, quiet or None)
         except KeyboardInterrupt:
-            typer.echo("interrupted; --resume continues from here", err=True)
+            typer.echo(STOPPED, err=True)
             raise typer.Exit(INTERRUPTED) from None
         if reasons[target.name]:
             typer.echo(f"  not all of it ran: {reasons[target.name]}")
@@ -230,4 +235,5 @@ def _keep(target: Target, out: Path, record: Path | None) -> None:
 
 
 if __name__ == "__main__":
+    stopping.listen(lambda: STOPPED)
     typer.run(main)

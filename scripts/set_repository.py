@@ -1,6 +1,6 @@
 """Writes the address of the public repository into every file that names it.
 
-``python scripts/set_repository.py https://github.com/NAME/fedjax_drag`` replaces the address of ``pyproject.toml``
+``python scripts/set_repository.py https://github.com/OWNER/fedjax_drag`` replaces the address of ``pyproject.toml``
 (``project.urls``), from which all others are told. ``--check`` refuses to release while it is the placeholder.
 """
 
@@ -12,6 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PLACEHOLDER = "OWNER"
 """In the place of the owner's name before there is a public repository."""
+
+NAME = "fedjax_drag"
+"""Of the repository: links in notebooks and pages hold it."""
 
 
 def address() -> str:
@@ -31,9 +34,9 @@ def name_of(url: str) -> str:
     Raises:
       ValueError: it is no address of a repository on GitHub.
     """
-    found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)", url)
+    found = re.fullmatch(rf"https://github\.com/([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*/{NAME})", url)
     if found is None:
-        raise ValueError(f"{url!r}: must be https://github.com/OWNER/NAME")
+        raise ValueError(f"{url!r}: must be https://github.com/OWNER/{NAME}")
     return found[1]
 
 
@@ -55,7 +58,7 @@ def main() -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("url", nargs="?", help="https://github.com/OWNER/NAME")
+    given.add_argument("url", nargs="?", help=f"https://github.com/OWNER/{NAME}")
     given.add_argument("--check", action="store_true", help="fail while the address is the placeholder")
     asked = parser.parse_args()
     try:

@@ -22,5 +22,21 @@ def test_a_release_is_refused_while_it_is_the_placeholder():
         set_repository.check("https://github.com/OWNER/fedjax_drag")
     with pytest.raises(ValueError, match=r"does not name https://github\.com/somebody"):
         set_repository.check("https://github.com/somebody/fedjax_drag")
-    with pytest.raises(ValueError, match=r"must be https://github\.com/OWNER/NAME"):
-        set_repository.check("git@github.com:somebody/fedjax_drag")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "git@github.com:somebody/fedjax_drag",
+        "https://github.com/somebody/fedjax_drag.git",
+        "https://github.com/somebody/other",
+        "https://github.com/some.body/fedjax_drag",
+        "https://github.com/-/fedjax_drag",
+        "https://github.com/fedjax_drag",
+        "https://github.com/somebody/fedjax_drag/",
+        "http://github.com/somebody/fedjax_drag",
+    ],
+)
+def test_what_is_no_address_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"must be https://github\.com/OWNER/fedjax_drag"):
+        set_repository.name_of(wrong)

@@ -1,5 +1,6 @@
 """Shared by the commands: layout of help, errors as one line, the default results folder."""
 
+import errno
 import gc
 import glob
 import os
@@ -46,6 +47,9 @@ def config_argument(of: str) -> Any:
     )
 
 
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+"""Error numbers of what is no path of a file."""
+
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 DebugNans = Annotated[bool, typer.Option("--debug-nans", help="Fail at the first NaN; slower.")]
 AllowCode = Annotated[
@@ -73,6 +77,10 @@ def misuse() -> Iterator[None]:
         yield
     except (ValueError, FileNotFoundError) as error:
         raise MisuseError(str(error)) from error
+    except OSError as error:
+        if error.errno not in _NO_PATH:
+            raise
+        raise MisuseError(f"{error.filename!r:.200}: {error.strerror}") from error
 
 
 def _not_empty(text: str) -> Path:

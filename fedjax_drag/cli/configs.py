@@ -8,6 +8,7 @@ import typer
 
 from fedjax_drag.cli.common import Debug, MisuseError, config_argument, laid_out, misuse, reported, writes
 from fedjax_drag.experiment.config import shipped
+from fedjax_drag.files import read_bytes
 
 app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 
@@ -54,10 +55,11 @@ def copy(
     """
     place = output or Path(config.name)
     with reported(debug), misuse(), writes("output", place):
+        content = read_bytes(config)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             with place.open("xb") as file:
-                file.write(config.read_bytes())
+                file.write(content)
         except FileExistsError:
             raise MisuseError(f"output={str(place)!r}: is there already; name another file by -o") from None
         typer.echo(place)

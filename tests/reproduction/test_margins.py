@@ -3,11 +3,12 @@ import math
 import numpy as np
 import pytest
 
-from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Interval, Votes, across, combined, interval, of_turns
+from fedjax_drag.experiment.intervals import estimate
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Interval, Votes, across, combined, of_turns
 
 
 def test_an_interval_is_students_t():
-    mean, half = interval(np.array([2.0, 4.0, 6.0]))
+    mean, half = estimate(np.array([2.0, 4.0, 6.0]))
     assert mean == 4.0
     assert half == pytest.approx(4.302653 * 2 / 3**0.5), "Student's t with two degrees of freedom, from a table"
     part = across(np.array([0.02, 0.04, 0.06]), "points", at_least=1.0)
@@ -17,7 +18,7 @@ def test_an_interval_is_students_t():
 def test_ratios_have_the_interval_of_their_logarithm():
     logs = np.log([0.45, 0.5, 0.5 / 0.9])
     part = across(logs, "times", at_most=0.75)
-    mean, half = interval(logs)
+    mean, half = estimate(logs)
     assert part.mean == pytest.approx(0.5)
     assert (part.low, part.high) == pytest.approx((math.exp(mean - half), math.exp(mean + half)))
     assert part.verdict == HOLDS

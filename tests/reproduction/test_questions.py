@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from claim_cells import FAST, LATER, SLOW, answer, cell, m, seeds, steady
 
+from fedjax_drag.experiment.intervals import estimate
 from reproduction.judging import questions
-from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, interval
+from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED
 from reproduction.judging.outcome import MissingError
 
 
@@ -11,7 +12,7 @@ from reproduction.judging.outcome import MissingError
 def test_rounds_to_the_papers_accuracy(at_most, verdict):
     cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", SLOW, SLOW, LATER)]
     found = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7, at_most), *cells)
-    mean, half = interval(np.log([20 / 40, 20 / 40, 20 / 60]))
+    mean, half = estimate(np.log([20 / 40, 20 / 40, 20 / 60]))
     (part,) = found.parts
     assert (part.mean, part.low, part.high) == pytest.approx(tuple(np.exp([mean, mean - half, mean + half])))
     assert found.verdict == verdict
@@ -44,7 +45,7 @@ def test_a_run_that_never_reaches_the_accuracy_counts_with_the_round_after_the_l
     never = [0.1] * 9 + [0.5]
     cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", never, never, LATER)]
     found = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7), *cells)
-    mean, half = interval(np.log([20 / 110, 20 / 110, 20 / 60]))
+    mean, half = estimate(np.log([20 / 110, 20 / 110, 20 / 60]))
     assert (found.parts[0].mean, found.parts[0].high) == pytest.approx(tuple(np.exp([mean, mean + half])))
     assert found.verdict == HOLDS
     assert found.parts[0].low == 0, "how many rounds FedAvg would need is not known"

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction.judging.margins import interval
 from reproduction.judging.outcome import MissingError, Outcome
 from reproduction.showing import tuned
 from reproduction.targets.all_targets import TARGETS
@@ -48,7 +48,7 @@ def test_validation_chooses_and_a_diverged_value_does_not_win():
 
 def test_the_table_has_the_choice_and_the_paired_gain():
     lines = tuned.table(TARGET, outcome())
-    mean, half = interval(100 * (np.array([0.65, 0.67, 0.69]) - 0.61))
+    mean, half = estimate(100 * (np.array([0.65, 0.67, 0.69]) - 0.61))
     assert lines[2] == f"| DRAG | 67.0 % | 0.01 | 67.0 % | {mean:+.1f} \N{PLUS-MINUS SIGN} {half:.1f} |"
     assert lines[3] == "| FedAvg | 50.0 % | 0.1 | 61.0 % |  |"
     assert "Dirichlet(0.1)" in lines[0]

@@ -1,6 +1,7 @@
 """The figures of runs as a table: final accuracy, and what it took to reach a target."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -188,7 +189,10 @@ def _told(values: Sequence[float], form: str) -> str:
     """Mean and, over several runs, standard deviation."""
     if not values:
         return DASH
-    form = form if max(map(abs, values)) < _LONGEST else ".3g"
+    largest = max(map(abs, values))
+    if form == ",.0f" and 0 < largest < 100 and any(value % 1 for value in values):  # small, and no count
+        form = f".{2 - math.floor(math.log10(largest))}f"
+    form = form if largest < _LONGEST else ".3g"
     spread = f" \N{PLUS-MINUS SIGN} {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
     return f"{np.mean(values):{form}}{spread}"
 

@@ -44,9 +44,9 @@ def check_model(model: Model, example: jax.ShapeDtypeStruct) -> tuple[Params, Mo
       Shapes of the trained parameters and of the model's state.
 
     Raises:
-      ValueError: it fails, would train what is not floating, keeps a random key in its collections, draws random numbers or changes its collections in
-        evaluation, has dropout that training leaves off, draws random numbers by an argument that is not known, changes
-        the shape of its collections, or does not return ``[1, C]``.
+      ValueError: it fails, would train what is not floating, keeps a random key in its collections, draws random
+        numbers or changes its collections in evaluation, has dropout that training leaves off, draws random numbers by
+        an argument that is not known, changes the shape of its collections, or does not return ``[1, C]``.
     """
     name = model.form.name
     dropout: list[str] = []

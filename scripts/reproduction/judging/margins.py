@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from fedjax_drag.experiment.intervals import LEVEL, estimate
+
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 FEWEST = 3
 """Seeds or turns from which something is decided."""
-
-LEVEL = 0.95
-"""Of the intervals."""
 
 _DECIMALS = 6
 """Of recorded figures: machines differ in the last bits of a float64."""
@@ -116,7 +115,7 @@ def across(
       at_most: upper boundary.
       strict: whether the boundaries contradict the claim.
     """
-    mean, half = interval(np.asarray(values, np.float64))
+    mean, half = estimate(np.asarray(values, np.float64))
     low, mean, high = (_shown(x, unit) for x in (mean - half, mean, mean + half))
     return Interval(mean, low, high, unit, len(values), at_least, at_most, strict)
 
@@ -126,14 +125,6 @@ def of_turns(ratios: Sequence[float], *, at_least: float = -math.inf, at_most: f
     ends = stats.quantile_test(ratios, p=0.5).confidence_interval(LEVEL)
     figures = float(np.median(ratios)), float(ends.low), float(ends.high)
     return Interval(*figures, "times", len(ratios), at_least, at_most, repeated="turns")
-
-
-def interval(values: np.ndarray) -> tuple[float, float]:
-    """The mean of values ``[N]`` and half the width of its interval by Student's t; NaN for one value."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, math.nan
-    return mean, float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
 
 
 def combined(verdicts: Iterable[str]) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction.judging.margins import interval
 from reproduction.judging.outcome import TAIL, MissingError, Outcome
 from reproduction.names import written
 from reproduction.targets.target import Target
@@ -88,7 +88,7 @@ def _running(cell: Cell, name: str) -> np.ndarray:
 
 
 def _gain(own: np.ndarray, other: np.ndarray) -> str:
-    mean, half = interval(100 * (own - other))
+    mean, half = estimate(100 * (own - other))
     return f"{100 * own.mean():.1f} ({mean:+.1f} \N{PLUS-MINUS SIGN} {half:.1f})"
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.experiment.config.loading import read
+from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.simulation.result import TEST, VALIDATION
-from reproduction.judging.margins import interval
 from reproduction.judging.outcome import DIVERGED, TAIL, MissingError, Outcome
 from reproduction.names import percent, written
 from reproduction.targets.target import Target
@@ -97,7 +97,7 @@ def _panel(panel: Mapping[str, Any], choices: Mapping[str, Choice], untuned: Any
 
 
 def _gain(differences: np.ndarray) -> str:
-    mean, half = interval(100 * differences)
+    mean, half = estimate(100 * differences)
     return f"{mean:+.1f} \N{PLUS-MINUS SIGN} {half:.1f}" if math.isfinite(half) else f"{mean:+.1f}"
 
 
