@@ -51,9 +51,9 @@ ENVIRONMENT = {
 LINES = {"run": "metrics.jsonl", "sweep": "cells/*/metrics.jsonl"}
 
 
-def start(kind, config, out, cache):
+def start(kind, config, out, cache, code=COMMAND):
     resume = ["--resume"] if (out / ("config.yaml" if kind == "run" else "sweep.yaml")).exists() else []
-    command = [sys.executable, "-c", COMMAND, kind, str(config), "--out", str(out), "--quiet", *resume]
+    command = [sys.executable, "-c", code, kind, str(config), "--out", str(out), "--quiet", *resume]
     environment = os.environ | ENVIRONMENT | {"FEDJAX_DRAG_CACHE": str(cache)}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
