@@ -5,6 +5,7 @@ import jax
 import optax
 import pytest
 from tiny import SYNTHETIC, TINY
+
 from fedjax_drag.experiment.run.run import run
 
 NOISY = TINY | SYNTHETIC | {"rounds": 4, "eval_every": 1, "local_optimizer_state": "keep"}
