@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedjax_drag.experiment import arena
     from fedjax_drag.experiment.run.run import run
     from fedjax_drag.experiment.sweep.sweep import sweep
+    from fedjax_drag.experiment.tuning import tune
     from fedjax_drag.simulation import simulate
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "sweep",
     "testing",
     "tree",
+    "tune",
     "types",
     "use_cores",
 ]
@@ -57,6 +59,7 @@ _FUNCTIONS = {
     "run": "fedjax_drag.experiment.run.run",
     "simulate": "fedjax_drag.simulation",
     "sweep": "fedjax_drag.experiment.sweep.sweep",
+    "tune": "fedjax_drag.experiment.tuning",
     "use_cores": "fedjax_drag.cores",
 }
 

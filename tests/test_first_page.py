@@ -38,6 +38,7 @@ NOT_RUN = {
     r"fedjax-drag arena table runs/.*": "needs the one before",
     r"fedjax-drag run configs/reference/cifar10_lenet.yaml": "CIFAR-10, hours",
     r"fedjax-drag plan .*": "needs the compilers: tests/cli/test_cli_plan.py",
+    r"fedjax-drag tune .*": "measures for a minute: tests/cli/test_cli_tune.py",
     r"(JAX_PLATFORMS=cpu )?python (scripts/benchmark|tests/compiled_programs)\.py.*": "measures for minutes",
     r'python -c "import jax; print\(jax.devices\(\)\)"': "no command of this package",
     r".* --log tensorboard .*": installed("tensorboardX"),

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli import arena, configs, data, listing, plan, plot, report, run, sweep
+from fedjax_drag.cli import arena, configs, data, listing, plan, run, showing, sweep, tune
 from fedjax_drag.cli.common import laid_out
 from fedjax_drag.version import __version__
 
@@ -46,8 +46,9 @@ def _app(
 app.command()(run.run)
 app.command()(sweep.sweep)
 app.command()(plan.plan)
-app.command()(plot.plot)
-app.command()(report.report)
+app.command()(tune.tune)
+app.command()(showing.plot)
+app.command()(showing.report)
 app.command("list")(listing.list_)
 app.add_typer(arena.app, name="arena")
 app.add_typer(configs.app, name="configs")
