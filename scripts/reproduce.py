@@ -21,6 +21,7 @@ chooses a step size prints its table of them. Results that were run under other 
 the seeds and the values of the axes) are refused; remove FOLDER/measured/NAME.parquet to start anew.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -154,7 +155,7 @@ def _check_record(targets: Sequence[Target], scale: Scale, record: Path | None, 
         published.check(record)
         for target in targets:
             recording.check(target, scale, record)
-        if record.resolve() == out.resolve():  # which keeps the results of its own runs alone
+        if os.path.realpath(record) == os.path.realpath(out):  # which keeps the results of its own runs alone
             raise ValueError(f"--record {record}: must be another folder than the results folder of the runs")
 
 

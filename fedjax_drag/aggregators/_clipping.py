@@ -10,6 +10,7 @@ from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, Scalar, State
+from fedjax_drag.types._part import undefined
 
 
 class Clipped(WrappingAggregator):
@@ -19,7 +20,7 @@ class Clipped(WrappingAggregator):
 
     def threshold(self, norm: Float[Array, " clients"], valid: Bool[Array, " clients"], **extras: Any) -> Any:
         """The length to which deltas of these lengths ``[S]`` are clipped, scalar."""
-        raise NotImplementedError
+        raise undefined(self, "threshold")
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any

@@ -27,6 +27,7 @@ from fedjax_drag.types import (
     Sums,
     Uplink,
 )
+from fedjax_drag.types._part import undefined
 
 
 class TwoSided(Algorithm):
@@ -83,7 +84,7 @@ class TwoSided(Algorithm):
 
     def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         """As of :class:`~fedjax_drag.types.ClientRule`."""
-        raise NotImplementedError
+        raise undefined(self, "direction")
 
     def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
         """As of :class:`~fedjax_drag.types.ClientRule`, by default no message beside the delta."""
@@ -169,7 +170,7 @@ class SummedMethod(TwoSided):
 
     def close(self, params: Params, state: State, outcome: Outcome, **extras: Any) -> tuple[Params, State]:
         """The parameters and the state after a round."""
-        raise NotImplementedError
+        raise undefined(self, "close")
 
     def origin(self, params: Params, state: State) -> Params:
         """Where the rule is applied, by default at the global parameters."""

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_drag import checks, tree
 from fedjax_drag.types import Attack, Deltas, Params, Uplink
+from fedjax_drag.types._part import undefined
 
 Knowledge = Literal["full", "partial"]
 """Whose messages an attacker knows: those of all benign clients, or what its own clients would honestly send."""
@@ -146,7 +147,7 @@ class HiddenPush(Attack):
           observed: the clients whose messages the attacker observes.
           p: the perturbation of the delta, of any length.
         """
-        raise NotImplementedError
+        raise undefined(self, "reach")
 
     def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, *, valid: Any = None, **_: Any) -> Uplink:
         del key

@@ -11,6 +11,7 @@ from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import known, mean_and_std, replace_malicious
 from fedjax_drag.attacks._harm import OBJECTIVES, Objective, harm_of
 from fedjax_drag.types import Attack, Params, Scalar, Uplink
+from fedjax_drag.types._part import undefined
 
 _LARGEST = 1e9
 """Strengths beyond that are of no use, and their messages would overflow."""
@@ -50,7 +51,7 @@ class Searched(Attack):
 
     def push(self, strength: Float[Array, ""], mean: Uplink, std: Uplink) -> Uplink:
         """Makes the message from mean and standard deviation of the benign ones, without the client axis."""
-        raise NotImplementedError
+        raise undefined(self, "push")
 
     def forge(
         self,

@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 from fedjax_drag.kinds import Kind
 from fedjax_drag.naming import name_of
 from fedjax_drag.types import Part
+from fedjax_drag.types._part import undefined
 
 Message = Any
 """A pytree of floating point arrays, such as a delta."""
@@ -83,11 +84,11 @@ class Compressor(Part):
 
     def compress(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
         """What the receiver makes of a message, and the memory; see :class:`CompressFn`."""
-        raise NotImplementedError
+        raise undefined(self, "compress")
 
     def num_bytes(self, message: Message) -> int:
         """Bytes of the compressed message; see :class:`NumBytesFn`."""
-        raise NotImplementedError
+        raise undefined(self, "num_bytes")
 
     @property
     def contraction(self) -> "Compressor | None":

@@ -6,6 +6,7 @@ from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import tree
 from fedjax_drag.compression._compressor import COMPRESSOR, Compressor, Memory, Message
+from fedjax_drag.types._part import undefined
 
 
 class Feedback(NamedTuple):
@@ -78,7 +79,7 @@ class FedBackCompressor(Compressor):
 
     def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
         """What the receiver makes of a message, and the memory; without error feedback, that is all."""
-        raise NotImplementedError
+        raise undefined(self, "encode")
 
     def init(self, message: Message) -> Memory:
         return self._whole.init(message) if self.error_feedback else self.start(message)

@@ -23,6 +23,7 @@ from fedjax_drag.naming import name_of
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.screening import check_extras, concluded, empty_metrics, own, screen, screened_sums, stateless
 from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, InitFn, Params, State, Sums, extras_of
+from fedjax_drag.types._part import undefined
 
 
 class PlainAggregator(Aggregator):
@@ -59,7 +60,7 @@ class PlainAggregator(Aggregator):
         Returns:
           The parameters, and a state with the metrics of the round.
         """
-        raise NotImplementedError
+        raise undefined(self, "combine")
 
     @property
     def requires(self) -> frozenset[str]:
@@ -180,21 +181,21 @@ class SummedAggregator(Aggregator):
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Any, Any]:
         """The total of a chunk ``[B, *p]``, and what is kept of each client; see ``Sums.accumulate``."""
-        raise NotImplementedError
+        raise undefined(self, "accumulate")
 
     def finish(
         self, params: Params, total: Any, state: State, kept: Any, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, State]:
         """Parameters and state after the round, from the sum of the totals; see ``Sums.finish``."""
-        raise NotImplementedError
+        raise undefined(self, "finish")
 
     def needs_first_pass(self, state: State) -> jax.Array:
         """Whether the clients must be gone through once before; see ``Sums``. Only with ``has_first_pass``."""
-        raise NotImplementedError
+        raise undefined(self, "needs_first_pass")
 
     def absorb_first_pass(self, total: Any, state: State, kept: Any, *, valid: jax.Array, **extras: Any) -> State:
         """The state that ``accumulate`` needs, from a first pass; see ``Sums``. Only with ``has_first_pass``."""
-        raise NotImplementedError
+        raise undefined(self, "absorb_first_pass")
 
     def compare(self, deltas: Deltas, total: Any, valid: jax.Array) -> dict[str, jax.Array]:
         """Metrics ``[S]`` named in ``compared``, of each client's delta beside the sum over all of them.

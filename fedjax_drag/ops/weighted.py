@@ -20,6 +20,7 @@ from fedjax_drag.naming import name_of
 from fedjax_drag.ops.rules import SummedAggregator, average, cosine_to_sum
 from fedjax_drag.ops.screening import stateless
 from fedjax_drag.types import Deltas, InitFn, Params, State
+from fedjax_drag.types._part import undefined
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,15 +163,15 @@ class WeightedAggregator(SummedAggregator):
 
     def weigh(self, clients: Clients, state: State, **extras: Any) -> Weights:
         """The weights of a chunk of clients; see :class:`WeighFn`."""
-        raise NotImplementedError
+        raise undefined(self, "weigh")
 
     def reference(self, state: State, **extras: Any) -> Params:
         """``r``, like the parameters; see :class:`ReferenceFn`. Only with ``has_reference``."""
-        raise NotImplementedError
+        raise undefined(self, "reference")
 
     def absorb_mean(self, mean: Params, state: State, *, kept: Kept, **extras: Any) -> State:
         """The state that the weights need; see :class:`AbsorbMeanFn`. Only with ``has_first_pass``."""
-        raise NotImplementedError
+        raise undefined(self, "absorb_mean")
 
     def after(self, step: Step, state: State, *, params: Params, kept: Kept, **extras: Any) -> tuple[Step, State]:
         """What else becomes of a step, and the state of the next round; see :class:`AfterFn`."""

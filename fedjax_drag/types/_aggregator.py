@@ -11,7 +11,7 @@ import jax
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Deltas, Params, State
-from fedjax_drag.types._part import Part
+from fedjax_drag.types._part import Part, undefined
 
 PER_CLIENT_EXTRAS = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
 """Extras of a rule that have an entry for each client of the cohort, ``[S]``."""
@@ -237,7 +237,7 @@ class Aggregator(Part):
 
     def init(self, params: Params) -> State:
         """The state before the first round; see :class:`InitFn`."""
-        raise NotImplementedError
+        raise undefined(self, "init")
 
     def apply(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
         """One round: ``(params, deltas, state, **extras) -> (params, state)``, pure and jittable.
@@ -255,7 +255,7 @@ class Aggregator(Part):
         Returns:
           The parameters after the round, and the state.
         """
-        raise NotImplementedError
+        raise undefined(self, "apply")
 
     def _replace(self, **changes: Any) -> "Aggregator":
         """A rule of this one's functions, some of them replaced; arguments as of :class:`FunctionAggregator`."""

@@ -11,7 +11,7 @@ from fedjax_drag.types._aggregator import InitFn, Sums
 from fedjax_drag.types._client_rule import ClientRule
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Downlink, Params, State, Uplink
-from fedjax_drag.types._part import Part
+from fedjax_drag.types._part import Part, undefined
 
 
 @runtime_checkable
@@ -133,7 +133,7 @@ class Algorithm(Part):
 
     def init(self, params: Params) -> State:
         """The state before the first round; see :class:`InitFn`."""
-        raise NotImplementedError
+        raise undefined(self, "init")
 
     def broadcast(self, params: Params, state: State, client_ids: jax.Array) -> Downlink:
         """What the server sends to the clients of a round, by default the parameters; see :class:`BroadcastFn`."""
@@ -142,7 +142,7 @@ class Algorithm(Part):
 
     def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
         """Ends a round; see :class:`AggregateFn`."""
-        raise NotImplementedError
+        raise undefined(self, "aggregate")
 
     def _replace(self, **changes: Any) -> "Algorithm":
         """A method of this one's functions, some of them replaced; arguments as of :class:`FunctionAlgorithm`."""

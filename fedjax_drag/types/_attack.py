@@ -8,7 +8,7 @@ import jax
 
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._messages import Batch, Uplink
-from fedjax_drag.types._part import Part
+from fedjax_drag.types._part import Part, undefined
 
 POISON_NEEDS = ("attacker_index",)
 """Names in the ``needs`` of an attack that are keywords of its ``poison``; all others are of its ``forge``."""
@@ -137,7 +137,7 @@ class Attack(Part):
 
     def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         """What the attacker wants the model to predict; see :class:`GoalFn`. Without it, anything wrong."""
-        raise NotImplementedError
+        raise undefined(self, "goal")
 
     @property
     def poisons(self) -> bool:
@@ -207,7 +207,7 @@ class WrappedAttack(Attack):
     @property
     def inner(self) -> Attack:
         """The attack inside."""
-        raise NotImplementedError
+        raise undefined(self, "inner")
 
     @property
     def needs(self) -> frozenset[str]:

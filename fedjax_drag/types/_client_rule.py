@@ -9,7 +9,7 @@ import jax
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Downlink, Params, Uplink
-from fedjax_drag.types._part import Part
+from fedjax_drag.types._part import Part, undefined
 
 
 @runtime_checkable
@@ -164,7 +164,7 @@ class ClientRule(Part):
 
     def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         """A local step; see :class:`DirectionFn`, or :class:`KeyedDirectionFn` where the rule is ``keyed``."""
-        raise NotImplementedError
+        raise undefined(self, "direction")
 
     def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
         """The message beside the delta, by default none; see :class:`ReportFn`."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fedjax_drag.types._messages import Params
-from fedjax_drag.types._part import Part
+from fedjax_drag.types._part import Part, undefined
 
 if TYPE_CHECKING:
     import optax
@@ -16,7 +16,7 @@ class Optimizer(Part):
 
     def transformation(self) -> "optax.GradientTransformation":
         """The optax transformation."""
-        raise NotImplementedError
+        raise undefined(self, "transformation")
 
     def init(self, params: Params) -> Any:
         """As of the transformation."""

@@ -90,7 +90,7 @@ class CallablePart(Part):
 
     def __call__(self, *args: Any) -> Any:
         """The function's value."""
-        raise NotImplementedError
+        raise undefined(self, "__call__")
 
 
 class Function(CallablePart):
@@ -147,3 +147,8 @@ def comparable(value: Any) -> Any:
     except TypeError:
         return _Same(value)
     return value
+
+
+def undefined(part: Any, method: str) -> ValueError:
+    """The error of a part whose class lacks a method that every one of its kind must have."""
+    return ValueError(f"{type(part).__name__}: must define {method}")

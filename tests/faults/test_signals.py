@@ -32,6 +32,14 @@ GRACE = "from fedjax_drag import stopping; stopping.GRACE_SECONDS = {}; "
 """Of a process beside other work, in which a loop may read the event late."""
 
 
+@pytest.fixture(autouse=True)
+def not_ignored():
+    """Commands that a shell starts in the background ignore Ctrl-C, and so would those that are started here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def listens(process):
     """Whether a process has a handler for SIGTERM, which Python itself has not."""
     try:

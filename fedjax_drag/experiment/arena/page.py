@@ -188,8 +188,9 @@ def _named(method: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]
 
 def _address(file: str, folder: Path) -> str:
     """From a page among the documentation of a checkout; empty elsewhere, since the page may be moved."""
-    inside = folder.resolve().is_relative_to(_ROOT / "docs") and (_ROOT / file).is_file()
-    return Path(os.path.relpath(_ROOT / file, folder.resolve())).as_posix() if inside else ""
+    here = Path(os.path.realpath(folder))
+    inside = here.is_relative_to(_ROOT / "docs") and (_ROOT / file).is_file()
+    return Path(os.path.relpath(_ROOT / file, here)).as_posix() if inside else ""
 
 
 def _inline(standing: Record) -> str:

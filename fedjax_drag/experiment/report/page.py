@@ -1,6 +1,7 @@
 """The page: what is on it, and in which order."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,7 +123,7 @@ def _content(found: Found, folder: Path, target: float | None, with_skew: bool, 
 
 def _address(folder: Path, page: Path) -> str | None:
     """Of the folder from the page, as long as it lies beside or below it; None elsewhere: a page tells no paths."""
-    here, there = page.parent.resolve(), folder.resolve()
+    here, there = (Path(os.path.realpath(place)) for place in (page.parent, folder))
     return f"./{there.relative_to(here).as_posix()}" if there.is_relative_to(here) else None
 
 
