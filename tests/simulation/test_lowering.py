@@ -16,7 +16,9 @@ from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.engine import prepare
 from fedjax_drag.simulation.lowering import lower_batch, lower_settings
+from fedjax_drag.simulation.planning.arguments import resolve_walk
 from fedjax_drag.simulation.planning.setup import run_of
+from fedjax_drag.simulation.program.clients_axis import Walk
 
 
 def settings(**changes):
@@ -109,6 +111,21 @@ def test_choices_follow_the_platform(platform):
     device = Elsewhere()
     device.platform = platform
     assert run_of(settings(), [device] * 4).walk.clients_axis == ("map" if platform == "cpu" else "vmap")
+
+
+@pytest.mark.parametrize(
+    ("platform", "cohort_size", "walk"),
+    [
+        ("cpu", 513, Walk("map")),
+        ("gpu", 512, Walk("vmap")),
+        ("gpu", 513, Walk("map", 512)),
+        ("tpu", 9999, Walk("map", 512)),
+    ],
+)
+def test_large_cohorts_are_not_all_at_once(platform, cohort_size, walk):
+    assert resolve_walk("auto", None, platform, cohort_size) == walk
+    assert resolve_walk("vmap", None, platform, cohort_size) == Walk("vmap")
+    assert resolve_walk("auto", 3, platform, cohort_size) == Walk("map", 3)
 
 
 @pytest.mark.parametrize("devices", [[], "h100", [1]])

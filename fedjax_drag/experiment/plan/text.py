@@ -118,7 +118,7 @@ def _fit(needed: int, usable: int, target: Target) -> str:
 
 def _clients(walk: Walk, cohort_size: int, devices: int, target: Target) -> str:
     each = cohort_size // devices
-    at_once = each if walk.clients_axis == "vmap" else walk.clients_per_chunk or 1
+    at_once = each if walk.clients_axis == "vmap" else min(each, walk.clients_per_chunk or 1)
     way = f"{each} of a round, {'all' if at_once == each else at_once} at once ({walk.clients_axis})"
     if devices > 1:
         return f"{way}, on each of {devices} devices"

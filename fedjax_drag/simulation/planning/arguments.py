@@ -67,14 +67,21 @@ def check_sign(local_optimizer: Any, params: Any) -> None:
         )
 
 
-def resolve_walk(clients_axis: str, clients_per_chunk: int | None, platform: str) -> Walk:
+MOST_AT_ONCE = 512
+"""Clients at once under ``"auto"``: enough to occupy any accelerator; more need memory that grows with the cohort."""
+
+
+def resolve_walk(clients_axis: str, clients_per_chunk: int | None, platform: str, cohort_size: int) -> Walk:
     """The way over the clients of a round: what the settings say, or the platform's usual one for ``"auto"``.
 
-    That is one after another on a CPU, all of whose cores a single client occupies, and all at once elsewhere.
+    That is one after another on a CPU, all of whose cores a single client occupies, and all at once elsewhere, in
+    chunks of :data:`MOST_AT_ONCE` where the cohort is larger.
     """
     if clients_axis == "vmap" and clients_per_chunk is not None:
         raise ValueError(f"clients_per_chunk={clients_per_chunk}: goes with clients_axis='map', not 'vmap'")
     if clients_axis == "auto":
+        if platform != "cpu" and clients_per_chunk is None and cohort_size > MOST_AT_ONCE:
+            clients_per_chunk = MOST_AT_ONCE
         clients_axis = "map" if clients_per_chunk is not None or platform == "cpu" else "vmap"
     return Walk(clients_axis, clients_per_chunk)
 

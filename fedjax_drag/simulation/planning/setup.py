@@ -119,7 +119,9 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         may_be_absent=settings.may_be_absent,
         compresses_forged=settings.forged_messages == "compressed",
         streams=resolve_aggregation(settings.aggregation, settings.algorithm, attack),
-        walk=resolve_walk(settings.clients_axis, settings.clients_per_chunk, platform_of(devices)),
+        walk=resolve_walk(
+            settings.clients_axis, settings.clients_per_chunk, platform_of(devices), settings.cohort_size
+        ),
         diagnostics=settings.reports_clients,
     )
     run = with_numbers(run)

@@ -83,7 +83,7 @@ def state(settings):
 
 
 def lowered_run(settings, devices):
-    walk = resolve_walk(settings.clients_axis, settings.clients_per_chunk, "gpu")
+    walk = resolve_walk(settings.clients_axis, settings.clients_per_chunk, "gpu", settings.cohort_size)
     outline = SimpleNamespace(shapes=state(settings), rows_on=settings.client_state)
     mesh = resolve_mesh(settings.mesh, settings.cohort_size, devices)
     return LoweredRun(SimpleNamespace(advance=None, evaluate=None), outline, mesh, walk)
