@@ -211,6 +211,21 @@ def test_many_lines_are_divided_among_charts(page, tmp_path):
     assert curves[0]["data"][0]["name"] == "step_size=0.1"  # the best first
 
 
+def test_a_line_that_is_alone_in_a_second_chart_is_named(page, tmp_path):
+    rates = [0.01 * (i + 1) for i in range(9)]
+    folder, _ = write_sweep(tmp_path / "rates", {"step_size": rates}, [[0.1, 0.2, rate] for rate in rates])
+    found = page(folder)
+    names = [attributes for tag, attributes in found.tags if tag == "button" and "data-series" in attributes]
+    assert len(names) % 9 == 0
+    assert names
+
+
+def test_small_costs_keep_their_digits(page, tmp_path):
+    counters = {"bytes_down": [20_000] * 3, "bytes_up": [14_000] * 3}
+    found = page(write_run(tmp_path / "one", [0.2, 0.7, 0.6], {"interrupted": False}, **counters), target=0.65)
+    assert any("0.0680" in row for row in found.rows())
+
+
 def test_every_client_is_on_a_sorted_curve_and_classes_are_compared(page, tmp_path):
     folder, grid = write_sweep(
         tmp_path / "own", {"aggregator": ["fedavg", "drag"], "seed": [0, 1]}, [None] * 4, {"rounds": 2}
