@@ -15,6 +15,8 @@ from fedjax_drag.types._part import CallablePart
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 """``(logits [B, C], labels [B]) -> [B]``, a loss for each example, differentiable in the logits."""
 
+__all__ = ["cross_entropy"]
+
 
 class cross_entropy(CallablePart):
     """Softmax cross-entropy in nats, with optional label smoothing.

@@ -20,7 +20,7 @@ import optax
 from fedjax_drag import checks, tree
 from fedjax_drag.types import Optimizer, Params, Scalar
 
-__all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
+__all__ = ["fedavgm", "fedadam", "fedyogi", "fedadagrad"]  # noqa: RUF022 - the order of lists
 
 
 class fedavgm(Optimizer):

@@ -24,7 +24,7 @@ from quadratics import batches, uplink_of
 
 from fedjax_drag import aggregators, losses, models
 from fedjax_drag.accelerators import counts, targets
-from fedjax_drag.experiment.build.registry import MODELS
+from fedjax_drag.experiment.build.registry import TABLES
 from fedjax_drag.simulation.devices.placement import split_coordinates
 
 ROOT = Path(__file__).parents[1]
@@ -92,7 +92,7 @@ def of_rule(case: Case, cohort: int = COHORT, params: Any = None) -> Program:
 
 def of_model(name: str) -> Program:
     """A gradient for each of two clients with parameters of their own."""
-    model, x = MODELS[name](num_classes=10, **SETTINGS.get(name, {})), INPUTS.get(name, IMAGES)
+    model, x = TABLES["model"][name](num_classes=10, **SETTINGS.get(name, {})), INPUTS.get(name, IMAGES)
     one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     params = jax.eval_shape(model.init, jax.random.key(0), one)
     y = jax.ShapeDtypeStruct(jax.eval_shape(model.apply, params, one).shape[:-1], jnp.int32)
@@ -119,7 +119,7 @@ def of_method(case: Case) -> Program:
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     **{f"rule {case.label}": functools.partial(of_rule, case) for case in [*AGGREGATORS, *MIXED]},
-    **{f"model {name}": functools.partial(of_model, name) for name in MODELS},
+    **{f"model {name}": functools.partial(of_model, name) for name in TABLES["model"]},
     **{f"method {case.label}": functools.partial(of_method, case) for case in ALGORITHMS},
 }
 """Every program by its kind and name."""

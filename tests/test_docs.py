@@ -11,7 +11,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import aggregators, algorithms, interop
-from fedjax_drag.experiment.build.own_parts import ENTRY_POINTS
+from fedjax_drag.experiment.config.components import KINDS
 from fedjax_drag.simulation.settings import Arguments
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -56,7 +56,7 @@ def test_the_page_of_configuration_keys_is_made_from_the_code():
 
 def test_all_groups_of_entry_points_are_named():
     page = (DOCS / "own_parts.md").read_text().partition("The groups are")[2]
-    assert sorted(set(re.findall(r"`(\w+)`", page))) == sorted(set(ENTRY_POINTS.values()))
+    assert sorted(set(re.findall(r"`(\w+)`", page))) == sorted({kind.listed for kind in KINDS})
 
 
 def test_every_page_is_in_the_navigation():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.experiment.build import catalog
-from fedjax_drag.experiment.config.components import COMPONENTS, OPTIONAL
+from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, OPTIONAL
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.simulation.settings import Settings
@@ -91,12 +91,8 @@ def _yaml(value: Any) -> str:
 
 
 def _allowed(key: str) -> str:
-    kinds = {chosen: kind for kind, chosen in catalog.KINDS.items()} | {
-        "root_client": "clients",
-        "downlink_compression": "compressors",
-    }
     if key in COMPONENTS:
-        kind = kinds[key]
+        kind = KIND_OF[key].listed
         target = ELSEWHERE.get(kind, f"#{kind.replace('_', '-')}")
         return f"one of the [{kind.replace('_', ' ')}]({target}){', or null' if key in OPTIONAL else ''}"
     phrases = list(dict.fromkeys(filter(None, (_refusal(key, value) for value in WRONG))))

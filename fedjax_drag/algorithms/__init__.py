@@ -18,16 +18,16 @@ from fedjax_drag.algorithms._two_sided import Outcome as Outcome
 from fedjax_drag.algorithms._two_sided import SummedMethod as SummedMethod
 from fedjax_drag.algorithms._two_sided import TwoSided as TwoSided
 
-__all__ = [
-    "adabest",
-    "fedacg",
-    "feddc",
-    "feddyn",
-    "fednova",
+__all__ = [  # noqa: RUF022 - the order of lists
     "from_aggregator",
-    "mime",
     "scaffold",
+    "adabest",
+    "feddyn",
+    "feddc",
+    "fedacg",
     "stem",
     "taco",
     "tailored_fedprox",
+    "fednova",
+    "mime",
 ]

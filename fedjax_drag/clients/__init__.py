@@ -7,4 +7,11 @@ from fedjax_drag.clients._momentum_sgd import momentum_sgd
 from fedjax_drag.clients._robust_sgd import robust_sgd
 from fedjax_drag.clients._sgd import sgd
 
-__all__ = ["dp_sgd", "fedprox", "fedsam", "momentum_sgd", "robust_sgd", "sgd"]
+__all__ = [  # noqa: RUF022 - the order of lists
+    "sgd",
+    "fedprox",
+    "fedsam",
+    "momentum_sgd",
+    "robust_sgd",
+    "dp_sgd",
+]

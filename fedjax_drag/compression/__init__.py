@@ -18,4 +18,12 @@ from fedjax_drag.compression._random_k import random_k
 from fedjax_drag.compression._sign import sign
 from fedjax_drag.compression._top_k import top_k
 
-__all__ = ["Compressor", "error_feedback", "low_rank", "qsgd", "random_k", "sign", "top_k"]
+__all__ = [  # noqa: RUF022 - the order of lists
+    "top_k",
+    "random_k",
+    "qsgd",
+    "sign",
+    "low_rank",
+    "Compressor",
+    "error_feedback",
+]

@@ -15,6 +15,8 @@ from jaxtyping import Array, Float, Key
 from fedjax_drag import checks
 from fedjax_drag.types._part import CallablePart
 
+__all__ = ["crop_flip"]
+
 Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
 
 

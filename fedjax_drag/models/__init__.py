@@ -7,4 +7,11 @@ from fedjax_drag.models.mlp import mlp
 from fedjax_drag.models.modes import with_modes
 from fedjax_drag.models.resnet import resnet18
 
-__all__ = ["cnn", "lenet", "lstm", "mlp", "resnet18", "with_modes"]
+__all__ = [  # noqa: RUF022 - the order of lists
+    "mlp",
+    "cnn",
+    "lenet",
+    "resnet18",
+    "lstm",
+    "with_modes",
+]

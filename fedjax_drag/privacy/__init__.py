@@ -9,4 +9,13 @@ from fedjax_drag.privacy._central_dp import central_dp
 from fedjax_drag.privacy._local_dp import local_dp
 from fedjax_drag.privacy.accountant import FixedSize, Local, Poisson, epsilon, noise_multiplier_for
 
-__all__ = ["FixedSize", "Local", "Poisson", "adaptive_dp", "central_dp", "epsilon", "local_dp", "noise_multiplier_for"]
+__all__ = [  # noqa: RUF022 - the order of lists
+    "central_dp",
+    "adaptive_dp",
+    "local_dp",
+    "FixedSize",
+    "Local",
+    "Poisson",
+    "epsilon",
+    "noise_multiplier_for",
+]

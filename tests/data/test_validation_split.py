@@ -138,10 +138,12 @@ def test_the_split_is_the_same_under_every_rule_and_method():
     common = {"data": {"name": "digits", "validation_fraction": 0.1}, "partition": {"name": "iid", "num_clients": 40}}
     needed = {"centered_clipping": {"radius": 1.0}, "norm_clipping": {"max_norm": 1.0}}
     rules = [
-        name for name in registry.AGGREGATORS if name not in ("nnm", "bucketing", "clipping", "arc", "rescaled_mean")
+        name
+        for name in registry.TABLES["aggregator"]
+        if name not in ("nnm", "bucketing", "clipping", "arc", "rescaled_mean")
     ]
     names = [{"aggregator": {"name": name} | needed.get(name, {})} for name in rules]
-    names += [{"algorithm": name} for name in registry.ALGORITHMS]
+    names += [{"algorithm": name} for name in registry.TABLES["algorithm"]]
     expected = hold_out(load("digits"), 0.1)
     for name in names:
         config = load_experiment(common | name).config

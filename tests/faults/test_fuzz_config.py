@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.build import registry, resolve
-from fedjax_drag.experiment.config.components import COMPONENTS, OPTIONAL
+from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, OPTIONAL
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import planning, run
 from fedjax_drag.experiment.sweep import sweep
@@ -154,7 +154,7 @@ def components(draw, table, depth=2):
     for argument, (parameter, hint) in resolve.arguments(table, registry.TABLES[table][name]).items():
         if argument == "allow_download":
             continue
-        needed = parameter.default is inspect.Parameter.empty and argument not in registry.SUPPLIED[table]
+        needed = parameter.default is inspect.Parameter.empty and argument not in KIND_OF[table].supplied
         if draw(st.integers(0, 3)) < (4 if needed else 1):
             found[argument] = draw(odd if draw(seldom) else usual(hint, depth))
     if name == "mnist":
@@ -385,7 +385,7 @@ def extremes():
                 if resolve.table_of(hint)
                 else 3
                 for argument, (parameter, hint) in allowed.items()
-                if parameter.default is inspect.Parameter.empty and argument not in registry.SUPPLIED[table]
+                if parameter.default is inspect.Parameter.empty and argument not in KIND_OF[table].supplied
             }
             for argument, (_, hint) in allowed.items():
                 if re.search("integer|number|value", resolve.phrase(hint)):

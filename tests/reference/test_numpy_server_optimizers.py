@@ -12,7 +12,7 @@ from reference.twins import Pair
 
 from fedjax_drag import server_optimizers
 from fedjax_drag.aggregators import fedavg as averaging_rule
-from fedjax_drag.experiment.build.registry import OPTIMIZERS
+from fedjax_drag.experiment.build.registry import TABLES
 
 
 def averaging(optimizer, weighting="uniform"):
@@ -130,7 +130,7 @@ def test_optimisers_of_the_same_name_differ_from_those_of_optax(ours, of_optax, 
 @pytest.mark.parametrize("name", server_optimizers.__all__)
 def test_a_configuration_and_the_python_interface_name_the_same(name):
     arguments = {} if name == "fedavgm" else {"learning_rate": 0.01}
-    named, called = OPTIMIZERS[name](**arguments), getattr(server_optimizers, name)(**arguments)
+    named, called = TABLES["optimizer"][name](**arguments), getattr(server_optimizers, name)(**arguments)
     np.testing.assert_array_equal(walk(named, small_deltas()), walk(called, small_deltas()))
 
 

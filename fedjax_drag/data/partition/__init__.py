@@ -13,14 +13,14 @@ from fedjax_drag.data.partition._label_skew import dirichlet, label_affinity, sh
 from fedjax_drag.data.partition._natural import natural
 from fedjax_drag.data.partition._quantity_skew import dirichlet_quantity, quantity_skew
 
-__all__ = [
-    "dirichlet",
-    "dirichlet_quantity",
-    "gamma_similarity",
+__all__ = [  # noqa: RUF022 - the order of lists
     "iid",
+    "dirichlet",
     "label_affinity",
     "label_groups",
-    "natural",
-    "quantity_skew",
     "shards",
+    "gamma_similarity",
+    "quantity_skew",
+    "dirichlet_quantity",
+    "natural",
 ]

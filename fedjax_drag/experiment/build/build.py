@@ -13,8 +13,7 @@ from typing import Any
 import optax
 
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.experiment.build.registry import PARTS, SUPPLIED
-from fedjax_drag.experiment.config.components import COMPONENTS, Component
+from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.model.functions import is_model
@@ -85,7 +84,7 @@ def _private(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
     if config.privacy is None:
         return {}
     wanted = inspect.signature(builder_of("privacy", config.privacy)).parameters
-    keys = [key for key in SUPPLIED["privacy"] if key in wanted]
+    keys = [key for key in KIND_OF["privacy"].supplied if key in wanted]
     missing = [key for key in keys if key not in known]
     if missing:
         raise _not_private(config, f"has its own {missing[0]}")
@@ -195,9 +194,9 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
       component: resolved.
       known: arguments that the experiment supplies to this component and to those inside it.
     """
-    builder = builder_of(where, component)
+    builder, kind = builder_of(where, component), KIND_OF[component.table]
     parameters = inspect.signature(builder).parameters
-    supplied = {name: known[name] for name in SUPPLIED[component.table] if name in known}
+    supplied = {name: known[name] for name in kind.supplied if name in known}
     given: dict[str, Any] = {}
     for name, value in component.arguments.items():
         if isinstance(value, Component):
@@ -215,7 +214,7 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
         prefix = f"{where}." if _names_argument(error, parameters) else f"{where} {component.name}: "
         raise ValueError(f"{prefix}{error}") from error
-    is_right = component.table not in PARTS or isinstance(part, PARTS[component.table])
+    is_right = kind.is_function or isinstance(part, kind.makes)
     if not is_right and not (component.table == "model" and is_model(part)):
         raise ValueError(_of_another_kind(where, component, part))
     return part
@@ -232,8 +231,10 @@ def _with_parts(value: Any) -> Any:
 
 def _of_another_kind(where: str, component: Component, part: Any) -> str:
     """What is wrong with a part that is not what its key asks for."""
-    keys = [key for key in COMPONENTS if key in PARTS and isinstance(part, PARTS[key])]
-    names = [(PARTS[keys[0]][0] if keys else type(part)).__name__, PARTS[component.table][0].__name__]
+    kinds = {key: KIND_OF[key] for key in COMPONENTS if not KIND_OF[key].is_function}
+    keys = [key for key, kind in kinds.items() if isinstance(part, kind.makes)]
+    is_of = kinds[keys[0]].makes[0] if keys else type(part)
+    names = [is_of.__name__, KIND_OF[component.table].makes[0].__name__]
     is_a, must_be = (f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}" for name in names)
     hint = f"; it belongs under {keys[0]!r}" if keys else ""
     return f"{where}: {component.label} is {is_a}; must be {must_be}{hint}"

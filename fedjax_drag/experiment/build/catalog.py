@@ -10,23 +10,9 @@ from fedjax_drag import checks, data
 from fedjax_drag.experiment.build import registry
 from fedjax_drag.experiment.build.own_parts import Installed
 from fedjax_drag.experiment.build.resolve import arguments as arguments_of
+from fedjax_drag.experiment.config import components
 
-KINDS: Mapping[str, str] = {
-    "aggregators": "aggregator",
-    "algorithms": "algorithm",
-    "clients": "client",
-    "privacy": "privacy",
-    "attacks": "attack",
-    "compressors": "compression",
-    "partitions": "partition",
-    "models": "model",
-    "datasets": "data",
-    "optimizers": "optimizer",
-    "local_optimizers": "local_optimizer",
-    "schedules": "schedule",
-    "losses": "loss",
-    "augmentations": "augmentation",
-}
+KINDS: Mapping[str, str] = {kind.listed: kind.keys[0] for kind in components.KINDS}
 """Kinds of things that can be listed, with the configuration key that chooses one, or the type of argument."""
 
 SECTIONS = ("Breakdown point", "Cost", "Knows")
@@ -107,7 +93,7 @@ def _row(key: str, name: str, builder: Callable[..., Any]) -> list[str]:
 def _arguments(key: str, builder: Callable[..., Any]) -> str:
     words = []
     for argument, (parameter, _) in arguments_of(key, builder).items():
-        supplied = argument in registry.SUPPLIED[key]
+        supplied = argument in components.KIND_OF[key].supplied
         required = parameter.default is parameter.empty
         words.append(f"{argument}=auto" if supplied else argument if required else f"{argument}={parameter.default!r}")
     return ", ".join(words)

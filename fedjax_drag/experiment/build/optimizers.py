@@ -18,6 +18,16 @@ from fedjax_drag.server_optimizers import check_decay, check_rate, fedavgm
 from fedjax_drag.types import Optimizer, Scalar
 from fedjax_drag.types._part import CallablePart
 
+__all__ = [  # noqa: RUF022 - the order of lists
+    "sgd",
+    "adam",
+    "yogi",
+    "adagrad",
+    "linear_schedule",
+    "cosine_decay_schedule",
+    "exponential_decay",
+]
+
 
 class sgd(fedavgm):
     """A plain server step size, or with momentum FedAvgM.

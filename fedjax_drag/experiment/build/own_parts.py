@@ -16,37 +16,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from fedjax_drag.experiment.config.components import KIND_OF
 from fedjax_drag.experiment.config.own import PYTHON, OwnName, is_reference, place_and_name
 from fedjax_drag.files import sha256
 from fedjax_drag.simulation.model.functions import signature_of
 
 Builder = Callable[..., Any]
 
-ENTRY_POINTS: Mapping[str, str] = {
-    "data": "datasets",
-    "partition": "partitions",
-    "model": "models",
-    "algorithm": "algorithms",
-    "aggregator": "aggregators",
-    "client": "clients",
-    "privacy": "privacy",
-    "root_client": "clients",
-    "local_optimizer": "local_optimizers",
-    "loss": "losses",
-    "augmentation": "augmentations",
-    "attack": "attacks",
-    "compression": "compressors",
-    "downlink_compression": "compressors",
-    "optimizer": "optimizers",
-    "schedule": "schedules",
-}
-"""By table of the registry, the last part of the entry points' group: ``fedjax_drag.aggregators`` and so on."""
-
 _OF_FILE = "own_code_"
 """Beginning of the names of modules that are files which a configuration refers to."""
-
-_FUNCTIONS = ("loss", "augmentation", "schedule")
-"""Tables whose parts are themselves functions."""
 
 
 class Code(NamedTuple):
@@ -94,7 +72,7 @@ def own_builder(where: str, name: str, code: Code | None, table: str, has_argume
         raise ValueError(
             f"{where}.name={name!r}: is code that this configuration would run; must be allowed by {remedy}"
         )
-    is_part = table in _FUNCTIONS and callable(part) and not has_arguments and _needs_arguments(part)
+    is_part = KIND_OF[table].is_function and callable(part) and not has_arguments and _needs_arguments(part)
     return _with_signature(part) if _makes_parts(part) and not is_part else functools.partial(_itself, part)
 
 
@@ -107,7 +85,7 @@ class Installed(Mapping[str, Builder]):
     """Builders of one kind that installed packages offer by an entry point; each is imported when it is looked up."""
 
     def __init__(self, table: str, taken: Collection[str] = ()) -> None:
-        found = installed_points(ENTRY_POINTS[table])
+        found = installed_points(KIND_OF[table].listed)
         self._points = {name: point for name, point in found.items() if name not in taken}
 
     def __getitem__(self, name: str) -> Builder:

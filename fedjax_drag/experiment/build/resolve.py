@@ -1,7 +1,6 @@
 """Components checked against the signatures of their builders, and their defaults written out.
 
-An argument whose type is in :data:`~fedjax_drag.experiment.build.registry.NESTED` is a component itself, treated
-alike. Nothing is built here.
+An argument whose type is that of a nested kind is a component itself, treated alike. Nothing is built here.
 """
 
 import dataclasses
@@ -17,8 +16,16 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.build.own_parts import Builder, Code, Installed, is_own, own_builder
-from fedjax_drag.experiment.build.registry import NESTED, SUPPLIED, TABLES
-from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, Component, split, unknown_key
+from fedjax_drag.experiment.build.registry import TABLES
+from fedjax_drag.experiment.config.components import (
+    COMPONENTS,
+    KIND_OF,
+    KINDS,
+    SCHEDULED,
+    Component,
+    split,
+    unknown_key,
+)
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName, own_names, with_own_names
 from fedjax_drag.simulation.options import LARGEST
@@ -42,10 +49,10 @@ def resolve(config: Config, code: Code | None = None, keys: Collection[str] | No
     Raises:
       ValueError: an unknown name or argument, a wrong type, a required argument left out, or code that may not be run.
     """
-    tables = {key: key for key in COMPONENTS} | dict.fromkeys(SCHEDULED, "schedule")
+    tables = {key: key for key in COMPONENTS} | SCHEDULED
     given = {key: getattr(config, key) for key in tables if keys is None or key in keys}
     resolved = {
-        key: _resolve(tables[key], key, part, SUPPLIED[tables[key]], code)
+        key: _resolve(tables[key], key, part, KIND_OF[tables[key]].supplied, code)
         for key, part in given.items()
         if isinstance(part, Component)
     }
@@ -63,7 +70,7 @@ def arguments(table: str, builder: Callable[..., Any]) -> dict[str, tuple[inspec
       Parameter and type of every argument that a YAML value can express.
     """
     types_of = _hints(builder)
-    elsewhere = {"name"} | {name for name in SUPPLIED[table] if name in COMPONENTS}
+    elsewhere = {"name"} | {name for name in KIND_OF[table].supplied if name in COMPONENTS}
     return {
         name: (parameter, types_of.get(name, Any))
         for name, parameter in inspect.signature(builder).parameters.items()
@@ -99,7 +106,7 @@ def table_of(hint: Any) -> str:
     """The table of the component that an argument of type ``hint`` can be; empty if it is a plain value."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
     origins = [typing.get_origin(part) or part for part in parts]
-    return next((NESTED[origin] for origin in origins if origin in NESTED), "")
+    return next((kind.keys[0] for origin in origins for kind in KINDS if kind.nested and origin in kind.makes), "")
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -184,7 +191,7 @@ def _check_name(where: str, name: str, builders: Sequence[str]) -> None:
 def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str], code: Code | None) -> Any:
     table = table_of(hint)
     if table and isinstance(value, str | Mapping | Component):
-        inherited = [name for name in SUPPLIED[table] if name in supplied]
+        inherited = [name for name in KIND_OF[table].supplied if name in supplied]
         return _resolve(table, where, value if isinstance(value, Component) else split(where, value), inherited, code)
     if any(own_names(value)):  # objects that are no components: the builder knows what they are
         return _objects(value)

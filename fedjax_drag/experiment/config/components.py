@@ -1,36 +1,143 @@
 """Components: what a configuration chooses by name, with the arguments of its builder, to any depth."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
+import flax.linen as nn
+import optax
+
+from fedjax_drag.compression import Compressor
+from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.own import short
+from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.planning.calls import ALIASES
+from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer
 
-COMPONENTS = (
-    "data",
-    "partition",
-    "model",
-    "algorithm",
-    "aggregator",
-    "client",
-    "privacy",
-    "root_client",
-    "local_optimizer",
-    "loss",
-    "augmentation",
-    "attack",
-    "compression",
-    "downlink_compression",
+
+class ComponentKind(NamedTuple):
+    """One kind of what a configuration can name.
+
+    Attributes:
+      keys: under which one may stand in a configuration; of a kind that is an argument only, what it is called.
+      listed: what ``fedjax-drag list`` calls them, and the last part of their entry points' group.
+      makes: what their builders make; ``Callable`` for a function.
+      modules: of the package, whose public names are the builders: functions, and the classes that are one of
+        ``makes``.
+      supplied: arguments that the experiment supplies where the configuration does not. A component passes them on to
+        those inside it: an aggregator inside an aggregator gets the number of malicious clients. One inside a client
+        rule does not, since it reduces examples there.
+      optional: whether the keys may be null.
+      nested: whether an argument of this type is a component itself.
+      argument_only: whether the keys are none of a configuration.
+      scheduled: keys whose value is a number, or one of this kind.
+      others: public names of the modules that no configuration can give.
+    """
+
+    keys: tuple[str, ...]
+    listed: str
+    makes: tuple[Any, ...]
+    modules: tuple[str, ...]
+    supplied: tuple[str, ...] = ()
+    optional: bool = False
+    nested: bool = False
+    argument_only: bool = False
+    scheduled: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def is_function(self) -> bool:
+        """Whether one is itself a function."""
+        return Callable in self.makes
+
+
+KINDS = (
+    ComponentKind(
+        ("aggregator",),
+        "aggregators",
+        (Aggregator,),
+        ("aggregators",),
+        supplied=("num_clients", "num_byzantine"),
+        nested=True,
+    ),
+    ComponentKind(
+        ("algorithm",), "algorithms", (Algorithm,), ("algorithms",), supplied=("num_clients", "aggregator", "client")
+    ),
+    ComponentKind(("client", "root_client"), "clients", (ClientRule,), ("clients",), nested=True),
+    ComponentKind(
+        ("privacy",),
+        "privacy",
+        (Aggregator, ClientRule),
+        ("privacy",),
+        supplied=("aggregator", "client"),
+        optional=True,
+        others=("epsilon", "noise_multiplier_for"),
+    ),
+    ComponentKind(
+        ("attack",),
+        "attacks",
+        (Attack,),
+        ("attacks",),
+        supplied=("fed", "num_classes", "num_clients"),
+        optional=True,
+        nested=True,
+    ),
+    ComponentKind(
+        ("compression", "downlink_compression"),
+        "compressors",
+        (Compressor,),
+        ("compression",),
+        optional=True,
+        others=("Compressor", "error_feedback"),
+    ),
+    ComponentKind(("data",), "datasets", (FederatedDataset,), (), supplied=("name",)),
+    ComponentKind(("partition",), "partitions", (FederatedDataset,), ("data.partition",), supplied=("fed", "seed")),
+    ComponentKind(
+        ("model",),
+        "models",
+        (nn.Module, WithModes),
+        ("models",),
+        supplied=("num_classes", "rngs"),
+        others=("with_modes",),
+    ),
+    ComponentKind(
+        ("optimizer",),
+        "optimizers",
+        (optax.GradientTransformation, Optimizer),
+        ("experiment.build.optimizers", "server_optimizers"),
+        nested=True,
+        argument_only=True,
+    ),
+    ComponentKind(
+        ("local_optimizer",), "local_optimizers", (optax.GradientTransformation, Optimizer), (), optional=True
+    ),
+    ComponentKind(
+        ("schedule",),
+        "schedules",
+        (Callable,),
+        ("experiment.build.optimizers",),
+        nested=True,
+        argument_only=True,
+        scheduled=("step_size",),
+    ),
+    ComponentKind(("loss",), "losses", (Callable,), ("losses",)),
+    ComponentKind(("augmentation",), "augmentations", (Callable,), ("data.augmentation",), optional=True),
 )
+"""All that a configuration can name, in the order of their lists. Other forms of models are those of
+:func:`~fedjax_drag.simulation.model.functions.is_model`."""
+
+KIND_OF = {key: kind for kind in KINDS for key in kind.keys}
+"""By key."""
+
+COMPONENTS = tuple(key for key, kind in KIND_OF.items() if not kind.argument_only)
 """Keys whose value is a component."""
 
-OPTIONAL = ("privacy", "local_optimizer", "augmentation", "attack", "compression", "downlink_compression")
+OPTIONAL = tuple(key for key in COMPONENTS if KIND_OF[key].optional)
 """Those of them that may be null."""
 
-SCHEDULED = ("step_size",)
-"""Keys whose value is a number, or a component: a schedule of the round."""
+SCHEDULED = {key: kind.keys[0] for kind in KINDS for key in kind.scheduled}
+"""Keys whose value is a number, or a component of the kind that they are given with."""
 
 INSIDE = {
     "num_clients": "partition.num_clients",
@@ -54,7 +161,7 @@ class Component:
       name: which builder.
       arguments: keyword arguments from the configuration. A component among them is a mapping or a bare name as it was
         written, and a :class:`Component` once it is resolved.
-      table: the registry's table that a resolved component is chosen from; empty before.
+      table: the key of the kind that a resolved component is of; empty before.
       builder: the function that a resolved component is built by; None before, and for code that is not to be run.
     """
 

@@ -20,7 +20,7 @@ from fedjax_drag.experiment.arena.trials import Trials
 from fedjax_drag.experiment.build import build, catalog, registry
 from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.build.resolve import arguments, phrase, resolve
-from fedjax_drag.experiment.config.components import Component
+from fedjax_drag.experiment.config.components import KIND_OF, Component
 from fedjax_drag.experiment.config.loading import load, read
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep.grid import load_grid
@@ -30,12 +30,12 @@ from fedjax_drag.types import Aggregator, Part, Uplink
 @pytest.mark.parametrize(
     ("table", "module"),
     [
-        (registry.AGGREGATORS, aggregators),
-        (registry.CLIENTS, clients),
-        (registry.ALGORITHMS, algorithms),
-        (registry.ATTACKS, attacks),
-        (registry.MODELS, models),
-        (registry.PARTITIONS, partition),
+        (registry.TABLES["aggregator"], aggregators),
+        (registry.TABLES["client"], clients),
+        (registry.TABLES["algorithm"], algorithms),
+        (registry.TABLES["attack"], attacks),
+        (registry.TABLES["model"], models),
+        (registry.TABLES["partition"], partition),
     ],
 )
 def test_every_public_builder_has_a_name(table, module):
@@ -235,7 +235,7 @@ def wrap(monkeypatch):
             raise ValueError(f"strength={strength!r}: must be in [0, inf)")
         return aggregator
 
-    monkeypatch.setitem(registry.TABLES, "aggregator", {**registry.AGGREGATORS, "wrap": wrap})
+    monkeypatch.setitem(registry.TABLES, "aggregator", {**registry.TABLES["aggregator"], "wrap": wrap})
     return given
 
 
@@ -473,8 +473,8 @@ def test_lists_are_checked_and_become_tuples(monkeypatch):
 
     monkeypatch.setitem(registry.TABLES, "aggregator", {"rule": rule})
     monkeypatch.setitem(registry.TABLES, "algorithm", {"from_aggregator": lambda aggregator: aggregator})
-    monkeypatch.delitem(registry.PARTS, "aggregator")
-    monkeypatch.delitem(registry.PARTS, "algorithm")
+    for key in ("aggregator", "algorithm"):
+        monkeypatch.setitem(KIND_OF, key, KIND_OF[key]._replace(makes=(object,)))
     assert resolve(load({"aggregator": "rule"})).aggregator.arguments == {"sizes": [1, 2]}
     assert build.method(resolve(load({}, ["aggregator={name: rule, sizes: [3]}"])), num_clients=40) == (3,)
     with pytest.raises(ValueError, match=r"aggregator.sizes=\['a'\]: must be a list, each entry an integer"):

@@ -12,8 +12,8 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_every_rule_and_attack_has_a_name_in_configurations():
-    assert set(registry.AGGREGATORS) == set(aggregators.__all__)
-    assert set(registry.ATTACKS) == set(attacks.__all__)
+    assert set(registry.TABLES["aggregator"]) == set(aggregators.__all__)
+    assert set(registry.TABLES["attack"]) == set(attacks.__all__)
 
 
 @pytest.mark.parametrize(("kind", "page"), [("aggregators", "rules.md"), ("attacks", "attacks.md")])

@@ -37,7 +37,9 @@ COMPARING = {
 
 
 def test_all_of_the_registry_is_decided():
-    known = {name for name in (*registry.AGGREGATORS, *registry.ALGORITHMS) if name != "from_aggregator"}
+    known = {
+        name for name in (*registry.TABLES["aggregator"], *registry.TABLES["algorithm"]) if name != "from_aggregator"
+    }
     assert set(CASES) == known
     assert set(PASSING) == set(secure_aggregation.CONTRIBUTIONS)
 
@@ -55,7 +57,7 @@ def test_refusals_are_one_line(name):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", [name for name in PASSING if name in registry.AGGREGATORS])
+@pytest.mark.parametrize("name", [name for name in PASSING if name in registry.TABLES["aggregator"]])
 def test_what_passes_depends_on_clients_by_sums_only(name):
     """Clients in another order, relative to the total and to each other, are the same round; nothing compares them."""
     rule, size = CASES[name].build(), 5
