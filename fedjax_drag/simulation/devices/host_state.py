@@ -85,7 +85,7 @@ def _rows(state: Any) -> list[Any]:
     return jax.tree.leaves(per_client.found_in(state))
 
 
-def _fetched(state: Any) -> list[np.ndarray]:
+def _fetched(state: Any) -> list[HostRows]:
     """The leaves of the rows in host memory, random keys as their raw data."""
     leaves = _rows(state)
     rows = [np.asarray(x).view(HostRows) for x in fetch([raw(leaf) for leaf in leaves])]
