@@ -29,6 +29,11 @@ jax.config.update("jax_compilation_cache_dir", os.environ["FEDJAX_DRAG_TEST_CACH
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
+# Tests compile for seconds what runs for microseconds. Later versions may not know these flags, and would end over them.
+if jax.__version_info__ < (0, 11):
+    FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
+
 # Two devices, so that sharding is tested everywhere; a program without a mesh runs on the first.
 jax.config.update("jax_num_cpu_devices", 2)
 
