@@ -9,7 +9,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import per_client
-from fedjax_drag.simulation.devices.row_file import FileRows
+from fedjax_drag.simulation.devices.row_file import FileRows, HostRows
 
 METHODS = {
     "scaffold": lambda: fd.algorithms.scaffold(12),
@@ -31,7 +31,7 @@ assert_same_bits = functools.partial(chex.assert_trees_all_equal, strict=True)
 )
 def test_on_the_host_and_on_the_disk_every_bit_is_the_same(settings, method):
     device = fd.simulate(METHODS[method](), **settings())
-    for place, kind in (("host", np.ndarray), ("disk", FileRows)):
+    for place, kind in (("host", HostRows), ("disk", FileRows)):
         host = fd.simulate(METHODS[method](), client_state=place, **settings())
         assert_same_bits(jax.tree.map(np.asarray, device.state), jax.tree.map(np.asarray, host.state))
         assert_same_bits(device.history, host.history)
