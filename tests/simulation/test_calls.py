@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation import calls
 from fedjax_drag.simulation.option_groups import EarlyStopping
 from fedjax_drag.simulation.parts import as_algorithm
+from fedjax_drag.simulation.planning import calls
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
 
 SIGNATURES = [(fd.simulation.prepare, Arguments), (fd.simulate, SimulateArguments)]
@@ -61,7 +61,7 @@ def test_options_of_a_run_lead_to_where_it_runs(function):
 
 def test_a_rule_stands_for_its_algorithm():
     rule, scaffold = fd.aggregators.median(), fd.algorithms.scaffold(10)
-    assert repr(as_algorithm("algorithm", rule)) == "Algorithm(median, client=sgd)"
+    assert repr(as_algorithm("algorithm", rule)) == "from_aggregator(aggregator=median(), client=sgd())"
     assert as_algorithm("algorithm", scaffold) is scaffold
 
 
