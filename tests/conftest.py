@@ -29,7 +29,7 @@ jax.config.update("jax_compilation_cache_dir", os.environ["FEDJAX_DRAG_TEST_CACH
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-# Tests compile for seconds what runs for microseconds. Later versions may not know these flags, and would end over them.
+# Tests compile for seconds what runs for microseconds. Later versions end over flags that they do not know.
 if jax.__version_info__ < (0, 11):
     FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
@@ -64,11 +64,13 @@ def pytest_runtest_setup(item):
     Tests marked ``optimised`` are compiled as users' programs are, and with ``FEDJAX_DRAG_TEST_OPTIMISED=1`` all are.
     Set before any fixture, so that programs that are to give the same bits are compiled alike.
 
-    Tests share what JAX has traced and compiled, but for those marked ``fresh``.
+    Tests share what JAX has traced and compiled, but for those marked ``fresh``, and where programs are compiled
+    differently from here on, which JAX does not tell apart.
     """
-    optimised = item.get_closest_marker("optimised") or os.environ.get("FEDJAX_DRAG_TEST_OPTIMISED") == "1"
+    optimised = bool(item.get_closest_marker("optimised")) or os.environ.get("FEDJAX_DRAG_TEST_OPTIMISED") == "1"
+    changes = jax.config.values["jax_disable_most_optimizations"] == optimised
     jax.config.update("jax_disable_most_optimizations", not optimised)
-    if item.get_closest_marker("fresh"):
+    if changes or item.get_closest_marker("fresh"):
         jax.clear_caches()
 
 

@@ -31,6 +31,7 @@ LITERAL = {
     "callbacks/_logger.py": "one of a table of packages",
     "experiment/build/own_parts.py": "code that the user has asked for, by --allow-code or on the command line",
     "kinds.py": "names written there",
+    "experiment/build/registry.py": "names of the table of kinds",
 }
 """Files that import by name, and what."""
 

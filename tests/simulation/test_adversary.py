@@ -62,7 +62,7 @@ def test_a_streamed_rule_of_ones_own_is_told(settings):
         fd.algorithms.from_aggregator(rule), **settings(attack=attack, num_byzantine=3, aggregation="stream")
     )
     assert set(seen) == {2}
-    assert prepared.cohort_size == 5
+    assert prepared.spec.cohort_size == 5
 
 
 def test_a_number_that_is_too_small_for_the_attack_is_warned_of(settings):

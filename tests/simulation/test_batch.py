@@ -14,7 +14,7 @@ import fedjax_drag as fd
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Scalar
 
 GRID = [(0.1, 0, 0.1), (0.5, 1, 0.1), (0.5, 2, 3.0)]
 """The correction c, the seed and the heterogeneity of each cell."""
@@ -133,20 +133,23 @@ class Keyed(NamedTuple):
     metrics: Any
 
 
-def noisy(scale):
+class Noisy(Aggregator):
     """Adds noise to the mean."""
 
-    def apply(params, deltas, state, **_):
-        after, now = jax.random.split(state.key)
-        noise = scale * jax.random.normal(now)
-        return jax.tree.map(lambda p, d: p + d.mean(0) + noise, params, deltas), Keyed(after, {})
+    scale: Scalar
 
-    return fd.algorithms.from_aggregator(Aggregator(lambda params: Keyed(jax.random.key(3), {}), apply))
+    def init(self, params):
+        return Keyed(jax.random.key(3), {})
+
+    def apply(self, params, deltas, state, **_):
+        after, now = jax.random.split(state.key)
+        noise = self.scale * jax.random.normal(now)
+        return jax.tree.map(lambda p, d: p + d.mean(0) + noise, params, deltas), Keyed(after, {})
 
 
 @pytest.mark.thorough
 def test_a_state_with_a_random_key_is_given_to_callbacks_and_continued(settings):
-    made = cells(settings, noisy, local_steps=1)
+    made = cells(settings, lambda scale: fd.algorithms.from_aggregator(Noisy(scale)), local_steps=1)
     seen = []
     whole = prepare_batch(made[:2])
     found = whole.run([0, 1], [lambda event: seen.append([event.of(cell).state for cell in (0, 1)])])

@@ -68,8 +68,12 @@ def test_beside_a_standing_the_new_entry_alone_is_played(played):
 def test_what_was_entered_is_found_again_until_its_code_changes(played, tmp_path):
     standing = fd.arena.run(PROTOCOL)
     own = {"arena": standing, "label": "mine", "out": tmp_path}
-    first = fd.arena.enter(lambda max_norm=1.0: clipped(max_norm), GRID, **own)
-    assert fd.arena.enter(lambda max_norm=1.0: clipped(max_norm), GRID, **own) == first
+
+    def mine(max_norm=1.0):
+        return clipped(max_norm)
+
+    first = fd.arena.enter(mine, GRID, **own)
+    assert fd.arena.enter(mine, GRID, **own) == first
     assert [label for label, _ in played[3:]] == ["mine"]
     fd.arena.enter(lambda max_norm=1.0: clipped(2 * max_norm), GRID, **own)
     assert [label for label, _ in played[4:]] == ["mine"]
