@@ -1,6 +1,6 @@
 """Times federated rounds of this tree against those of another one, such as the commit before, in one run.
 
-Each tree has a process with its own package and the contestants of these scripts, and the other tree has two, whose
+Each tree has a process with its own package and its own scripts, and the other tree has two, whose
 ratio is the noise of the machine. The processes run in turn, never two at a time.
 """
 
@@ -33,7 +33,7 @@ class Rounds:
 
     def __init__(self, tree: Path, work: str, program: str, options: Mapping[str, Any]):
         command = [sys.executable, "-m", __name__, work, program, json.dumps(options)]
-        path = os.pathsep.join([str(tree.absolute()), str(SCRIPTS)])
+        path = os.pathsep.join([str(tree.absolute()), str(tree.absolute() / "scripts")])
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, cwd=tree, env=os.environ | {"PYTHONPATH": path}, **pipes)
 
