@@ -29,11 +29,11 @@ from fedjax_drag.simulation.cells import (
     share_of,
 )
 from fedjax_drag.simulation.devices.placement import everywhere
-from fedjax_drag.simulation.driver import Schedule, Track, drive
+from fedjax_drag.simulation.driver import Reason, Schedule, Track, drive
 from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.planning import initial_params, memory, privacy
-from fedjax_drag.simulation.planning.early_stopping import Reason
+from fedjax_drag.simulation.planning import initial_params, memory
 from fedjax_drag.simulation.planning.outline import Outline
+from fedjax_drag.simulation.planning.setup import Spent, spent_by
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.client_cost import measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -90,7 +90,7 @@ class BatchSimulation:
     width: int
     given: Start | None
     outlines: tuple[Outline, ...]
-    spent: Sequence[privacy.Spent]
+    spent: Sequence[Spent]
 
     @property
     def walk(self) -> Walk:
@@ -252,7 +252,7 @@ def prepare_batch(
     outlines = outlines_of(whole, examples[0])
     given = initial_params.given(first.initial_params, outlines[0].shapes, first.model)
     given = jax.device_put(given, everywhere(mesh))
-    spent = [privacy.spent_by(cell) for cell in settings]
+    spent = [spent_by(cell) for cell in settings]
     batch = BatchSimulation(first, whole, examples, over, width, given, outlines, spent)
     _ = batch.lowered  # what cannot be traced is refused here
     return batch

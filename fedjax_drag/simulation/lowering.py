@@ -12,6 +12,7 @@ import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from fedjax_drag import checks
+from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.cells import (
     LoweredBatch,
     examples_of,
@@ -24,10 +25,8 @@ from fedjax_drag.simulation.cells import (
 from fedjax_drag.simulation.devices.placement import Devices, along, everywhere, outlined, platform_of, resolve_mesh
 from fedjax_drag.simulation.engine import sharable
 from fedjax_drag.simulation.option_groups import check_adversary
-from fedjax_drag.simulation.options import check_options, documented, option, optional, options
-from fedjax_drag.simulation.parts import as_algorithm
+from fedjax_drag.simulation.options import check_options, documented, option, optional, options, takes
 from fedjax_drag.simulation.planning import initial_params
-from fedjax_drag.simulation.planning.calls import takes
 from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered, outline
 from fedjax_drag.simulation.planning.setup import federate, run_of
 from fedjax_drag.simulation.planning.sharing import mesh_of

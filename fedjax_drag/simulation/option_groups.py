@@ -25,7 +25,7 @@ from fedjax_drag.simulation.options import (
     positive_number_or_pair,
     span,
 )
-from fedjax_drag.simulation.participation.availability import check_availability
+from fedjax_drag.simulation.program.attendance import check_availability
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES
 from fedjax_drag.simulation.run import FULL
 
@@ -216,7 +216,7 @@ class Measurement:
         or more, none of a single one. Nobody trains on them, they are not in the server's root data, and the numbers of
         examples that rules weigh by are those that are left. The history has ``client_accuracy_mean``,
         ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
-        (:func:`~fedjax_drag.simulation.every_client.accuracies.over_clients`) over the benign clients that hold out
+        (:func:`~fedjax_drag.simulation.program.evaluation.over_clients`) over the benign clients that hold out
         examples; with ``diagnostics`` the ``client_accuracy`` of each; and ``class_accuracy`` on the test set. All are
         of the parameters, also where the method's output is another model; with ``model_state="local"`` a client's
         examples are evaluated by its own statistics. Default False.

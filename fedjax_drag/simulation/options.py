@@ -1,14 +1,21 @@
-"""How options are declared: dataclasses whose fields have a check, and the checks that several of them share."""
+"""How options are declared and checked: dataclasses whose fields have a check, and functions that take their fields.
+
+A function (:func:`takes`) shows every option in its signature, and refuses names that are wrong with the right one.
+"""
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
 
 from fedjax_drag import checks
+from fedjax_drag.checks import shown
 
 LARGEST = 2**31 - 1
 """Largest count: those on the device are int32."""
@@ -112,3 +119,153 @@ def flag(name: str, value: Any) -> None:
     """Refuses what is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}={checks.shown(value)}: must be True or False")
+
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+
+ELSEWHERE = {
+    "aggregator": "the rule is the first argument",
+    "rule": "the rule is the first argument",
+    "method": "the algorithm is the first argument",
+    "client": "a client rule goes into the algorithm, fd.algorithms.from_aggregator(rule, client=...)",
+    "partition": "data is split before, fd.data.partition.dirichlet(data, num_clients=..., beta=...)",
+    "num_clients": "their number is that of the data, fd.data.partition.dirichlet(data, num_clients=..., beta=...)",
+    "server_lr": "the server's step belongs to the rule, fd.aggregators.fedavg(server_optimizer=optax.sgd(...))",
+    "server_optimizer": "it belongs to the rule, fd.aggregators.fedavg(server_optimizer=...)",
+    "momentum": "momentum of the clients is local_optimizer=optax.trace(0.9)",
+    "name": "configurations have names, for fd.run",
+    "out": "results folders are written by fd.run",
+}
+"""Names that are no option of a run, and where the thing is said instead."""
+
+WATCHING = {
+    "callbacks": "fd.simulate takes it, and so does run of what fd.simulation.prepare returns",
+    "initial": "fd.simulate takes it, and so does run of what fd.simulation.prepare returns",
+    "progress": "only fd.simulate shows it",
+    "patience": "fd.simulate takes it",
+    "stop_when": "fd.simulate takes it",
+}
+"""Options of ``fd.simulate`` that the functions which run nothing do not take."""
+
+ALIASES = {
+    "rounds": "num_rounds",
+    "lr": "step_size",
+    "learning_rate": "step_size",
+    "client_lr": "step_size",
+    "epochs": "local_epochs",
+    "num_epochs": "local_epochs",
+    "steps": "local_steps",
+    "clients": "cohort_size",
+    "clients_per_round": "cohort_size",
+    "num_clients_per_round": "cohort_size",
+    "participation": "cohort_size",
+    "dataset": "data",
+    "optimizer": "local_optimizer",
+    "client_optimizer": "local_optimizer",
+    "criterion": "loss",
+    "loss_fn": "loss",
+    "net": "model",
+    "num_malicious": "num_byzantine",
+    "num_attackers": "num_byzantine",
+    "malicious_fraction": "byzantine_fraction",
+    "attack_fraction": "byzantine_fraction",
+    "malicious": "byzantine_fraction",
+    "byzantine": "byzantine_fraction",
+    "rng": "seed",
+    "key": "seed",
+    "random_state": "seed",
+    "callback": "callbacks",
+    "compressor": "compression",
+    "verbose": "progress",
+    "early_stopping": "patience",
+    "target_accuracy": "stop_when",
+    "eval_interval": "eval_every",
+    "eval": "eval_every",
+    "params": "initial_params",
+    "init_params": "initial_params",
+    "pretrained": "initial_params",
+    "state": "initial",
+    "initial_state": "initial",
+    "dtype": "compute_dtype",
+}
+"""Options by the names that they have elsewhere."""
+
+EITHER = ("local_steps", "local_epochs")
+"""Options of which one must be given."""
+
+
+def takes(options: Callable[Arguments, Any]) -> Callable[[Callable[..., Returned]], Callable[Arguments, Returned]]:
+    """Declares that a function ``(algorithm, **options)`` takes the arguments of a dataclass.
+
+    ``help``, ``inspect.signature`` and, by the type of this decorator, editors show every option with its type and its
+    default. The docstring's entry ``**options`` is followed by what the dataclass says about each.
+
+    Args:
+      options: the dataclass.
+    """
+    parameters = inspect.signature(options).parameters.values()
+    parameters = sorted(parameters, key=lambda one: (one.kind, one.default is not one.empty))  # required ones first
+
+    def decorate(function: Callable[..., Returned]) -> Callable[Arguments, Returned]:
+        signature = inspect.Signature(parameters, return_annotation=inspect.signature(function).return_annotation)
+
+        @functools.wraps(function)
+        def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+            check_names(signature, args, kwargs)
+            return function(*args, **kwargs)
+
+        checked.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        checked.__doc__ = _with_entries(function.__doc__, options.__doc__)
+        return checked
+
+    return decorate
+
+
+def check_names(signature: inspect.Signature, args: Iterable[Any], given: dict[str, Any]) -> None:
+    """Refuses names that a function does not have, arguments without a name, and a call that lacks some.
+
+    Args:
+      signature: of the function: one argument without a name, the algorithm, and others by keyword.
+      args: given without a name.
+      given: by name.
+
+    Raises:
+      ValueError: one line that names the nearest argument, or all that are missing.
+    """
+    for name, value in given.items():
+        if name not in signature.parameters:
+            raise ValueError(f"{name}={shown(value)}: unknown setting; {_advice(name, signature.parameters)}")
+    algorithm, *others = signature.parameters.values()
+    if len(list(args)) > 1:
+        raise ValueError(f"{shown(list(args)[1])}: must have a name; only {algorithm.name} is given without")
+    required = [one.name for one in others if one.default is one.empty]
+    if not args:
+        required.insert(0, algorithm.name)
+    missing = [name for name in required if name not in given]
+    if not given.keys() & EITHER:
+        missing.append(" or ".join(EITHER))
+    if missing:
+        raise ValueError(f"{', '.join(missing)}: must be given")
+
+
+def _advice(name: str, known: Iterable[str]) -> str:
+    """What to write in the place of an unknown name."""
+    known, spelled = list(known), name.lower().replace("-", "_")
+    if spelled in ELSEWHERE:
+        return ELSEWHERE[spelled]
+    alias = ALIASES.get(spelled)
+    if (option := alias or spelled) in WATCHING and option not in known:
+        return WATCHING[option]
+    near = [alias] if alias in known else get_close_matches(spelled, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"must be one of {', '.join(known)}"
+
+
+def _with_entries(doc: str | None, attributes: str | None) -> str | None:
+    """A docstring with the attributes of a dataclass as further entries of its section ``Args``."""
+    if doc is None or attributes is None:  # python -OO
+        return doc
+    head, *rest = re.split(r"(?<=\S)\n\n(?=(?:Returns|Raises):)", inspect.cleandoc(doc))
+    entries = re.split(r"\n(?=  \w)", attributes.partition("\nAttributes:\n")[2].rstrip())
+    further = [entry for entry in entries if f"\n{entry.partition(':')[0]}: " not in head]
+    return "\n\n".join(["\n".join([head, *further]), *rest])

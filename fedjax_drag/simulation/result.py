@@ -39,10 +39,10 @@ class Result(NamedTuple):
         another model than its parameters, ``output_accuracy``, ``output_loss``, ``output_validation_accuracy`` and
         ``output_validation_loss`` are that model's. Under attack, of the evaluated round: ``cosine_to_benign``,
         ``malicious_weight``, ``detection_tpr`` and ``detection_fpr`` of
-        :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`, and ``attack_success_rate`` on the test
+        :func:`~fedjax_drag.simulation.program.metrics.attack_metrics`, and ``attack_success_rate`` on the test
         set where the attack has a goal.
         With ``evaluate_clients``: ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
-        of :func:`~fedjax_drag.simulation.every_client.accuracies.over_clients`, ``client_accuracy`` ``[E, M]``, NaN for
+        of :func:`~fedjax_drag.simulation.program.evaluation.over_clients`, ``client_accuracy`` ``[E, M]``, NaN for
         clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set, NaN for classes without examples.
         Of the clients, summed over the rounds since the last evaluation: ``participants`` (those that answered),
         ``local_steps``, ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``,

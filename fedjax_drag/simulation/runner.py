@@ -13,17 +13,15 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client, stopping
+from fedjax_drag.simulation.arguments import STATE, check_jit
 from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
-from fedjax_drag.simulation.driver import Schedule, Track, drive
+from fedjax_drag.simulation.driver import Schedule, Track, drive, said
 from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.parts import STATE
 from fedjax_drag.simulation.planning import memory
-from fedjax_drag.simulation.planning.arguments import check_jit
-from fedjax_drag.simulation.planning.early_stopping import said
 from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered
-from fedjax_drag.simulation.planning.privacy import Spent
+from fedjax_drag.simulation.planning.setup import Spent
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -125,7 +123,7 @@ class Simulation:
         """Compiles, then runs to the last round, or to the first evaluation after which it is to end.
 
         That is one after the parameters diverged, or one for which a callback returns True or a
-        :class:`~fedjax_drag.simulation.planning.early_stopping.Reason`. An exception of a callback carries what was
+        :class:`~fedjax_drag.simulation.driver.Reason`. An exception of a callback carries what was
         computed so far as its attribute ``result``. What has been compiled in this process for a run of equal structure
         and shapes is used again, whatever its numbers.
 

@@ -16,21 +16,7 @@ from fedjax_drag.compression import COMPRESSOR, Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.losses import Loss
-from fedjax_drag.simulation.every_client.split import Split, hold_out
-from fedjax_drag.simulation.model.trainable import Trainable, check_trainable
-from fedjax_drag.simulation.option_groups import (
-    Adversary,
-    EarlyStopping,
-    Execution,
-    LocalWork,
-    Measurement,
-    Participation,
-    check_deadline,
-    check_pass,
-)
-from fedjax_drag.simulation.options import check_options, count, documented, flag, option, optional, options, span
-from fedjax_drag.simulation.participation.availability import as_trace
-from fedjax_drag.simulation.parts import (
+from fedjax_drag.simulation.arguments import (
     ALGORITHM,
     METHOD,
     STATE,
@@ -44,6 +30,20 @@ from fedjax_drag.simulation.parts import (
     check_schedule,
     check_step_size,
 )
+from fedjax_drag.simulation.model.model import Trainable, check_trainable
+from fedjax_drag.simulation.option_groups import (
+    Adversary,
+    EarlyStopping,
+    Execution,
+    LocalWork,
+    Measurement,
+    Participation,
+    check_deadline,
+    check_pass,
+)
+from fedjax_drag.simulation.options import check_options, count, documented, flag, option, optional, options, span
+from fedjax_drag.simulation.program.attendance import as_trace
+from fedjax_drag.simulation.program.evaluation import Split, hold_out
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.run import FULL, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer

@@ -16,8 +16,8 @@ from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.privacy import FixedSize, Local, Poisson, adaptive_dp, central_dp, epsilon, local_dp
-from fedjax_drag.simulation.participation.attendance import expected_clients
-from fedjax_drag.simulation.planning.privacy import spent_by
+from fedjax_drag.simulation.planning.setup import spent_by
+from fedjax_drag.simulation.program.attendance import expected_clients
 from fedjax_drag.simulation.program.client_pass import sent
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.run import ClientInput, LocalResult, RoundInput

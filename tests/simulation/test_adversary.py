@@ -12,7 +12,7 @@ from tiny import TINY
 import fedjax_drag as fd
 from fedjax_drag import aggregators, tree
 from fedjax_drag.attacks._forgery import check_forgery
-from fedjax_drag.simulation.planning import arguments
+from fedjax_drag.simulation import arguments
 from fedjax_drag.types import Attack
 
 UNDER_ATTACK = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.25, "num_rounds": 2}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
+from fedjax_drag.simulation import options as calls
+from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.option_groups import EarlyStopping
-from fedjax_drag.simulation.parts import as_algorithm
-from fedjax_drag.simulation.planning import calls
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
 
 SIGNATURES = [(fd.simulation.prepare, Arguments), (fd.simulate, SimulateArguments)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.planning.early_stopping import Stopper, reason
+from fedjax_drag.simulation.driver import Stopper, reason
 
 
 def asked(patience=None, stop_when=None):

@@ -16,7 +16,7 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
-from fedjax_drag.simulation.model.functions import is_model
+from fedjax_drag.simulation.model.model import is_model
 from fedjax_drag.simulation.option_groups import GROUPS
 from fedjax_drag.simulation.program.clients_axis import Walk
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort

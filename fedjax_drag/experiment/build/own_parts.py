@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from fedjax_drag.experiment.config.components import KIND_OF
 from fedjax_drag.experiment.config.own import PYTHON, OwnName, is_reference, place_and_name
 from fedjax_drag.files import sha256
-from fedjax_drag.simulation.model.functions import signature_of
+from fedjax_drag.simulation.model.model import signature_of
 
 Builder = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.own import short
 from fedjax_drag.models.modes import WithModes
-from fedjax_drag.simulation.planning.calls import ALIASES
+from fedjax_drag.simulation.options import ALIASES
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer
 
 
@@ -125,7 +125,7 @@ KINDS = (
     ComponentKind(("augmentation",), "augmentations", (Callable,), ("data.augmentation",), optional=True),
 )
 """All that a configuration can name, in the order of their lists. Other forms of models are those of
-:func:`~fedjax_drag.simulation.model.functions.is_model`."""
+:func:`~fedjax_drag.simulation.model.model.is_model`."""
 
 KIND_OF = {key: kind for kind in KINDS for key in kind.keys}
 """By key."""

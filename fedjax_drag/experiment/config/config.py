@@ -23,7 +23,7 @@ from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTION
 from fedjax_drag.experiment.config.names import check_name
 from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.experiment.config.yaml_text import one_line
-from fedjax_drag.simulation.model.trainable import check_patterns
+from fedjax_drag.simulation.model.model import check_patterns
 from fedjax_drag.simulation.option_groups import (
     Adversary,
     EarlyStopping,

@@ -26,7 +26,7 @@ from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.devices.processes import from_first, is_first
-from fedjax_drag.simulation.planning.early_stopping import Reason, reason
+from fedjax_drag.simulation.driver import Reason, reason
 from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric, with_client_seconds
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)

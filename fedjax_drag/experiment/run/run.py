@@ -15,7 +15,7 @@ from fedjax_drag.experiment.run.planning import Job, Plan, plan
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.simulation import Result
 from fedjax_drag.simulation.devices.processes import from_first, is_first
-from fedjax_drag.simulation.planning.early_stopping import Stopper
+from fedjax_drag.simulation.driver import Stopper
 from fedjax_drag.simulation.progress import unless_quiet
 from fedjax_drag.simulation.result import rejection
 

@@ -16,7 +16,7 @@ from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.saver import LARGEST
 from fedjax_drag.experiment.sweep.grid import Point, describe
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
-from fedjax_drag.simulation.planning.early_stopping import Reason, Stopper
+from fedjax_drag.simulation.driver import Reason, Stopper
 from fedjax_drag.simulation.progress import has_bars, unless_quiet
 from fedjax_drag.simulation.result import Result, choice_metric
 from fedjax_drag.simulation.settings import Settings

@@ -10,7 +10,7 @@ from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep.grid import Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.files import read_bytes
-from fedjax_drag.simulation.planning.early_stopping import reason as reason_to_end
+from fedjax_drag.simulation.driver import reason as reason_to_end
 from fedjax_drag.simulation.result import Result, rejection, with_client_seconds
 
 

@@ -30,9 +30,9 @@ from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.devices.host_state import DEVICE
-from fedjax_drag.simulation.participation import availability
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.setup import federate
+from fedjax_drag.simulation.program.attendance import probabilities
 from fedjax_drag.simulation.progress import unless_quiet
 
 CLEARED_AFTER = 10
@@ -172,7 +172,7 @@ def _check_files(points: Iterable[Point]) -> None:
             if isinstance(trace, str) and not Path(trace).is_file():
                 raise ValueError(f"availability={trace!r}: no such file in {str(Path.cwd())!r}")
             if isinstance(trace, str):
-                availability.numbers(trace)
+                probabilities(trace)
         except ValueError as error:
             raise ValueError(f"axes: {point.label}: {error}") from None
 

@@ -6,9 +6,8 @@ import flax.linen as nn
 import jax
 
 from fedjax_drag.models.modes import WithModes
-from fedjax_drag.simulation.model.functions import is_nnx, is_pair
 from fedjax_drag.simulation.model.linen import LinenForm
-from fedjax_drag.simulation.model.model import Form, Statistics
+from fedjax_drag.simulation.model.model import Form, Statistics, is_nnx, is_pair
 from fedjax_drag.simulation.model.pair import PairForm
 from fedjax_drag.types import Params
 

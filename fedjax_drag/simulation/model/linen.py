@@ -15,9 +15,7 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 
 from fedjax_drag import checks
 from fedjax_drag.models.modes import WithModes
-from fedjax_drag.simulation.model.functions import model_name
-from fedjax_drag.simulation.model.model import Statistics, Streams
-from fedjax_drag.simulation.model.modes import Modes, modes_of
+from fedjax_drag.simulation.model.model import Modes, Statistics, Streams, model_name, modes_of
 from fedjax_drag.types import Params
 from fedjax_drag.types._part import comparable
 

@@ -1,15 +1,195 @@
 """A model as pure functions: what a run trains, whatever the user has written it in."""
 
-from collections.abc import Callable, Mapping
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fedjax_drag.simulation.model.trainable import Trainable, joined, split
+from fedjax_drag import checks
+from fedjax_drag.models.modes import WithModes
+from fedjax_drag.naming import name_of
 from fedjax_drag.types import Batch, Params, Part
 from fedjax_drag.types._part import CallablePart
+
+Trainable = str | Sequence[str] | Callable[[str], bool]
+"""Patterns of parameter paths such as ``head`` or ``*/lora_*``, or a function of the path."""
+
+
+def check_trainable(name: str, value: Any) -> None:
+    """Refuses what is neither patterns of paths nor a function of one."""
+    if not callable(value):
+        _check_patterns(name, value, ", or a function of a path")
+
+
+def check_patterns(name: str, value: Any) -> None:
+    """Refuses what is no pattern of paths and no list of them."""
+    _check_patterns(name, value, "")
+
+
+def _check_patterns(name: str, value: Any, also: str) -> None:
+    patterns = [value] if isinstance(value, str) else value
+    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(one, str) for one in patterns):
+        allowed = f"a pattern of parameter paths such as 'head' or '*/lora_*', or a list of them{also}"
+        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
+
+
+def split(params: Params, trainable: Trainable) -> tuple[Params, Params]:
+    """The trained and the frozen parameters, each with None in the place of the others.
+
+    Args:
+      params: of a model.
+      trainable: which are trained. A pattern (``*`` stands for any characters) is matched with the whole path, its
+        parts joined by ``/``, and with each of its beginnings, so that ``head`` means all that is below ``head``.
+
+    Raises:
+      ValueError: no parameter is trained, or a pattern of a list matches none.
+    """
+    paths = [path_of(path) for path, _ in jax.tree.leaves_with_path(params)]
+    for one in [trainable] if isinstance(trainable, str) or callable(trainable) else trainable:
+        if not any(_matches(path, one) for path in paths):
+            shown = ", ".join(paths[:8]) + (" ..." if len(paths) > 8 else "")
+            raise ValueError(f"trainable={checks.shown(one)}: matches no parameter; there are {shown}")
+    chosen = jax.tree_util.tree_map_with_path(lambda path, _: _matches(path_of(path), trainable), params)
+    trained = jax.tree.map(lambda leaf, keep: leaf if keep else None, params, chosen)
+    frozen = jax.tree.map(lambda leaf, keep: None if keep else leaf, params, chosen)
+    return trained, frozen
+
+
+def joined(params: Params, frozen: Params) -> Params:
+    """All parameters of a model from those of :func:`split`; ``params`` itself where ``frozen`` is ``()``."""
+    if isinstance(frozen, tuple) and not frozen:
+        return params
+    return jax.tree.map(lambda own, rest: rest if own is None else own, params, frozen, is_leaf=lambda x: x is None)
+
+
+def path_of(path: Any) -> str:
+    """A parameter's path, its parts joined by ``/``, such as ``Dense_0/kernel``."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _matches(path: str, trainable: Trainable) -> bool:
+    if callable(trainable):
+        return bool(trainable(path))
+    patterns = [trainable] if isinstance(trainable, str) else trainable
+    parts = path.split("/")
+    beginnings = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    return any(fnmatchcase(beginning, pattern) for beginning in beginnings for pattern in patterns)
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def model_name(model: Any) -> str:
+    """What a message begins with: ``model=`` and its class, or ``(init, apply)``."""
+    inner = model.model if isinstance(model, WithModes) else model
+    if is_pair(inner):
+        return "model=(init, apply)"
+    made = inner.func if isinstance(inner, functools.partial) else inner
+    return f"model={type(made).__name__ if isinstance(made, nn.Module) or is_nnx(made) else name_of(made)}"
+
+
+def is_model(value: Any) -> bool:
+    """Whether ``value`` has one of the forms of a model."""
+    inner = value.model if isinstance(value, WithModes) else value
+    return isinstance(inner, nn.Module) or is_nnx(inner) or is_pair(inner) or is_maker(inner)
+
+
+def is_nnx(value: Any) -> bool:
+    """Whether ``value`` is an nnx module."""
+    return isinstance(value, _nnx_modules())
+
+
+def _nnx_modules() -> tuple[type, ...]:
+    """The class of all nnx modules; none where nobody has imported nnx, which takes 0.2 s."""
+    nnx = sys.modules.get("flax.nnx")
+    return () if nnx is None else (nnx.Module,)
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function or a class, also of an nnx module's, whose metaclass hides it."""
+    shown = inspect.signature(function)
+    if not inspect.isclass(function) or not all(one.kind in _VARIADIC for one in shown.parameters.values()):
+        return shown
+    return inspect.Signature(list(inspect.signature(function.__init__).parameters.values())[1:])
+
+
+def is_maker(value: Any) -> bool:
+    """Whether ``value`` is a function ``(rngs) -> nnx module``, such as the class of one."""
+    if not callable(value) or isinstance(value, nn.Module) or is_nnx(value):
+        return False
+    if isinstance(value, type) and not issubclass(value, _nnx_modules()):
+        return False
+    try:
+        parameters = signature_of(value).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind not in _VARIADIC]
+    return needed == ["rngs"]
+
+
+def is_pair(value: Any) -> bool:
+    """Whether ``value`` is a pair ``(init, apply)`` of functions."""
+    return isinstance(value, tuple) and len(value) == 2 and all(callable(part) for part in value)
+
+
+IN_TRAINING = {
+    "train": True,
+    "training": True,
+    "is_training": True,
+    "deterministic": False,
+    "use_running_average": False,
+}
+"""Arguments that switch between training and evaluation, and their values in training."""
+
+
+class Modes(NamedTuple):
+    """Keyword arguments of a model's call.
+
+    Attributes:
+      training: in local training.
+      evaluation: in evaluation.
+      streams: names of the random streams that the user has given; None if the model shows them.
+    """
+
+    training: dict[str, Any]
+    evaluation: dict[str, Any]
+    streams: tuple[str, ...] | None = None
+
+
+def modes_of(model: Any, call: Callable[..., Any], given: int) -> Modes:
+    """The modes of a model, from the signature of its call and from its wrapper, which counts where both say something.
+
+    Args:
+      model: as the user gave it.
+      call: the function that is called, a bound method of a module.
+      given: how many arguments it receives without a name.
+
+    Raises:
+      ValueError: ``call`` needs an argument whose value is not known.
+    """
+    parameters = list(inspect.signature(call).parameters.values())[given:]
+    parameters = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    flags = {one.name: IN_TRAINING[one.name] for one in parameters if one.name in IN_TRAINING}
+    modes = Modes(flags, {name: not value for name, value in flags.items()})
+    if isinstance(model, WithModes):
+        modes = Modes(modes.training | dict(model.training), modes.evaluation | dict(model.evaluation), model.rngs)
+    needed = {one.name for one in parameters if one.default is one.empty} - {"key", "rngs"}
+    missing = sorted(needed - modes.training.keys() | needed - modes.evaluation.keys())
+    if missing:
+        raise ValueError(
+            f"{model_name(model)}: its call needs {', '.join(missing)}; must need its inputs only, or what is known, "
+            f"{', '.join(IN_TRAINING)}; "
+            f"fd.models.with_modes(model, training={{{missing[0]!r}: ...}}, evaluation=...) says what else it is given"
+        )
+    return modes
+
 
 Statistics = Any
 """What the forward pass in training changes beside the parameters, such as BatchNorm's running statistics: a mapping of

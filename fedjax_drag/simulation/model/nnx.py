@@ -12,9 +12,7 @@ from flax.core import FrozenDict
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from fedjax_drag.models.modes import WithModes
-from fedjax_drag.simulation.model.functions import model_name
-from fedjax_drag.simulation.model.model import Statistics, Streams
-from fedjax_drag.simulation.model.modes import modes_of
+from fedjax_drag.simulation.model.model import Statistics, Streams, model_name, modes_of
 from fedjax_drag.types import Params
 
 _KINDS = (nnx.Param, nnx.RngState, ...)

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
-from fedjax_drag.simulation.model.trainable import path_of
+from fedjax_drag.simulation.model.model import Model, ModelState, Statistics, path_of
 from fedjax_drag.types import Params
 
 

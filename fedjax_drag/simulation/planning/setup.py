@@ -1,6 +1,6 @@
 """From settings to what the engine compiles: the federation as arrays, and the run as pure functions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,31 +11,87 @@ from fedjax_drag.clients import sgd
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.losses import cross_entropy
-from fedjax_drag.simulation.devices.placement import Devices, platform_of
-from fedjax_drag.simulation.model.forms import form_of
-from fedjax_drag.simulation.model.model import Model, ModelState
-from fedjax_drag.simulation.model.statistics import resolved
-from fedjax_drag.simulation.options import span
-from fedjax_drag.simulation.planning.arguments import (
+from fedjax_drag.privacy import accountant
+from fedjax_drag.privacy.accountant import FixedSize, Local, Poisson, Sampling
+from fedjax_drag.simulation.arguments import (
     check_attack,
     check_augmented,
     check_jit,
-    check_loss,
+    check_loss_shape,
     check_secure_aggregation,
     check_sign,
     resolve_aggregation,
     resolve_walk,
 )
-from fedjax_drag.simulation.planning.method_checks import check_method
-from fedjax_drag.simulation.planning.model_checks import check_model, check_tokens, refusing_tokens
-from fedjax_drag.simulation.planning.privacy import check_statistics
-from fedjax_drag.simulation.planning.shapes import by_shape
+from fedjax_drag.simulation.devices.placement import Devices, platform_of
+from fedjax_drag.simulation.model.forms import form_of
+from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
+from fedjax_drag.simulation.model.statistics import resolved
+from fedjax_drag.simulation.options import span
+from fedjax_drag.simulation.planning.compatibility import check_method, check_model, check_tokens, refusing_tokens
+from fedjax_drag.simulation.planning.outline import by_shape
 from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.program.federation import Federation, choose_root
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Params
+from fedjax_drag.types import Guarantee, Params
 from fedjax_drag.types._part import as_part, told, value_of
+
+Spent = Callable[[int], Mapping[str, float]]
+"""``(rounds) -> {"epsilon": ...}``, entries of the history after so many rounds; ``{}`` where none is reported."""
+
+
+def spent_by(settings: Settings) -> Spent:
+    """What a run spends.
+
+    Raises:
+      ValueError: it is to be reported, and dp-accounting is missing, or cannot account for how clients are drawn.
+    """
+    guarantee = settings.algorithm.guarantee
+    if guarantee is None or guarantee.delta is None:
+        return lambda rounds: {}
+    accountant.check_installed(f"delta={guarantee.delta:g}")
+    delta, sampling = guarantee.delta, _sampling(settings, guarantee)
+    noise_multiplier = float(guarantee.noise_multiplier)
+    return lambda rounds: {"epsilon": accountant.epsilon(noise_multiplier, delta, rounds, sampling)}
+
+
+def check_statistics(guarantee: Guarantee | None, how: str, statistics: Statistics) -> None:
+    """Refuses clients that would send statistics of their data beside a message that is private."""
+    if guarantee is not None and how != "frozen" and jax.tree.leaves(statistics):
+        raise ValueError(
+            f"model_state={how!r}: clients would send the model's statistics without noise; must be 'frozen' under "
+            "differential privacy"
+        )
+
+
+def _sampling(settings: Settings, guarantee: Guarantee) -> Sampling:
+    """How the clients of a round are drawn, as far as it keeps them private: by the run, or from the population meant.
+
+    Clients that drop out or are late are counted as if they answered, which spends no less.
+    """
+    if guarantee.local:
+        return Local()
+    cohort_size, population = settings.cohort_size, settings.data.num_clients
+    if guarantee.population is not None:
+        return Poisson((guarantee.cohort_size or cohort_size) / guarantee.population)
+    if guarantee.cohort_size is not None:
+        raise ValueError(
+            f"noise_cohort_size={guarantee.cohort_size}, delta={guarantee.delta:g}: must be given with population, the "
+            "number of clients from which so many are drawn"
+        )
+    trace = settings.availability_trace
+    if trace is None:
+        return FixedSize(population, cohort_size)
+    probability = float(trace.max())
+    if cohort_size == population:
+        return Poisson(probability)
+    if trace.min() < trace.max():
+        raise ValueError(
+            f"delta={guarantee.delta:g}: epsilon of a cohort cut down to cohort_size={cohort_size} is known where all "
+            f"clients are as often available; must have cohort_size={population}, all clients, or no delta"
+        )
+    return Poisson(probability, population, cohort_size)
 
 
 def federate(settings: Settings) -> Federation:
@@ -159,7 +215,7 @@ def _checked(run: Run, example: jax.ShapeDtypeStruct, rows: jax.ShapeDtypeStruct
 
     def check(run: Run) -> None:
         check_attack(run.attack, "root_delta" in run.algorithm.needs)
-        check_loss(value_of(run.model.loss), run.model.num_classes)
+        check_loss_shape(value_of(run.model.loss), run.model.num_classes)
         if run.augmentation is not None:
             check_augmented(value_of(run.augmentation), example, batch_length(run, rows.shape[1]))
         found.append(check_model(run.model, example))

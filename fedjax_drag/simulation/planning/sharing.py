@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.devices.placement import can_share, resolve_mesh
+from fedjax_drag.simulation.planning.outline import by_shape
 from fedjax_drag.simulation.planning.setup import steps_of_clients
-from fedjax_drag.simulation.planning.shapes import by_shape
 from fedjax_drag.simulation.program.client_pass import batch_length
 from fedjax_drag.simulation.run import Run
 from fedjax_drag.simulation.settings import Settings

@@ -1,18 +1,97 @@
-"""Evaluation of parameters on a whole data set."""
+"""What is measured on examples: of the parameters on the test set, and of every client on its own data.
 
+Clients may hold out a part of their examples (:class:`HeldOut`), on which they are evaluated one by one.
+"""
+
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
+from fedjax_drag.data import FederatedDataset
+from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
 from fedjax_drag.types import Batch, Params
+
+DEFAULT_FRACTION = 0.2
+"""Share of its examples that a client holds out with ``evaluate_clients=True``."""
+
+
+class HeldOut(NamedTuple):
+    """Held-out examples, client by client.
+
+    Attributes:
+      examples: indices ``[H]`` into the training examples, or the examples themselves ``[H, ...]``; padded behind the
+        last client's.
+      counts: ``[M]`` int32, how many of them are each client's.
+    """
+
+    examples: Int[Array, " examples"] | Batch
+    counts: Int[Array, " federation"]
+
+    def of(self, clients: np.ndarray) -> "HeldOut":
+        """Those of the clients that are marked in ``clients`` ``[M]`` bool, on the host."""
+        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        return _on_host(np.asarray(self.examples)[clients[owner]], np.where(clients, self.counts, 0))
+
+    def taken_from(self, train: Batch) -> "HeldOut":
+        """The same with the examples themselves in place of their indices, on the host."""
+        return self._replace(examples=jax.tree.map(lambda x: x[self.examples], train))
+
+
+class Split(NamedTuple):
+    """A data set divided into what the clients train on and what they hold out.
+
+    Attributes:
+      training: the data set with shorter rows.
+      held_out: of every client; None if nothing is held out.
+    """
+
+    training: FederatedDataset
+    held_out: HeldOut | None
+
+
+def hold_out(data: FederatedDataset, share: bool | float) -> Split:
+    """Takes a share of each client's examples from the end of its row; rows are in random order.
+
+    A client with n examples holds out ``round(share * n)`` of them, at least one and at most n - 1; a client with a
+    single example holds out none.
+
+    Args:
+      data: a partitioned data set, which is not changed.
+      share: in (0, 1); True for :data:`DEFAULT_FRACTION`, False for nothing.
+
+    Raises:
+      ValueError: an example is in the rows twice, so that what one row holds out could be trained on by another.
+    """
+    if not share:
+        return Split(data, None)
+    assert data.rows is not None
+    assert data.counts is not None
+    place = np.arange(data.rows.shape[1])
+    examples = data.rows[place < data.counts[:, None]]
+    if len(np.unique(examples)) < len(examples):
+        raise ValueError(f"evaluate_clients={share}: an example is in the rows of clients twice; must be there once")
+    fraction = DEFAULT_FRACTION if isinstance(share, bool | np.bool_) else share
+    number = np.minimum(np.maximum(np.rint(fraction * data.counts), 1), data.counts - 1).astype(np.int32)
+    left = data.counts - number
+    held = data.rows[(place >= left[:, None]) & (place < data.counts[:, None])]
+    rows = np.where(place < left[:, None], data.rows, 0)[:, : left.max()]
+    return Split(dataclasses.replace(data, rows=rows, counts=left), _on_host(held, number))
+
+
+def _on_host(examples: np.ndarray, counts: np.ndarray) -> HeldOut:
+    both: list[Any] = [examples.astype(np.int32), counts.astype(np.int32)]
+    return HeldOut(*both)
+
 
 EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
 
@@ -59,7 +138,7 @@ def make_evaluate(
 
     def evaluate(params: Params, state: ModelState, examples: Batch) -> dict[str, jax.Array]:
         number = examples.y.shape[0]
-        num_batches = -(-number // (_batch_size(examples) * shares)) * shares
+        num_batches = -(-number // (_batch_size(number) * shares)) * shares
         batches: Counts = over_batches(of_batch, (params, state, examples), jnp.arange(num_batches))
         sums: Counts = jax.tree.map(lambda x: x.sum(0), batches)
         metrics: dict[str, Any] = {"accuracy": sums.correct / number, "loss": sums.loss / number}
@@ -75,10 +154,6 @@ def make_evaluate(
     return evaluate
 
 
-def _batch_size(examples: Batch) -> int:
-    return min(EVALUATION_BATCH, examples.y.shape[0])
-
-
 def _count(
     model: Model,
     goal: Goal | None,
@@ -88,7 +163,8 @@ def _count(
     by_class: bool,
 ) -> Counts:
     """The sums over one batch of ``examples``; places after the last example do not count."""
-    number, size = examples.y.shape[0], _batch_size(examples)
+    number = examples.y.shape[0]
+    size = _batch_size(number)
     places = batch_index * size + jnp.arange(size)
     real = places < number
     index = jnp.minimum(places, number - 1)
@@ -107,3 +183,141 @@ def _count(
     targets = real & (wanted != labels)
     reached = targets & (apply(x).argmax(-1) == wanted)
     return Counts(correct, loss, targets.sum(), reached.sum(), of_class)
+
+
+EvaluateClients = Callable[[Params, ModelState, Any, HeldOut, Any], dict[str, jax.Array]]
+"""``(params, model_state, train, held_out, statistics) -> {"client_correct", "client_examples"}``, ``[M]`` int32 each;
+``train`` is not used if ``held_out`` has the examples themselves, and ``statistics`` is None unless clients keep their
+own."""
+
+
+class Shared(NamedTuple):
+    """What all batches read.
+
+    Attributes:
+      params: of the global model.
+      state: of the model.
+      train: training examples.
+      held_out: which of them are held out.
+      statistics: of every client's own model, ``[M, ...]``; None where the global model's are those of all.
+      owner: the client that each of those belongs to, ``[H]`` int32.
+    """
+
+    params: Params
+    state: ModelState
+    train: Any
+    held_out: HeldOut
+    statistics: Any
+    owner: Int[Array, " examples"]
+
+
+def make_evaluate_clients(model: Model, mesh: Mesh | None = None) -> EvaluateClients:
+    """Builds the evaluation of all clients: one pass over their examples, and one sum for each client.
+
+    The batches are as long as those of the evaluation on the test set and may hold the examples of several clients.
+
+    Args:
+      model: whose predictions are counted.
+      mesh: devices that share the batches, or None.
+    """
+    over_batches = make_mapper(Walk("map"), mesh)
+    shares = mesh.size if mesh else 1
+
+    def of_batch(shared: Shared, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
+        return _is_correct(model, shared, batch_index)
+
+    def evaluate_clients(
+        params: Params, state: ModelState, train: Any, held_out: HeldOut, statistics: Any
+    ) -> dict[str, jax.Array]:
+        counts = held_out.counts
+        length = jax.tree.leaves(held_out.examples)[0].shape[0]
+        owner = jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
+        num_batches = -(-length // (_batch_size(length) * shares)) * shares
+        shared = Shared(params, state, train, held_out, statistics, owner)
+        correct = over_batches(of_batch, shared, jnp.arange(num_batches))
+        # Places after the last client's examples, in the last batch and in a padded list, do not count.
+        correct = correct.reshape(-1)[:length] & (jnp.arange(length) < counts.sum())
+        summed = jax.ops.segment_sum(correct.astype(jnp.int32), owner, counts.shape[0], indices_are_sorted=True)
+        return {"client_correct": summed, "client_examples": counts}
+
+    return evaluate_clients
+
+
+def _batch_size(length: int) -> int:
+    return min(EVALUATION_BATCH, length)
+
+
+def _is_correct(model: Model, shared: Shared, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
+    """Whether the class of each example of a batch is predicted; places after the last example repeat it."""
+    length = len(shared.owner)
+    places = jnp.minimum(batch_index * _batch_size(length) + jnp.arange(_batch_size(length)), length - 1)
+    batch = gather(shared.train, shared.held_out.examples, places, model.preprocess)
+    return _logits(model, shared, shared.owner[places], batch.x).argmax(-1) == batch.y
+
+
+def _logits(model: Model, shared: Shared, owner: Int[Array, " batch"], x: jax.Array) -> jax.Array:
+    """What the model predicts for examples of the clients ``owner``, by their own statistics if they keep them."""
+    if shared.statistics is None:
+        return model.apply(shared.params, shared.state, x)
+
+    def of_example(client: Int[Array, ""], x: jax.Array) -> jax.Array:
+        own = jax.tree.map(lambda rows: rows[client], shared.statistics)
+        return model.apply(shared.params, shared.state._replace(statistics=own), x[None])[0]
+
+    return jax.vmap(of_example)(owner, x)
+
+
+WORST = 10
+"""The worst tenth: one in so many clients, rounded up."""
+
+
+def by_client_and_class(evaluated: Mapping[str, Any], per_client: bool) -> dict[str, Any]:
+    """An evaluation with accuracies in the place of the counts that they are made of.
+
+    Args:
+      evaluated: of one evaluation, on the host; it has counts only if clients are evaluated.
+      per_client: whether to keep the accuracy of each client.
+
+    Returns:
+      The entries of ``evaluated`` that are no counts; ``class_accuracy`` ``[C]``, NaN for classes without an example;
+      the figures of :func:`over_clients`; and ``client_accuracy`` ``[M]``, NaN for clients that do not count.
+    """
+    metrics = dict(evaluated)
+    if "class_correct" in metrics:
+        metrics["class_accuracy"] = _shares(metrics.pop("class_correct"), metrics.pop("class_examples"))
+    if "client_correct" in metrics:
+        of_clients = _shares(metrics.pop("client_correct"), metrics.pop("client_examples"))
+        metrics |= over_clients(of_clients)
+        if per_client:
+            metrics["client_accuracy"] = of_clients
+    return metrics
+
+
+def over_clients(accuracy: np.ndarray) -> dict[str, np.floating]:
+    """The spread of an accuracy over the clients, all of which weigh the same.
+
+    Args:
+      accuracy: ``[M]``; NaN for clients that do not count, of which there is one at least.
+
+    Returns:
+      ``client_accuracy_mean``; ``client_accuracy_worst_tenth``, the mean over the tenth of the clients, rounded up,
+      whose accuracy is lowest; ``client_accuracy_std``, the standard deviation over the clients (divided by their
+      number).
+
+    References:
+      Li, Sanjabi, Beirami and Smith, Fair resource allocation in federated learning, ICLR 2020: its Table 1 reports the
+      average, the worst 10 %, the best 10 % and the variance over the clients.
+    """
+    rising = np.sort(np.asarray(accuracy, np.float64)[~np.isnan(accuracy)])
+    figures = {
+        "client_accuracy_mean": rising.mean(),
+        "client_accuracy_worst_tenth": rising[: -(-len(rising) // WORST)].mean(),
+        "client_accuracy_std": rising.std(),
+    }
+    return {name: np.float32(figure) for name, figure in figures.items()}
+
+
+def _shares(correct: Any, number: Any) -> np.ndarray:
+    """``correct / number`` as float32; NaN where there is nothing."""
+    number = np.asarray(number, np.float64)
+    return np.where(number > 0, np.asarray(correct) / np.maximum(number, 1), np.nan).astype(np.float32)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.simulation.every_client.split import HeldOut
+from fedjax_drag.simulation.program.evaluation import HeldOut
 from fedjax_drag.types import Batch
 
 ROOT_SOURCES = ("benign", "all")

@@ -11,15 +11,14 @@ from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model import statistics
 from fedjax_drag.simulation.model.model import Statistics
-from fedjax_drag.simulation.participation import attendance
-from fedjax_drag.simulation.participation.attendance import Attendance
-from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.attack_metrics import attack_metrics
+from fedjax_drag.simulation.program import attendance, sampling
+from fedjax_drag.simulation.program.attendance import Attendance
 from fedjax_drag.simulation.program.client_pass import client_pass
 from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.metrics import attack_metrics, work_metrics
 from fedjax_drag.simulation.program.stacking import stack
 from fedjax_drag.simulation.program.streaming import stream
-from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, Outcome, RoundInput, Run, RunState
+from fedjax_drag.simulation.run import ClientInput, Cohort, Outcome, RoundInput, Run, RunState
 from fedjax_drag.types import Downlink, Params, State
 
 
@@ -39,9 +38,8 @@ def one_round(
 
     Returns:
       The state after the round; its metrics, which are the method's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]``
-      and those of :func:`work_metrics`; where clients may be missing, or the method restricts who is eligible, also
-      ``valid`` ``[S]``; under attack those of
-      :func:`~fedjax_drag.simulation.program.attack_metrics.attack_metrics`; and the scratch for the next round.
+      and those of :mod:`~fedjax_drag.simulation.program.metrics`; where clients may be missing, or the method restricts
+      who is eligible, also ``valid`` ``[S]``; and the scratch for the next round.
     """
     # Cohort. The method sees the cohort's rows only, so that it does not matter where those of the others are.
     ids, drawable, available = choose_cohort(run, federation, key, state)
@@ -215,43 +213,3 @@ def attacker_indices(
     if federation.malicious_per_cohort is None:
         return jnp.cumsum(federation.malicious, dtype=jnp.int32)[ids] - 1
     return jnp.cumsum(malicious, dtype=jnp.int32) - 1
-
-
-def work_metrics(
-    local: LocalResult,
-    malicious: Bool[Array, " clients"],
-    valid: Bool[Array, " clients"] | None = None,
-    drawn: Bool[Array, " clients"] | None = None,
-    may_be_absent: bool = False,
-    accepted: Bool[Array, " clients"] | None = None,
-) -> dict[str, jax.Array]:
-    """Metrics of the local passes of a round, scalars.
-
-    ``train_loss``: the mean mini-batch loss of the benign clients whose answer was accepted, NaN if there are none. As
-    int32 ``participants``: how many answered; ``local_steps``: the steps of all that worked; ``slowest_steps``: those
-    of the one with most, on whom a synchronous round waits. Where clients may be absent also ``drawn``: how many
-    worked; and ``silent_rounds``: 1 if no benign client answered, ``train_loss`` then being 0.
-
-    Args:
-      local: results with a leading axis ``[S]``.
-      malicious: ``[S]`` bool.
-      valid: which clients answer, ``[S]``; default everybody.
-      drawn: which clients work, ``[S]``; default those that answer.
-      may_be_absent: whether a client may be missing for another reason than the method's.
-      accepted: whose messages are usable, ``[S]``; default everybody's.
-    """
-    valid = jnp.ones(malicious.shape, bool) if valid is None else valid
-    drawn = valid if drawn is None else drawn
-    benign, steps = ~malicious & valid, jnp.where(drawn, local.steps, 0)
-    counted = benign if accepted is None else benign & accepted
-    metrics = {
-        "train_loss": jnp.where(counted, local.loss, 0.0).sum() / counted.sum(),
-        "participants": valid.sum(dtype=jnp.int32),
-        "local_steps": steps.sum(),
-        "slowest_steps": steps.max(),
-    }
-    if may_be_absent:
-        silent = ~benign.any()
-        metrics["train_loss"] = jnp.where(silent, 0.0, metrics["train_loss"])
-        metrics |= {"drawn": drawn.sum(dtype=jnp.int32), "silent_rounds": silent.astype(jnp.int32)}
-    return metrics

@@ -11,10 +11,10 @@ from fedjax_drag import tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
 from fedjax_drag.simulation.program.client_pass import sent_pass
 from fedjax_drag.simulation.program.clients_axis import make_mapper
 from fedjax_drag.simulation.program.dissimilarity import make_dissimilarity, requested
+from fedjax_drag.simulation.program.metrics import sum_of_benign
 from fedjax_drag.simulation.run import Cohort, LocalResult, Outcome, Run, RunState
 from fedjax_drag.types import POISON_NEEDS, Params, State, Uplink
 

@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.per_client import without_rows
-from fedjax_drag.simulation.program.attack_metrics import sum_of_benign
 from fedjax_drag.simulation.program.client_pass import sent_pass
 from fedjax_drag.simulation.program.clients_axis import make_accumulator
+from fedjax_drag.simulation.program.metrics import sum_of_benign
 from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, Outcome, RoundInput, Run, RunState
 from fedjax_drag.types import PER_CLIENT_EXTRAS, Params, State, Sums
 

@@ -5,7 +5,7 @@ import types
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.parts import as_algorithm
+from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.planning import sharing
 from fedjax_drag.simulation.planning.setup import run_of
 from fedjax_drag.simulation.settings import Settings

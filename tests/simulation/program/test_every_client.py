@@ -14,8 +14,8 @@ import fedjax_drag as fd
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.every_client.accuracies import by_client_and_class, over_clients
 from fedjax_drag.simulation.planning.setup import federate
+from fedjax_drag.simulation.program.evaluation import by_client_and_class, over_clients
 from fedjax_drag.simulation.settings import Settings
 
 SIZES = (1, 2, 3, 40, 1, 300, 7, 25)

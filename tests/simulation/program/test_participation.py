@@ -13,8 +13,8 @@ import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_epochs, epoch_steps
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.participation import attendance
-from fedjax_drag.simulation.participation.availability import as_trace
+from fedjax_drag.simulation.program import attendance
+from fedjax_drag.simulation.program.attendance import as_trace
 from fedjax_drag.simulation.program.client_cost import ClientCost
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Totals

@@ -1,6 +1,7 @@
-"""Checks of a model on the shapes of its data: what it would silently do otherwise. Nothing is computed."""
+"""Checks that a method and a model fit a run, on shapes alone: what they would silently do otherwise."""
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,12 +21,52 @@ from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.models.resnet import ResNet18
-from fedjax_drag.simulation.model.functions import model_name
 from fedjax_drag.simulation.model.linen import LinenForm
-from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
-from fedjax_drag.simulation.model.modes import IN_TRAINING
-from fedjax_drag.simulation.model.trainable import path_of
-from fedjax_drag.types import Params
+from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name, path_of
+from fedjax_drag.simulation.program.programs import first_downlink
+from fedjax_drag.types import EXTRAS, Algorithm, Downlink, Params
+
+
+def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, params: Params) -> None:
+    """Refuses a method that asks for what no run has, or returns other shapes, which might broadcast without a word.
+
+    Args:
+      algorithm: the method.
+      num_clients: M.
+      cohort_size: S.
+      params: the initial parameters, arrays or shapes.
+
+    Raises:
+      ValueError: one line that says what is allowed.
+    """
+    for name in sorted(algorithm.needs):
+        checks.one_of(f"algorithm={algorithm.name}: needs", name, EXTRAS)
+    checks.one_of(f"algorithm={algorithm.name}: split", algorithm.split, ("clients", "coordinates"))
+    state = jax.eval_shape(algorithm.init, params)
+    downlink = jax.eval_shape(functools.partial(first_downlink, algorithm, cohort_size), params, state)
+    _check_downlink(downlink, cohort_size, params)
+    if algorithm.eligible is not None:
+        found = jax.eval_shape(algorithm.eligible, state)
+        if difference := tree.unlike(found, jax.ShapeDtypeStruct((num_clients,), bool)):
+            raise ValueError(f"eligible of the method: returns {difference}")
+    if algorithm.output is not None:
+        _check_params("output of the method", jax.eval_shape(algorithm.output, params, state), params)
+
+
+def _check_downlink(downlink: Any, cohort_size: int, params: Params) -> None:
+    if not isinstance(downlink, Downlink):
+        raise ValueError(f"broadcast of the method: returns a {type(downlink).__name__}; must return a Downlink")
+    _check_params("start of the downlink", downlink.start, params)
+    for path, leaf in jax.tree.leaves_with_path(downlink.own):
+        if leaf.shape[:1] != (cohort_size,):
+            where = f"own of the downlink{jax.tree_util.keystr(path)}"
+            raise ValueError(f"{where} with shape {leaf.shape}: must have one entry for each of {cohort_size} clients")
+
+
+def _check_params(name: str, found: Any, params: Params) -> None:
+    tree.check_like(name, found, "the parameters", params)
+    tree.check_types(name, found, params)
+
 
 _OF_NUMBERS = (nn.Dense, nn.DenseGeneral, nn.Conv, MLP, CNN, LeNet, ResNet18)
 """Modules for which an input is a quantity."""

@@ -1,10 +1,11 @@
-"""What an attack did to a round, and what the rule made of the malicious clients."""
+"""Metrics of a round: of the clients' work, and of what an attack achieves."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
 from fedjax_drag import tree
+from fedjax_drag.simulation.run import LocalResult
 from fedjax_drag.types import Deltas, Params
 
 UNDEFINED = ("detection_tpr", "detection_fpr")
@@ -63,3 +64,43 @@ def attack_metrics(
         "detection_tpr": (rejected & there(malicious)).sum() / there(malicious).sum(),
         "detection_fpr": (rejected & there(~malicious)).sum() / there(~malicious).sum(),
     }
+
+
+def work_metrics(
+    local: LocalResult,
+    malicious: Bool[Array, " clients"],
+    valid: Bool[Array, " clients"] | None = None,
+    drawn: Bool[Array, " clients"] | None = None,
+    may_be_absent: bool = False,
+    accepted: Bool[Array, " clients"] | None = None,
+) -> dict[str, jax.Array]:
+    """Metrics of the local passes of a round, scalars.
+
+    ``train_loss``: the mean mini-batch loss of the benign clients whose answer was accepted, NaN if there are none. As
+    int32 ``participants``: how many answered; ``local_steps``: the steps of all that worked; ``slowest_steps``: those
+    of the one with most, on whom a synchronous round waits. Where clients may be absent also ``drawn``: how many
+    worked; and ``silent_rounds``: 1 if no benign client answered, ``train_loss`` then being 0.
+
+    Args:
+      local: results with a leading axis ``[S]``.
+      malicious: ``[S]`` bool.
+      valid: which clients answer, ``[S]``; default everybody.
+      drawn: which clients work, ``[S]``; default those that answer.
+      may_be_absent: whether a client may be missing for another reason than the method's.
+      accepted: whose messages are usable, ``[S]``; default everybody's.
+    """
+    valid = jnp.ones(malicious.shape, bool) if valid is None else valid
+    drawn = valid if drawn is None else drawn
+    benign, steps = ~malicious & valid, jnp.where(drawn, local.steps, 0)
+    counted = benign if accepted is None else benign & accepted
+    metrics = {
+        "train_loss": jnp.where(counted, local.loss, 0.0).sum() / counted.sum(),
+        "participants": valid.sum(dtype=jnp.int32),
+        "local_steps": steps.sum(),
+        "slowest_steps": steps.max(),
+    }
+    if may_be_absent:
+        silent = ~benign.any()
+        metrics["train_loss"] = jnp.where(silent, 0.0, metrics["train_loss"])
+        metrics |= {"drawn": drawn.sum(dtype=jnp.int32), "silent_rounds": silent.astype(jnp.int32)}
+    return metrics

@@ -1,1 +1,0 @@
-"""Evaluation client by client: the examples that clients hold out, predictions on them, and accuracies."""
