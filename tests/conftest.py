@@ -64,13 +64,13 @@ def pytest_runtest_setup(item):
     Tests marked ``optimised`` are compiled as users' programs are, and with ``FEDJAX_DRAG_TEST_OPTIMISED=1`` all are.
     Set before any fixture, so that programs that are to give the same bits are compiled alike.
 
-    Tests share what JAX has traced and compiled, but for those marked ``fresh``, and where programs are compiled
-    differently from here on, which JAX does not tell apart.
+    Tests share what JAX has traced and compiled, but for those marked ``fresh``.
     """
-    optimised = bool(item.get_closest_marker("optimised")) or os.environ.get("FEDJAX_DRAG_TEST_OPTIMISED") == "1"
-    changes = jax.config.values["jax_disable_most_optimizations"] == optimised
-    jax.config.update("jax_disable_most_optimizations", not optimised)
-    if changes or item.get_closest_marker("fresh"):
+    from run_fixtures import optimise  # a plugin, which pytest imports after this file
+
+    marked = item.get_closest_marker("optimised") is not None
+    optimise(marked or os.environ.get("FEDJAX_DRAG_TEST_OPTIMISED") == "1")
+    if item.get_closest_marker("fresh"):
         jax.clear_caches()
 
 

@@ -27,15 +27,22 @@ def tiny_file(tmp_path):
     return path
 
 
+def optimise(wanted):
+    """Whether what is compiled from here on is optimised as for users; JAX does not tell apart what it has compiled."""
+    if jax.config.read("jax_disable_most_optimizations") == wanted:
+        jax.config.update("jax_disable_most_optimizations", not wanted)
+        jax.clear_caches()
+
+
 @contextmanager
 def optimised():
     """Programs inside are compiled as for users, whichever test asks first for the fixture that needs them."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
+    before = not jax.config.read("jax_disable_most_optimizations")
+    optimise(True)
     try:
         yield
     finally:
-        jax.config.update("jax_disable_most_optimizations", before)
+        optimise(before)
 
 
 @pytest.fixture(scope="session")
