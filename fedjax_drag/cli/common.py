@@ -248,14 +248,14 @@ def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
     Raises:
       ValueError: several folders differ in nothing else.
     """
-    from fedjax_drag.experiment.config.names import earlier_names, shell_safe, without_keys
+    from fedjax_drag.experiment.config.names import earlier_names, without_keys
     from fedjax_drag.experiment.run import results
 
     runs, free = Path("runs"), ("rounds", *results.FREE)
     names = earlier_names(name, overrides, free)
     if not resume:
         return runs / names[0]
-    there = {shell_safe(path.name): path for path in sorted(runs.glob("*/"), key=lambda path: "=" not in path.name)}
+    there = {path.name: path for path in runs.glob("*/")}
     others = sorted(path for name, path in there.items() if without_keys(name, free) == names[-1])
     found = [there[earlier] for earlier in names if earlier in there]
     if not found and len(others) > 1:

@@ -20,7 +20,7 @@ from fedjax_drag.simulation.program.attendance import as_trace
 SECRET = b"mine"
 NAMES = (
     *("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "accuracy.png", "report.html"),
-    *(".lock", ".lock.json", "metrics.damaged.jsonl", "logs", "checkpoints", "checkpoints.damaged", "checkpoints/6"),
+    *(".lock", ".lock.json", "logs", "checkpoints", "checkpoints.damaged", "checkpoints/6"),
     *("checkpoints/6/default", "checkpoints/6/default/manifest.ocdbt", "logs/tensorboard", "cells", "cells/seed-0"),
 )
 PARTIAL = (

@@ -36,17 +36,12 @@ def folder_name(name: str, overrides: Iterable[str]) -> str:
     """
     kept = [override for override in overrides if _key(override) != "name"]
     plain = [re.sub(r"[^\w.=+-]+", "-", re.sub(r"[]['\"{}\s]+", "", override)).strip("-.") for override in kept]
-    whole = shell_safe(",".join([slug(name), *plain]))
+    whole = "-".join([slug(name), *plain]).replace(",", "-").replace("=", "_")
     if not kept or len(whole.encode()) <= _MOST_BYTES_WITH_OVERRIDES:
         return whole
     checksum = hashlib.sha256(json.dumps([name, *kept]).encode()).hexdigest()[:8]
     begin = whole.encode()[: _MOST_BYTES_WITH_OVERRIDES - len(checksum) - 1].decode(errors="ignore")
     return f"{begin.rstrip('-._')}-{checksum}"
-
-
-def shell_safe(folder: str) -> str:
-    """A folder's name without the commas and equals signs that separated overrides and values in earlier versions."""
-    return folder.replace(",", "-").replace("=", "_")
 
 
 def earlier_names(name: str, overrides: Iterable[str], free: Collection[str]) -> list[str]:

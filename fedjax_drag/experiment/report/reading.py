@@ -145,7 +145,7 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
     metrics = folder / METRICS
     figures = _mapping(folder / results.SUMMARY)
     try:
-        history, _, damage = metrics_file.read(metrics)
+        history, damage = metrics_file.read(metrics)
         history = metrics_file.typed(history, figures.get("dtypes"))
         status, message = _status(history, figures, config.rounds)
         if damage:

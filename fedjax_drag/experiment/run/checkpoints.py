@@ -28,18 +28,16 @@ from fedjax_drag.experiment.run.errors import FolderError, MismatchError, reason
 from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS, RUN, read_environment
 from fedjax_drag.experiment.run.stored import client_rows, leaves, records
 from fedjax_drag.experiment.run.stored.records import Record
-from fedjax_drag.files import read_json
 from fedjax_drag.simulation.devices import row_file
 from fedjax_drag.simulation.devices.host_state import completed
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
 from fedjax_drag.simulation.planning.initial_params import CHECKSUM, STATE, leaf_name, variables_in
-from fedjax_drag.simulation.result import choice_metric
 
 KEEP = 2
 """How many of the newest are kept by default."""
 
-_PARTIAL, _PARTIAL_OF_ORBAX = ".partial", ".orbax-checkpoint-tmp"
-"""How the name of a checkpoint that is being written goes on after its round, now and in older versions."""
+_PARTIAL = ".partial"
+"""How the name of a checkpoint that is being written goes on after its round."""
 
 _HISTORY = "history"
 
@@ -54,12 +52,12 @@ class Stored(NamedTuple):
 
     Attributes:
       state: after its round.
-      history: the lines of ``metrics.jsonl`` up to it; None in a checkpoint of an older version, which has none.
-      dtypes: names of those of its columns; empty in a checkpoint of an older version.
+      history: the lines of ``metrics.jsonl`` up to it.
+      dtypes: names of those of its columns.
     """
 
     state: Any
-    history: bytes | None
+    history: bytes
     dtypes: Mapping[str, str]
 
 
@@ -176,20 +174,12 @@ class Checkpoints:
         )
 
     def _accuracy(self, round_number: int) -> float:
-        """By which the best is chosen; -inf for one that is not finite, or not known."""
-        kept = self._record(round_number)
-        if kept is not None:
-            accuracy = kept.accuracy
-        else:  # of an older version, which had it in a file of its own
-            try:
-                metrics = read_json(self._path / str(round_number) / "metrics" / "metrics")
-                accuracy = float(metrics[choice_metric(metrics)])
-            except (OSError, ValueError, KeyError, TypeError):
-                accuracy = None
+        """By which the best is chosen; -inf for one that is not finite."""
+        accuracy = self._record(round_number).accuracy
         return accuracy if accuracy is not None and np.isfinite(accuracy) else -np.inf
 
-    def _record(self, round_number: int) -> Record | None:
-        """What a checkpoint is; None for one of an older version, which did not say."""
+    def _record(self, round_number: int) -> Record:
+        """What a checkpoint is."""
         return records.read(self._path / str(round_number))
 
     def save(
@@ -282,7 +272,7 @@ class Checkpoints:
             kept.add(max(accuracies, key=lambda number: (accuracies[number], number)))
         for path in self._path.iterdir():
             number, dot, rest = path.name.partition(".")
-            is_partial = number.isdecimal() and (dot + rest).startswith((_PARTIAL, _PARTIAL_OF_ORBAX))
+            is_partial = number.isdecimal() and dot + rest == _PARTIAL
             if is_partial or path.name in {str(number) for number in accuracies.keys() - kept}:
                 shutil.rmtree(path)
 
@@ -311,14 +301,13 @@ class Checkpoints:
         shapes = jax.eval_shape(leaves.flattened, like)
         wanted = {name: leaf for name, leaf in shapes.items() if leaf.size}
         stored = from_first(self._read, round_number, wanted)
-        history = stored.pop(_HISTORY).tobytes() if _HISTORY in stored else None
+        history = stored.pop(_HISTORY).tobytes() if _HISTORY in stored else b""
         of_rows = stored.pop(_ROWS, None)
         stored |= {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size}
         state = jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.revived(stored[leaf_name(path)], leaf), like)
         if of_rows is not None:
             state = completed(state, self._with_rows(round_number, whole, int(of_rows)))
-        record = from_first(self._record, round_number)
-        return Stored(state, history, record.dtypes if record else {})
+        return Stored(state, history, from_first(self._record, round_number).dtypes)
 
     def _with_rows(self, round_number: int, like: Any, checksum: int) -> Any:
         """``like`` with the rows of clients that are in a file beside the checkpoint."""
@@ -337,7 +326,7 @@ class Checkpoints:
         if not (self._path / str(round_number) / STATE).is_dir():
             raise ValueError(f"{fault}: holds no state")
         try:
-            with _without_logs():  # of older versions Orbax says what they lack
+            with _without_logs():
                 metadata = dict(self._orbax.metadata(self._path / str(round_number) / STATE).item_metadata)
             return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in metadata.items()}
         except Exception as error:
@@ -347,8 +336,7 @@ class Checkpoints:
         """The contents of a checkpoint with its history; the state must have the shapes and dtypes in ``wanted``."""
         where = f"checkpoint of round {round_number}"
         record, present = self._record(round_number), self._stored(round_number)
-        if record is not None:
-            self._check_origin(where, record)
+        self._check_origin(where, record)
         state = {name: leaf for name, leaf in present.items() if name not in (CHECKSUM, _HISTORY, _ROWS)}
         if wanted is not None:
             leaves.check_fits(where, state, wanted)
@@ -358,10 +346,9 @@ class Checkpoints:
                 stored = dict(self._orbax.restore(place, args=args))
         except Exception as error:
             raise ValueError(f"{where}: damaged: {reason_of(error)}") from error
-        if CHECKSUM in present:
-            found = int(stored.pop(CHECKSUM))
-            if found != checksum(stored) or (record is not None and found != record.state):
-                raise ValueError(f"{where}: damaged: does not match its checksum")
+        found = int(stored.pop(CHECKSUM, -1))
+        if found != checksum(stored) or found != record.state:
+            raise ValueError(f"{where}: damaged: does not match its checksum")
         return stored
 
     def _check_origin(self, where: str, record: Record) -> None:
@@ -372,8 +359,8 @@ class Checkpoints:
             raise MismatchError(f"{where}: is of a run with {found}")
 
     def origin(self, round_number: int) -> str | None:
-        """The name of the run that the folder is of, or else that wrote a checkpoint; None in older versions."""
-        return from_first(lambda: self.run or (record.run if (record := self._record(round_number)) else None))
+        """The name of the run that the folder is of, or else that wrote a checkpoint."""
+        return from_first(lambda: self.run or self._record(round_number).run)
 
     def close(self) -> None:
         """Closes what Orbax has opened."""

@@ -1,14 +1,11 @@
-"""``metrics.jsonl``: one line for each evaluation, appended after it and read back line by line.
+"""``metrics.jsonl``: one line for each evaluation, a readable copy of the history that the checkpoints hold.
 
-The file is not trusted and may be damaged: every line is checked by itself, and one that cannot be read does not
-affect the others. Each checkpoint holds a copy of the lines up to its round; a resumed run restores the file from it.
+The file is not trusted: what cannot be read is left out and named. A resumed run writes it anew from its checkpoint.
 """
 
-import bisect
 import codecs
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +15,6 @@ import numpy as np
 from fedjax_drag.files import read_bytes, replaced
 
 METRICS = "metrics.jsonl"
-DAMAGED = "metrics.damaged.jsonl"
-"""Where lines that cannot be read are set aside, beside ``metrics.jsonl``."""
 
 _DTYPES = ("bool", "int32", "int64", "uint32", "float16", "float32", "float64")
 """Those of the columns of a history."""
@@ -28,59 +23,16 @@ History = dict[str, np.ndarray]
 """Recorded quantities by name, each with one entry per evaluation."""
 
 
-class Damage(NamedTuple):
-    """A line that cannot be read.
-
-    Attributes:
-      number: of the line, from 1.
-      reason: what is wrong with it.
-      line: its bytes, without the end of the line.
-    """
-
-    number: int
-    reason: str
-    line: bytes
-
-    def __str__(self) -> str:
-        return f"line {self.number} ({self.reason})"
-
-
 class Metrics(NamedTuple):
     """The contents of a file.
 
     Attributes:
       history: arrays by name, leading axis evaluations, None read as NaN; empty if there is no evaluation.
-      rows: the lines that the history was read from.
-      damage: the lines that cannot be read.
+      damage: the numbers of those that were left out, from 1, each with what is wrong with it.
     """
 
     history: History
-    rows: "tuple[Row, ...]"
-    damage: tuple[Damage, ...]
-
-
-class Row(NamedTuple):
-    """A line that can be read.
-
-    Attributes:
-      number: of the line, from 1.
-      line: its bytes, without the end of the line.
-      values: its entries.
-    """
-
-    number: int
-    line: bytes
-    values: dict[str, np.ndarray]
-
-    @property
-    def round(self) -> int:
-        """The evaluated round."""
-        return int(self.values["round"])
-
-    @property
-    def structure(self) -> tuple[Any, ...]:
-        """Names and shapes of the entries."""
-        return tuple((name, value.shape) for name, value in sorted(self.values.items()))
+    damage: tuple[str, ...]
 
 
 def line_of(metrics: Mapping[str, Any]) -> bytes:
@@ -103,65 +55,51 @@ def read(path: Path) -> Metrics:
 def parse(content: bytes) -> Metrics:
     """Reads lines of ``metrics.jsonl``.
 
-    A last line without a line end is ignored if it cannot be read: a run is writing it, or was stopped there. Where
-    lines contradict each other, because their rounds do not increase or their entries differ, the majority is kept.
+    A line is left out that cannot be read, whose round does not come after those before it, or whose entries are not
+    those of the first one. A last line without a line end is ignored if it cannot be read: a run is writing it, or was
+    stopped there.
     """
-    rows: list[Row] = []
-    damage: list[Damage] = []
+    rows: list[dict[str, np.ndarray]] = []
+    damage: list[str] = []
     lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            rows.append(Row(number, line.rstrip(b"\r"), _values(line)))
+            row = _values(line)
+            if rows:
+                _check_follows(rows[-1], row)
         except (ValueError, OverflowError, RecursionError) as error:
             if number < len(lines):
                 reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-                damage.append(Damage(number, reason, line))
-    rows, unlike = _alike(rows)
-    rows, unordered = _rising(rows)
-    damage += [Damage(row.number, "its entries differ from those of the other lines", row.line) for row in unlike]
-    damage += [Damage(row.number, f"out of order: round {row.round}", row.line) for row in unordered]
-    history = {name: np.stack([row.values[name] for row in rows]) for name in rows[0].values} if rows else {}
-    return Metrics(history, tuple(rows), tuple(sorted(damage)))
+                damage.append(f"line {number} ({reason})")
+            continue
+        rows.append(row)
+    history = {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
+    return Metrics(history, tuple(damage))
 
 
 def restore(folder: Path, copy: bytes) -> str:
-    """Restores ``metrics.jsonl`` from the copy in a checkpoint; rounds of later lines are computed again.
-
-    Lines that cannot be read, and lines that are not those of the copy, are set aside in ``metrics.damaged.jsonl``.
+    """Writes ``metrics.jsonl`` anew from the copy in a checkpoint; rounds of later lines are computed again.
 
     Args:
       folder: the results folder.
       copy: the lines up to the checkpoint.
 
     Returns:
-      A message about the damage; empty if there was none.
+      A message if the file lacked some of them; else empty.
     """
     path = folder / METRICS
     content = path.read_bytes() if path.exists() else b""
-    if content == copy:
-        return ""
-    known, wanted, present = set(copy.split(b"\n")), parse(copy), parse(content)
-    end = wanted.rows[-1].round if wanted.rows else 0
-    other = [Damage(row.number, "is not what the checkpoint has", row.line) for row in present.rows if row.round <= end]
-    aside = [damage for damage in sorted([*present.damage, *other]) if damage.line not in known]
-    if aside:
-        before = (folder / DAMAGED).read_bytes() if (folder / DAMAGED).exists() else b""
-        with replaced(folder / DAMAGED) as stream:
-            stream.writelines([before, *(damage.line + b"\n" for damage in aside)])
-    with replaced(path) as stream:
-        stream.write(copy)
-    intact = content.startswith(copy)
-    notes = [f"{listed(aside)} set aside in {DAMAGED}"] if aside else []
-    notes += [] if intact else [f"restored from the checkpoint of round {end}"]
-    return f"{str(path)!r}: {', '.join(notes)}" if notes else ""
+    if content != copy:
+        with replaced(path) as stream:
+            stream.write(copy)
+    return "" if content.startswith(copy) else f"{str(path)!r}: was damaged; written anew from the checkpoint"
 
 
-def listed(damage: Sequence[Damage]) -> str:
+def listed(damage: Sequence[str]) -> str:
     """The first damaged lines, and how many more there are."""
-    more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
-    return ", ".join(map(str, damage[:3])) + more
+    return ", ".join(damage[:3]) + (f" and {len(damage) - 3} more" if len(damage) > 3 else "")
 
 
 def plain(value: Any) -> Any:
@@ -209,31 +147,11 @@ def join(earlier: History, later: Mapping[str, Any]) -> History:
     }
 
 
-def _alike(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """The rows with the most common structure, of equally common ones the first, and the others."""
-    if not rows:
-        return [], []
-    common = Counter(row.structure for row in rows).most_common(1)[0][0]
-    return [row for row in rows if row.structure == common], [row for row in rows if row.structure != common]
-
-
-def _rising(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """The longest sequence of rows whose rounds increase, and the other rows."""
-    rounds = [row.round for row in rows]
-    ends: list[int] = []  # of sequences of 1, 2, ... rows: the lowest round that one ends with,
-    last: list[int] = []  # and the row that it ends with
-    before: list[int | None] = []
-    for place, round_number in enumerate(rounds):
-        length = bisect.bisect_left(ends, round_number)
-        before.append(last[length - 1] if length else None)
-        if length == len(ends) or round_number < ends[length]:  # of equal rounds, the first
-            ends[length : length + 1], last[length : length + 1] = [round_number], [place]
-    chosen: set[int] = set()
-    place = last[-1] if last else None
-    while place is not None:
-        chosen.add(place)
-        place = before[place]
-    return [row for i, row in enumerate(rows) if i in chosen], [row for i, row in enumerate(rows) if i not in chosen]
+def _check_follows(before: dict[str, np.ndarray], row: dict[str, np.ndarray]) -> None:
+    if {name: value.shape for name, value in row.items()} != {name: value.shape for name, value in before.items()}:
+        raise ValueError("its entries differ from those of the lines before")
+    if row["round"] <= before["round"]:
+        raise ValueError(f"out of order: round {row['round']}")
 
 
 def _values(line: bytes) -> dict[str, np.ndarray]:

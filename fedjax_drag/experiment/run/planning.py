@@ -11,7 +11,7 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import Experiment, labelled, load_experiment
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import Source, load
+from fedjax_drag.experiment.config.loading import Source
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.run import loggers, results
@@ -145,13 +145,8 @@ def _prepare(config: Config, federations: Federations, begun: Path | None = None
 
 
 def _mesh_as_before(cohort_size: int, begun: Path) -> str | None:
-    """The mesh of ``mesh="auto"`` with which a run goes on: as many devices as before, if they are here.
-
-    Runs of older versions, which did not record the number, had the cores for ``"auto"``, and null as a default.
-    """
+    """The mesh of ``mesh="auto"`` with which a run goes on: as many devices as before, if they are here."""
     before, mesh = results.read_mesh_devices(begun), resolve_mesh("auto", cohort_size)
-    if before is None and (begun / results.CONFIG).is_file():
-        return "cores" if mesh and load(begun / results.CONFIG).mesh == "auto" else None
     if before == 1:
         return None
     return "cores" if mesh and mesh.size == before else "auto"

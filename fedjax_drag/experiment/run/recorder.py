@@ -105,7 +105,7 @@ class Recorder:
             self._checkpoints.close()
             raise
         self.start, lines, history, self.state, dtypes = earlier or _Earlier(0, b"", {}, None, {})
-        self._dtypes = dtypes or self._before.get("dtypes") or {}  # of older versions the summary alone has them
+        self._dtypes = dtypes
         self.history = metrics_file.typed(history, self._dtypes)
         self._lines = bytearray(lines)
         every_seconds = config.checkpoint_every_seconds if every_seconds is None else every_seconds
@@ -129,8 +129,6 @@ class Recorder:
                 tqdm.write(f"{str(self._folder)!r}: no checkpoint to go on from; begins anew", file=sys.stderr)
             return None
         round_number, (state, lines, dtypes) = newest
-        if lines is None:  # written by an older version
-            lines = from_first(_lines_up_to, self._folder / METRICS, round_number)
         note = from_first(metrics_file.restore, self._folder, lines)
         if note and is_first():
             tqdm.write(note, file=sys.stderr)
@@ -284,9 +282,3 @@ def _is_full_disk(error: Exception) -> bool:
     operating system's text.
     """
     return getattr(error, "errno", None) in _FULL or os.strerror(errno.ENOSPC) in str(error)
-
-
-def _lines_up_to(path: Path, round_number: int) -> bytes:
-    """The lines of ``metrics.jsonl`` up to a round that can be read."""
-    rows = metrics_file.read(path).rows
-    return b"".join(row.line + b"\n" for row in rows if row.round <= round_number)

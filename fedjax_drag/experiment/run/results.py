@@ -28,7 +28,7 @@ from fedjax_drag.experiment.config.own import references
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
-from fedjax_drag.experiment.run.metrics_file import METRICS, Damage, History, plain
+from fedjax_drag.experiment.run.metrics_file import METRICS, History, plain
 from fedjax_drag.files import check_kinds, fitting, read_json, sha256, write_text
 from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.program.clients_axis import Walk
@@ -54,9 +54,6 @@ DAMAGED_CHECKPOINTS = "checkpoints.damaged"
 
 WRITTEN = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS, FIGURE)
 """Everything that a run writes into its folder, beside its lock and what it sets aside."""
-
-ASIDE = (metrics_file.DAMAGED, DAMAGED_CHECKPOINTS)
-"""Where a resumed run puts what it could not read."""
 
 SUMMARY_KEYS = ("rounds", "final_accuracy", "best_accuracy", "seconds", "interrupted")
 """What every ``summary.json`` has."""
@@ -168,10 +165,6 @@ def first_difference(before: Config, config: Config) -> tuple[str, Any, Any] | N
     stored, wanted = flatten(before), flatten(config)
     for key in [*wanted, *(key for key in stored if key not in wanted)]:
         old, new = stored.get(key), wanted.get(key)
-        if key == "byzantine_fraction":  # versions that had no None for "not given" stored 0.0
-            old, new = old or None, new or None
-        if key == "mesh" and old is None and new == "auto":  # the default of older versions, and today's
-            continue
         if old != new and key not in FREE and not (key == "rounds" and config.rounds > stored["rounds"]):
             return key, old, new
     return None
@@ -225,7 +218,7 @@ def clear(folder: Path) -> None:
     for inner in sorted(folder.iterdir()):
         if inner.is_dir() and not inner.is_symlink() and _is_results_folder(inner):
             _clear_inner(inner)
-    for name in (*WRITTEN, *ASIDE, REPORT, LOGS):
+    for name in (*WRITTEN, DAMAGED_CHECKPOINTS, REPORT, LOGS):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -356,13 +349,13 @@ def read(folder: Path) -> list[Run]:
     if labels:
         begun = [folder / label for label in labels if (folder / label / CONFIG).is_file()]
         return [run for inner in begun for run in read(inner)] or [Run(folder, config, {}, _note(folder, {}, ()))]
-    history, _, damage = metrics_file.read(folder / METRICS)
+    history, damage = metrics_file.read(folder / METRICS)
     with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged
         history = metrics_file.typed(history, read_summary(folder).get("dtypes"))
     return [Run(folder, config, history, _note(folder, history, damage))]
 
 
-def _note(folder: Path, history: History, damage: Sequence[Damage]) -> str:
+def _note(folder: Path, history: History, damage: Sequence[str]) -> str:
     if damage:
         left_out = f"{metrics_file.listed(damage)} left out; --resume restores them from a checkpoint"
         return f"{str(folder / METRICS)!r}: {left_out}"

@@ -48,7 +48,7 @@ def finished(folder: Path, point: Point) -> Cell | None:
         content = read_bytes(folder / METRICS)
     except (OSError, ValueError):
         return None
-    history, _, damage = metrics_file.parse(content)
+    history, damage = metrics_file.parse(content)
     checksum = zlib.crc32(content)
     damaged = damage or figures.get("metrics_crc32", checksum) != checksum  # older versions wrote none
     ended_early = reason_to_end(history, point.config) is not None

@@ -328,20 +328,6 @@ def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_pat
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.thorough
-def test_a_configuration_of_the_time_without_none_can_be_resumed(tiny, finished, tmp_path):
-    """It stored 0.0 where nobody said how many clients are malicious."""
-    stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config
-    assert stored["byzantine_fraction"] is None
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored | {"byzantine_fraction": 0.0}))
-    results.check_same(tmp_path, asked)
-    with pytest.raises(ValueError, match=r"byzantine_fraction=0\.25: the run to resume in"):
-        results.check_same(tmp_path, dataclasses.replace(asked, byzantine_fraction=0.25))
-    counted = stored | {"byzantine_fraction": 0.0, "num_byzantine": 2, "attack": "sign_flip"}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(counted))
-    results.check_same(tmp_path, plan(tiny, ["num_byzantine=2", "attack=sign_flip"]).config)
-
-
 def test_a_trace_that_has_changed_is_named_when_a_run_goes_on(tmp_path):
     np.save(tmp_path / "trace.npy", np.ones((3, 40), bool))
     config = resolve(load({"availability": str(tmp_path / "trace.npy")}))
@@ -410,8 +396,6 @@ def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch, seconds,
         ({"mesh_devices": 2}, "auto", "cores"),
         ({"mesh_devices": 1}, "auto", None),
         ({"mesh_devices": 64}, "auto", "auto"),  # they are not here: chosen anew
-        ({}, "auto", "cores"),  # of an older version, for which it meant that
-        ({}, None, None),  # of an older version, whose default that was
     ],
 )
 def test_a_resumed_run_keeps_its_devices(tiny, tmp_path, monkeypatch, record, stored, expected):

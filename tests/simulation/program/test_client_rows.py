@@ -114,7 +114,6 @@ def test_cells_of_a_sweep_keep_rows_of_their_own_from_the_same_initial_parameter
 
 
 def test_a_run_that_keeps_nothing_has_the_state_that_it_had(settings, fedavg):
-    """So that checkpoints of older versions are read."""
     simulation = prepare(fedavg, **settings(local_optimizer=optax.trace(0.9)))
     assert simulation.shapes.clients == NOTHING_KEPT == ClientRows((), ())
     assert simulation.client_state_bytes == 0

@@ -1,7 +1,7 @@
 """What a checkpoint is: its round, its run, its configuration and its accuracy, in a file beside its state.
 
 The file has a checksum of its own, and that of the state: nothing by which a checkpoint is chosen can change, and no
-state can take the place of another, without being noticed. Checkpoints of older versions have no such file.
+state can take the place of another, without being noticed.
 """
 
 import json
@@ -31,7 +31,7 @@ class Record(NamedTuple):
       state: checksum of its state.
       run: the name of its run, or None.
       config: the configuration of its run as plain values, or empty.
-      dtypes: names of those of the columns of its history; empty in older versions.
+      dtypes: names of those of the columns of its history.
     """
 
     round: int
@@ -48,8 +48,8 @@ def write(folder: Path, record: Record) -> None:
     write_text(folder / FILE, json.dumps(content | {"crc32": _checksum(content)}, indent=1) + "\n")
 
 
-def read(folder: Path) -> Record | None:
-    """Reads the record of a checkpoint, whose folder is named after its round; None if there is no such file.
+def read(folder: Path) -> Record:
+    """Reads the record of a checkpoint, whose folder is named after its round.
 
     Raises:
       ValueError: it cannot be read, or does not match its checksum.
@@ -59,18 +59,18 @@ def read(folder: Path) -> Record | None:
         record = _read(folder)
     except ValueError as error:
         raise ValueError(f"checkpoint of round {folder.name}: damaged: {error}") from error
-    if record is not None and str(record.round) != folder.name:
+    if str(record.round) != folder.name:
         raise MismatchError(f"checkpoint of round {folder.name}: is that of round {record.round}")
     return record
 
 
-def _read(folder: Path) -> Record | None:
+def _read(folder: Path) -> Record:
     try:
         content = read_json(folder / FILE)
         checksum = content.pop("crc32")
         record = Record(**content)
     except FileNotFoundError:
-        return None
+        raise ValueError(f"{FILE}: is missing") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{FILE}: {error}") from error
     if checksum != _checksum(content):
