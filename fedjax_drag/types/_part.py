@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 Scalar = float | jax.Array
 """A number that may be traced, and differs between the cells of a sweep that share a program."""
@@ -20,7 +21,7 @@ class Part:
     Every subclass is made a dataclass and registered with JAX. Fields annotated as :data:`Scalar`, an array or another
     part, also as optional ones, are its leaves: a compiled program takes them as inputs. All other fields are static:
     they decide what is compiled, and are compared by value. So two parts share a program exactly if their
-    ``jax.tree.structure`` is equal, and ``repr`` and equality are those of the dataclass.
+    ``jax.tree.structure`` is equal; they are equal if their leaves are as well. ``repr`` is that of the dataclass.
 
     A subclass that is used as a function is named like one: ``sign_flip(scale=2.0)``.
     """
@@ -32,7 +33,7 @@ class Part:
         for name, hint in inspect.get_annotations(cls).items():
             if name not in vars(cls) and hasattr(cls, name) and typing.get_origin(hint) is not typing.ClassVar:
                 setattr(cls, name, dataclasses.field())  # what is inherited under the name of a field is no default
-        dataclasses.dataclass(frozen=True)(cls)
+        dataclasses.dataclass(frozen=True, eq=False)(cls)
         fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
         leaves = tuple(field.name for field in fields if _is_leaf(field.type))
         static = tuple(field.name for field in fields if field.name not in leaves)
@@ -61,6 +62,16 @@ class Part:
                 object.__setattr__(self, name, Function(value))
         self.check()
 
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        (leaves, structure), (others, theirs) = jax.tree.flatten(self), jax.tree.flatten(other)
+        return structure == theirs and all(map(_is_same, leaves, others))
+
+    def __hash__(self) -> int:
+        leaves, structure = jax.tree.flatten(self)
+        return hash((structure, *(leaf for leaf in leaves if isinstance(leaf, int | float))))
+
     def check(self) -> None:
         """Raises ValueError for an argument that is out of range; scalars that are traced are not checked."""
 
@@ -68,6 +79,11 @@ class Part:
     def name(self) -> str:
         """The name of the class, such as ``drag``."""
         return type(self).__name__
+
+
+def _is_same(leaf: Any, other: Any) -> bool:
+    is_traced = isinstance(leaf, jax.core.Tracer) or isinstance(other, jax.core.Tracer)
+    return leaf is other or (not is_traced and bool(np.array_equal(leaf, other)))
 
 
 def is_scalar(hint: Any) -> bool:

@@ -31,11 +31,15 @@ def test_parts_built_anew_are_equal_and_numbers_are_no_part_of_the_structure(sec
         part, again = case.build(), case.build()
         structure = jax.tree.structure(part)
         chex.assert_trees_all_equal(part, again)
+        assert part == again, case.label
+        assert hash(part) == hash(again), case.label
         assert repr(part) == repr(again)
         given = {name: values[-1] for name, values in case.sweeps.items() if getattr(part, name) is not None}
         for other in (again, *[case.build(**{name: value}) for name, value in given.items()]):
             assert jax.tree.structure(other) == structure, case.label
             assert hash(jax.tree.structure(other)) == hash(structure), case.label
+        for name, value in given.items():
+            assert (case.build(**{name: value}) == part) == (value == getattr(part, name)), case.label
 
 
 def after_two_rounds(part):
