@@ -12,6 +12,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from tiny import DRAG, TINY
 from traces import COMPILING, TRACING, steps_in
 
@@ -171,6 +172,43 @@ def test_a_function_written_anew_is_another_program(call, spent):
     assert COMPILING in steps
     assert_same(first, second)
     assert_same(first, third)
+
+
+class Net(nnx.Module):
+    """A small network in another of the forms that a model has."""
+
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(64, 10, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(x.reshape(x.shape[0], -1))
+
+
+MODELS = {
+    "linen": lambda: fd.models.mlp(10, hidden=(4,)),
+    "a class of nnx": lambda: Net,
+    "a module of nnx": lambda: Net(nnx.Rngs(0)),
+}
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_a_model_built_anew_is_the_same_program(call, spent, model):
+    first = call(model=model())
+    second, steps = spent(lambda: call(model=model()))
+    assert steps == []
+    assert_same(first, second)
+
+
+@pytest.mark.thorough
+def test_a_module_that_has_changed_in_place_starts_from_what_it_has_now(call, spent):
+    module = Net(nnx.Rngs(0))
+    before = call(model=module)
+    module.layer.kernel[...] = 0.5 * module.layer.kernel[...]
+    after, steps = spent(lambda: call(model=module))
+    assert steps == []
+    assert not np.array_equal(before.params["layer"]["kernel"], after.params["layer"]["kernel"])
+    assert_same(after, alone(lambda: call(model=module)))
 
 
 @pytest.mark.thorough

@@ -1,6 +1,7 @@
 """An nnx module as pure functions: split into graph and state once, merged inside the program."""
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from flax import nnx
 from flax.core import FrozenDict
 from jaxtyping import Array, Bool, PRNGKeyArray
 
+from fedjax_drag import checks
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.model.model import Statistics, Streams, model_name, modes_of
 from fedjax_drag.types import Params
@@ -110,7 +112,8 @@ def form_of_nnx(model: Any, frozen: bool = False) -> NnxForm:
     """
     given: Any = model.model if isinstance(model, WithModes) else model
     is_module = isinstance(given, nnx.Module)
-    module: Any = given if is_module else nnx.eval_shape(lambda key: given(rngs=nnx.Rngs(key)), jax.random.key(0))
+    make = _made if checks.has_hash(given) else _made.__wrapped__
+    module: Any = given if is_module else make(given)
     modes = modes_of(model, module.__call__, 1)
     likes = [
         Like(jax.tree.structure(state), tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(state)))
@@ -125,6 +128,12 @@ def form_of_nnx(model: Any, frozen: bool = False) -> NnxForm:
         frozen=frozen,
         maker=None if is_module else given,
     )
+
+
+@functools.lru_cache(maxsize=32)
+def _made(maker: Callable[..., Any]) -> Any:
+    """A module whose arrays are shapes."""
+    return nnx.eval_shape(lambda key: maker(rngs=nnx.Rngs(key)), jax.random.key(0))
 
 
 def variables_of(model: Any) -> tuple[Params, Statistics] | None:
