@@ -37,8 +37,9 @@ def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
 
     Args:
       algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
-      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`. Of those of :func:`simulate`,
-        ``callbacks`` and ``initial`` are given to ``run`` of what is returned, and ``progress`` is not there.
+      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`, which says all about each. Of those
+        of :func:`simulate`, ``callbacks`` and ``initial`` are given to ``run`` of what is returned, and ``progress`` is
+        not there.
 
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.
@@ -150,8 +151,8 @@ def simulate(
       patience: evaluations in a row without a higher accuracy after which the run ends; default None: never.
       stop_when: accuracy at which the run ends, or a function of an :class:`Evaluation` that returns True where it is
         to end; default None.
-      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`. Those without a default must be
-        given, and one of ``local_steps`` and ``local_epochs``.
+      **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`, which says all about each. Those
+        without a default must be given, and one of ``local_steps`` and ``local_epochs``.
 
     Returns:
       A :class:`~fedjax_drag.simulation.result.Result`.

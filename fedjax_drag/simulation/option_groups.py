@@ -128,17 +128,17 @@ class Adversary:
       byzantine_fraction: share of malicious clients, in [0, 1]. A run with an attack needs it, or ``num_byzantine``, 0
         for the honest baseline; without an attack nobody is malicious. Default None, which is none given.
       num_byzantine: their number, instead of ``byzantine_fraction``.
-      byzantine_of: of what they are a part: of the ``"federation"`` (default), the same clients throughout the run,
-        drawn by ``seed``; or of every ``"cohort"``, drawn anew in each round, all of them knowing what the server
-        sends to them.
+      byzantine_of: whether they are a part of the federation or of every cohort: of the ``"federation"`` (default), the
+        same clients throughout the run, drawn by ``seed``; or of every ``"cohort"``, drawn anew in each round, all of
+        them knowing what the server sends to them.
       root_size: examples of the server's root data for rules that need it; default 3,000, or a tenth of the
         data they are drawn from where that is less.
       root_bias: least share of the root data that are of class 0, in [0, 1]; default 0.
       root_source: what the root data are drawn from: ``"benign"`` (default), in equal parts from the clients that are
         not malicious throughout; ``"all"``, uniformly at random, by ``seed``, from the examples of all clients, the
         malicious ones' as they are without an attack.
-      nonfinite: ``"reject"`` clients whose message is not finite, or too long for sums in float32 (a norm above
-        2.0e31, see docs/numerics.md), or ``"propagate"``: one such message makes the parameters NaN.
+      nonfinite: what becomes of messages that are not finite, or too long for sums in float32 (a norm above 2.0e31, see
+        docs/numerics.md): ``"reject"`` (default) their clients; or ``"propagate"``: one makes the parameters NaN.
       forged_messages: with ``compression``, what attackers forge: ``"decompressed"`` (default), any message at all in
         the place of what the server decompresses; or ``"compressed"``, a message that goes through the compressor, as
         that of a client without a memory does, and is then what a compressor can send.
@@ -163,9 +163,9 @@ class Execution:
     """How the run is computed.
 
     Attributes:
-      clients_axis: ``"vmap"`` (all clients of a round at once), ``"map"`` (one after another, or in chunks) or
-        ``"auto"``: one after another on a CPU, all of whose cores a single client occupies, and all at once
-        elsewhere, in chunks of 512 where the cohort is larger. The ways agree to rounding only.
+      clients_axis: how the clients of a round are gone through: ``"vmap"`` (all at once), ``"map"`` (one after another,
+        or in chunks) or ``"auto"`` (default): one after another on a CPU, all of whose cores a single client occupies,
+        and all at once elsewhere, in chunks of 512 where the cohort is larger. The ways agree to rounding only.
         :attr:`Simulation.walk` is the one taken.
       clients_per_chunk: clients that run at once under ``"map"``; default 1.
       mesh: the devices over which the clients are sharded; ``cohort_size`` must be a multiple of their number.
@@ -178,11 +178,12 @@ class Execution:
       shard_data: whether the devices of ``mesh`` divide the training examples among them, so that each needs memory for
         its share only; in every round the examples of the cohort's clients then travel to the devices that work for
         them. Default False: every device holds all examples, and nothing travels. The results are the same bits.
-      aggregation: ``"stream"`` adds up the clients' messages as they come, for methods that need nothing but sums
-        (:attr:`~fedjax_drag.types.Algorithm.sums`) and attacks that forge none; ``"stack"`` keeps those of the whole
-        cohort. The results are the same to rounding. Default ``"auto"``: stream where it can be done, which is faster
-        and needs no memory for the cohort; metrics that compare a client with the whole sum, such as
-        the cosine of :func:`~fedjax_drag.aggregators.fedavg`, exist for a stack only.
+      aggregation: whether messages are added up as they come or kept: ``"stream"`` adds up the clients' messages as
+        they come, for methods that need nothing but sums (:attr:`~fedjax_drag.types.Algorithm.sums`) and attacks that
+        forge none; ``"stack"`` keeps those of the whole cohort. The results are the same to rounding. Default
+        ``"auto"``: stream where it can be done, which is faster and needs no memory for the cohort; metrics that
+        compare a client with the whole sum, such as the cosine of :func:`~fedjax_drag.aggregators.fedavg`, exist for a
+        stack only.
       compute_dtype: in which the model runs forward and backward, in training and in evaluation: ``"float32"``, or
         ``"bfloat16"``, faster where the hardware has it, slower elsewhere. Parameters, what clients send, aggregation
         and the loss of the logits are float32 in any case.

@@ -52,11 +52,15 @@ def check_options(options: Any) -> None:
 
 def documented(cls: type[Options]) -> type[Options]:
     """Appends the attributes of a class's groups to its docstring, which ends with its own attributes, if any."""
-    groups = [base for base in reversed(cls.__mro__[1:]) if base.__bases__ == (object,) and base.__doc__]
-    entries = [(inspect.getdoc(group) or "").partition("\nAttributes:\n")[2] for group in groups]
+    entries = [(inspect.getdoc(group) or "").partition("\nAttributes:\n")[2] for group in _groups(cls)]
     own = inspect.cleandoc(cls.__doc__ or "")
     cls.__doc__ = "\n".join([own, *([] if "\nAttributes:\n" in own else ["\nAttributes:"]), *entries])
     return cls
+
+
+def _groups(cls: Any) -> list[type]:
+    """The dataclasses that a class of options is made of, the first of them first."""
+    return [base for base in reversed(cls.__mro__[1:]) if base.__bases__ == (object,) and base.__doc__]
 
 
 count: Check = partial(checks.count, low=1, high=LARGEST)
@@ -191,6 +195,9 @@ ALIASES = {
 }
 """Options by the names that they have elsewhere."""
 
+_LONGEST = 100
+"""Letters of an option's line in a docstring, if a comma lets it be so short."""
+
 EITHER = ("local_steps", "local_epochs")
 """Options of which one must be given."""
 
@@ -199,7 +206,7 @@ def takes(options: Callable[Arguments, Any]) -> Callable[[Callable[..., Returned
     """Declares that a function ``(algorithm, **options)`` takes the arguments of a dataclass.
 
     ``help``, ``inspect.signature`` and, by the type of this decorator, editors show every option with its type and its
-    default. The docstring's entry ``**options`` is followed by what the dataclass says about each.
+    default. The docstring has a line for each.
 
     Args:
       options: the dataclass.
@@ -216,7 +223,7 @@ def takes(options: Callable[Arguments, Any]) -> Callable[[Callable[..., Returned
             return function(*args, **kwargs)
 
         checked.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-        checked.__doc__ = _with_entries(function.__doc__, options.__doc__)
+        checked.__doc__ = _with_options(function.__doc__, options)
         return checked
 
     return decorate
@@ -261,11 +268,32 @@ def _advice(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"must be one of {', '.join(known)}"
 
 
-def _with_entries(doc: str | None, attributes: str | None) -> str | None:
-    """A docstring with the attributes of a dataclass as further entries of its section ``Args``."""
-    if doc is None or attributes is None:  # python -OO
-        return doc
+def _with_options(doc: str | None, options: Any) -> str | None:
+    """A docstring with the options of a dataclass after its arguments: by groups, a line for each."""
+    if doc is None:  # python -OO
+        return None
     head, *rest = re.split(r"(?<=\S)\n\n(?=(?:Returns|Raises):)", inspect.cleandoc(doc))
-    entries = re.split(r"\n(?=  \w)", attributes.partition("\nAttributes:\n")[2].rstrip())
-    further = [entry for entry in entries if f"\n{entry.partition(':')[0]}: " not in head]
-    return "\n\n".join(["\n".join([head, *further]), *rest])
+    known = re.findall(r"^  (\w+): ", head, flags=re.MULTILINE)
+    parts = [head]
+    for group in _groups(options):
+        title, _, entries = (inspect.getdoc(group) or "").partition("\nAttributes:\n")
+        lines = [_in_brief(entry) for entry in re.split(r"\n(?=  \w)", entries.rstrip())]
+        lines = [line for line in lines if line.split(":")[0].strip() not in known]
+        parts += ["\n".join([f"{_first_clause(title)}:", *lines])] if lines else []
+    return "\n\n".join([*parts, *rest])
+
+
+def _in_brief(entry: str) -> str:
+    """An entry of a docstring in one line: its name and its first clause, without what follows a late comma."""
+    name, _, text = entry.strip().partition(": ")
+    clause = _first_clause(text)
+    while len(clause) > _LONGEST and ", " in clause:
+        clause = clause.rpartition(", ")[0]
+    if clause.count("(") > clause.count(")"):
+        clause = clause.rpartition(" (")[0]
+    return f"  {name}: {clause}."
+
+
+def _first_clause(text: str) -> str:
+    plain = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"``\1``", " ".join(text.split()))
+    return re.split(r"[.;:](?:\s|$)", plain)[0]

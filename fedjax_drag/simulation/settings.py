@@ -56,20 +56,20 @@ class Parts:
     Attributes:
       algorithm: the method: an :class:`~fedjax_drag.types.Algorithm`, or an aggregation rule such as
         ``fd.aggregators.drag(c=0.25, alpha=0.25)``, which stands for ``fd.algorithms.from_aggregator(rule)``.
-      model: inputs to logits ``[B, C]``: a linen module, an nnx module, or a pair of functions ``init(key) -> params``
-        (or ``init(key, x)``) and ``apply(params, x) -> logits``. Arguments of its call named ``train``, ``training``,
-        ``is_training``, ``deterministic`` and ``use_running_average`` say whether it is in training;
-        :func:`fedjax_drag.models.with_modes` names others. In training its random streams, such as ``dropout``, have
-        keys by stream, round, client and step. An nnx module starts from its own parameters; a function
-        ``(rngs) -> module``, such as its class, makes them by ``seed``, as a linen module does.
+      model: a linen module, an nnx module or a pair of functions, from inputs to logits ``[B, C]``. The pair is
+        ``init(key) -> params`` (or ``init(key, x)``) and ``apply(params, x) -> logits``. Arguments of its call named
+        ``train``, ``training``, ``is_training``, ``deterministic`` and ``use_running_average`` say whether it is in
+        training; :func:`fedjax_drag.models.with_modes` names others. In training its random streams, such as
+        ``dropout``, have keys by stream, round, client and step. An nnx module starts from its own parameters; a
+        function ``(rngs) -> module``, such as its class, makes them by ``seed``, as a linen module does.
       data: a partitioned :class:`~fedjax_drag.data.FederatedDataset`.
       num_rounds: rounds T, >= 1.
       cohort_size: clients in a round S, at most the number of clients.
       step_size: local step size eta, > 0, or a function of the round (int32, from 0), such as an optax schedule.
         A number may be traced.
       seed: of everything random; default 0.
-      local_optimizer: an optax transformation through which the directions of the client rule go before the step
-        ``w -= step_size * transformed``; default none. It starts afresh in every local pass, unless
+      local_optimizer: an optax transformation of the client rule's directions, before ``w -= step_size * transformed``;
+        default none. It starts afresh in every local pass, unless
         ``local_optimizer_state="keep"``, and leaves the learning rate to ``step_size``: ``optax.trace(0.9)`` for
         momentum, ``optax.chain(optax.add_decayed_weights(1e-4), optax.trace(0.9))`` for SGD as elsewhere with both, but
         not ``optax.sgd(0.1, 0.9)``, which would climb. The server's root pass uses it too. Methods that take every
@@ -80,16 +80,16 @@ class Parts:
         messages and byte counts have the trained ones only.
       loss: what is minimised, ``(logits [B, C], labels [B]) -> [B]``; default
         :func:`~fedjax_drag.losses.cross_entropy`. It also gives ``test_loss``.
-      augmentation: ``(key, x [B, ...]) -> x``, applied to every training batch after normalisation and before an
-        attack on the data, such as :func:`~fedjax_drag.data.augmentation.crop_flip`; default none.
+      augmentation: of every training batch, ``(key, x [B, ...]) -> x``; after normalisation and before an attack on the
+        data, such as :func:`~fedjax_drag.data.augmentation.crop_flip`; default none.
       attack: what malicious clients do; default None.
-      compression: through which each client's message goes: the delta, and what else the method sends, each by itself.
-        The server decompresses it, and everything after that has the decompressed message; the bytes in the history are
-        those of the compressed one. What a compressor keeps for each client is kept as ``client_state`` says. Default
-        none.
-      downlink_compression: through which the difference goes that the server broadcasts: where the local passes are to
-        start, less what the clients have received so far. It must feed its errors back. What else a method sends down
-        goes as it is. Default none.
+      compression: the compressor through which each client's message goes: the delta, and what else the method sends,
+        each by itself. The server decompresses it, and everything after that has the decompressed message; the bytes in
+        the history are those of the compressed one. What a compressor keeps for each client is kept as ``client_state``
+        says. Default none.
+      downlink_compression: the compressor through which the server's broadcast goes, as a difference: where the local
+        passes are to start, less what the clients have received so far. It must feed its errors back. What else a
+        method sends down goes as it is. Default none.
       root_client: what the server runs on its root data, for rules that need it; default
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
       initial_params: parameters from which the run starts: a pytree of arrays like the model's own, or variables with

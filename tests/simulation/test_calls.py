@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import shutil
 import subprocess
 import sys
@@ -34,10 +35,12 @@ def test_the_signature_shows_every_option_with_its_default_and_its_type(function
 
 @pytest.mark.parametrize(("function", "options"), SIGNATURES)
 def test_help_says_what_every_option_means(function, options):
-    arguments = inspect.getdoc(function).partition("\nArgs:\n")[2].partition("\n\n")[0]
-    described = [line.partition(":")[0].strip() for line in arguments.splitlines() if line[2] != " "]
+    text = inspect.getdoc(function).partition("\nArgs:\n")[2].partition("\n\nRaises:")[0].partition("\n\nReturns:")[0]
+    described = re.findall(r"^  (\S+): ", text, flags=re.MULTILINE)
     expected = [field.name for field in dataclasses.fields(options)]
     assert sorted(described) == sorted([*expected, "**settings"])
+    assert "\n\nWhat a client does in a round:\n  batch_size: B, from 1 to" in text
+    assert len(inspect.getdoc(function).splitlines()) < 100, "two screens"
 
 
 def test_other_names_of_options_lead_to_options():
