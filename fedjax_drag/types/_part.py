@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 Scalar = float | jax.Array
 """A number that may be traced, and differs between the cells of a sweep that share a program."""
@@ -82,7 +83,7 @@ class Part:
 
 
 def _is_same(leaf: Any, other: Any) -> bool:
-    is_traced = isinstance(leaf, jax.core.Tracer) or isinstance(other, jax.core.Tracer)
+    is_traced = isinstance(leaf, Tracer) or isinstance(other, Tracer)
     return leaf is other or (not is_traced and bool(np.array_equal(leaf, other)))
 
 
