@@ -307,7 +307,7 @@ class Checkpoints:
         state = jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.revived(stored[leaf_name(path)], leaf), like)
         if of_rows is not None:
             state = completed(state, self._with_rows(round_number, whole, int(of_rows)))
-        return Stored(state, history, from_first(self._record, round_number).dtypes)
+        return Stored(state, history, from_first(lambda: dict(self._record(round_number).dtypes)))
 
     def _with_rows(self, round_number: int, like: Any, checksum: int) -> Any:
         """``like`` with the rows of clients that are in a file beside the checkpoint."""

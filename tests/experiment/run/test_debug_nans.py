@@ -89,7 +89,7 @@ def test_a_nan_in_a_cell_of_a_sweep_is_told(command, small_file, tmp_path):
     done = command(
         "sweep", small_file, *BROKEN[:1], "axes.step_size=[0.1,1e+9]", "--debug-nans", "--out", "x", "--quiet"
     )
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 1, done.output
     with (tmp_path / "x" / "table.csv").open() as stream:
         status = {row["step_size"]: (row["status"], row["message"]) for row in csv.DictReader(stream)}
     assert status["0.1"] == ("done", "")
