@@ -6,6 +6,7 @@ tracer and passes through.
 
 import contextlib
 import numbers
+import re
 import reprlib
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -45,6 +46,36 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
 
 
+_NOT_SHOWN = object()
+
+
+class ArgumentError(ValueError):
+    """An argument is not what is allowed: one line that names it, its value and what it must be.
+
+    Args:
+      argument: its name, or that of an entry in it, such as ``hidden[0]``; with ``=`` and what
+        stands for its value, if that is not shown as ``given``.
+      said: what is wrong with it, such as ``must be >= 1``.
+      given: its value, which is shown; left out where ``said`` says it.
+
+    Attributes:
+      argument: its name.
+    """
+
+    def __init__(self, argument: str, said: str, given: Any = _NOT_SHOWN) -> None:
+        super().__init__(f"{argument}: {said}" if given is _NOT_SHOWN else f"{argument}={shown(given)}: {said}")
+        self.argument = re.split(r"\W", argument, maxsplit=1)[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # errors are sent to other processes
+        return _argument_error, (str(self), self.argument)
+
+
+def _argument_error(message: str, argument: str) -> ArgumentError:
+    error = ArgumentError.__new__(ArgumentError, message)
+    error.argument = argument
+    return error
+
+
 @contextlib.contextmanager
 def explained(argument: str, allowed: str) -> Iterator[None]:
     """Within it, an error that a part of the user's raises is a ValueError of one line that says what to give.
@@ -56,7 +87,7 @@ def explained(argument: str, allowed: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a user's function may raise anything
-        raise ValueError(f"{argument}: must {allowed}; it fails with {first_line(error)}") from error
+        raise ArgumentError(argument, f"must {allowed}; it fails with {first_line(error)}") from error
 
 
 _NOT_REAL = bool | np.bool_ | np.complexfloating | np.flexible | np.datetime64 | np.timedelta64 | np.object_
@@ -84,14 +115,14 @@ def in_range(
         value = value[()]
     if not is_concrete(value):
         if isinstance(value, np.generic) or getattr(value, "shape", None) != ():
-            raise ValueError(f"{name}={shown(value)}: must be a number")
+            raise ArgumentError(name, "must be a number", given=value)
         return
     open_low, open_high = open_low or np.isinf(low), open_high or np.isinf(high)
     above = value > low if open_low else value >= low
     below = value < high if open_high else value <= high
     if not (above and below):
         interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
-        raise ValueError(f"{name}={value!r}: must be in {interval}")
+        raise ArgumentError(name, f"must be in {interval}", given=value)
 
 
 def positive(name: str, value: Any) -> None:
@@ -104,13 +135,13 @@ def count(name: str, value: Any, low: int = 0, high: int | None = None) -> None:
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not integral or value < low or (high is not None and value > high):
-        raise ValueError(f"{name}={shown(value)}: must be {allowed}")
+        raise ArgumentError(name, f"must be {allowed}", given=value)
 
 
 def known(name: str, value: Any, part: str) -> Any:
     """The value of an argument that a simulation fills in; raises ValueError for None, in a part that is used alone."""
     if value is None:
-        raise ValueError(f"{name}=None: must be given to {part} where no simulation says it")
+        raise ArgumentError(name, f"must be given to {part} where no simulation says it", given=None)
     return value
 
 
@@ -122,7 +153,7 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
         names = [str(a) for a in allowed]
         near = get_close_matches(str(value), names, n=1) or get_close_matches(str(value).lower(), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name}={shown(value)}: must be one of {', '.join(map(str, allowed))}{hint}")
+        raise ArgumentError(name, f"must be one of {', '.join(map(str, allowed))}{hint}", given=value)
 
 
 def has_hash(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import optax
 
-from fedjax_drag.checks import shown
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer, Part
 
 _BUILDERS = (
@@ -61,7 +61,7 @@ class Kind(NamedTuple):
     def check(self, name: str, value: Any) -> None:
         """Raises ValueError, which says what to give instead, unless ``value`` is of this kind."""
         if not isinstance(value, self.type):
-            raise ValueError(f"{name}={shown(value)}: must be {self.phrase}{self._hint(value)}")
+            raise ArgumentError(name, f"must be {self.phrase}{self._hint(value)}", given=value)
 
     def _hint(self, value: Any) -> str:
         if isinstance(value, str) and (name := _nearest(value, self.builders)):
@@ -104,7 +104,7 @@ def check_function(name: str, value: Any, phrase: str, *builders: str) -> None:
       *builders: the modules of the package whose functions make it.
     """
     if not callable(value) or isinstance(value, type) or uncalled(value):
-        raise ValueError(f"{name}={shown(value)}: must be {phrase}{Kind(object, phrase, builders)._hint(value)}")
+        raise ArgumentError(name, f"must be {phrase}{Kind(object, phrase, builders)._hint(value)}", given=value)
 
 
 def uncalled(value: Any) -> str | None:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag.aggregators._clipping import Clipped
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 
 
@@ -56,7 +57,7 @@ class arc(Clipped):
     def threshold(self, norm: Float[Array, " clients"], valid: Bool[Array, " clients"], **extras: Any) -> Any:
         f, size = byzantine_count(self.name, self.num_byzantine, extras), len(valid)
         if f >= size:
-            raise ValueError(f"num_byzantine={f}: must be at most S - 1 = {size - 1} for a cohort of {size}")
+            raise ArgumentError("num_byzantine", f"must be at most S - 1 = {size - 1} for a cohort of {size}", given=f)
         number = jnp.maximum(valid.sum(), 1)
         clipped = 2 * f * jnp.maximum(number - f, 0) // number
         return jnp.sort(jnp.where(valid, norm, jnp.inf))[number - 1 - clipped]

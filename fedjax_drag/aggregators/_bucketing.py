@@ -53,7 +53,9 @@ class bucketing(WrappingAggregator):
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
     ) -> tuple[Params, Wrapped]:
         if self.bucket_size > len(valid) > 1:  # one client is a bucket
-            raise ValueError(f"bucket_size={self.bucket_size}: must be at most {len(valid)}, the size of the cohort")
+            raise checks.ArgumentError(
+                "bucket_size", f"must be at most {len(valid)}, the size of the cohort", given=self.bucket_size
+            )
         own, key = jax.random.split(key)
         order = jax.random.permutation(own, len(valid))
         place = jnp.argsort(jnp.argsort(jnp.where(valid, order, len(valid))))

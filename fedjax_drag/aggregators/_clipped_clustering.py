@@ -83,7 +83,9 @@ class clipped_clustering(PlainAggregator):
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, ClippedClusteringState]:
         if len(valid) > self.history:
-            raise ValueError(f"history={self.history}: must be at least {len(valid)}, the size of the cohort")
+            raise checks.ArgumentError(
+                "history", f"must be at least {len(valid)}, the size of the cohort", given=self.history
+            )
         norm = tree.norms(deltas)
         norms, received = _remembered(state, jax.lax.stop_gradient(norm), valid)
         tau = median_of(norms, jnp.arange(self.history) < received)

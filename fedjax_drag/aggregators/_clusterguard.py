@@ -73,10 +73,8 @@ class clusterguard(PlainAggregator):
         checks.count("num_clusters", self.num_clusters, 1)
         checks.one_of("emd", self.emd, sorted(DISSIMILARITIES.values()))
         if self.use_num_examples and not self.standardise:
-            raise ValueError(
-                f"use_num_examples={self.use_num_examples}, standardise={self.standardise}: must be standardised, "
-                "or the sizes alone decide the clusters"
-            )
+            said = "must be True with use_num_examples, or the sizes alone decide the clusters"
+            raise checks.ArgumentError("standardise", said, given=self.standardise)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -65,7 +65,7 @@ class geomed(PlainAggregator):
 
     def check(self) -> None:
         if isinstance(self.num_groups, str) and self.num_groups != "clients":
-            raise ValueError(f"num_groups={self.num_groups!r}: must be an integer >= 1, or 'clients'")
+            raise checks.ArgumentError("num_groups", "must be an integer >= 1, or 'clients'", given=self.num_groups)
         if not (self.num_groups is None or isinstance(self.num_groups, str)):
             checks.count("num_groups", self.num_groups, 1)
         check_solver(self.smoothing, self.tolerance, self.max_iterations)
@@ -97,7 +97,9 @@ def _shares(
     """Each client's share in the mean of its group; rows of zeros are empty groups."""
     size = len(valid)
     if num_groups is not None and num_groups > size:
-        raise ValueError(f"num_groups={num_groups}: must be at most S = {size}, the number of clients in a round")
+        raise checks.ArgumentError(
+            "num_groups", f"must be at most S = {size}, the number of clients in a round", given=num_groups
+        )
     rows = (size + 1) // 2 if num_groups is None else num_groups
     wanted = (valid.sum() + 1) // 2 if num_groups is None else num_groups
     member = valid * jax.nn.one_hot(draw_groups(key, valid, wanted), rows, axis=0)

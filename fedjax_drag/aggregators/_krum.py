@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.ops.distances import distances, pairs
 from fedjax_drag.ops.rules import ByzantineAggregator
 from fedjax_drag.ops.screening import MetricsOnly
@@ -28,9 +29,10 @@ def krum_scores(deltas: Deltas, valid: Bool[Array, " clients"], num_byzantine: i
 
 def _check_cohort(size: int, num_byzantine: int) -> None:
     if size - num_byzantine - 2 < 1:
-        raise ValueError(
-            f"num_byzantine={num_byzantine}: must be at most S - 3 = {size - 3} for a cohort of {size} "
-            "(krum sums over n - f - 2 >= 1 neighbours)"
+        raise ArgumentError(
+            "num_byzantine",
+            f"must be at most S - 3 = {size - 3} for a cohort of {size} (krum sums over n - f - 2 >= 1 neighbours)",
+            given=num_byzantine,
         )
 
 

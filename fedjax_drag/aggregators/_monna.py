@@ -76,7 +76,9 @@ class monna(ByzantineAggregator):
         f, size = self.assumed(extras), len(valid)
         check_majority("monna", f, size)
         if self.trusted is not None and self.trusted >= size:
-            raise ValueError(f"trusted={self.trusted}: must be at most {size - 1}, the last of a cohort of {size}")
+            raise checks.ArgumentError(
+                "trusted", f"must be at most {size - 1}, the last of a cohort of {size}", given=self.trusted
+            )
         vector = extras["root_delta"] if self.trusted is None else jax.tree.map(lambda g: g[self.trusted], deltas)
         here = valid if self.trusted is None else valid & valid[self.trusted]
         vector = jax.tree.map(lambda r: jnp.where(here.any(), tree.accurate(r), 0.0), vector)

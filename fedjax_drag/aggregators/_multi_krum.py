@@ -56,7 +56,9 @@ class multi_krum(ByzantineAggregator):
         f = self.assumed(extras)
         score, n = krum_scores(deltas, valid, f), valid.sum()
         if self.num_selected is not None and self.num_selected > len(score):
-            raise ValueError(f"num_selected={self.num_selected}: must be at most {len(score)}, the size of the cohort")
+            raise checks.ArgumentError(
+                "num_selected", f"must be at most {len(score)}, the size of the cohort", given=self.num_selected
+            )
         wanted = jnp.maximum(n - f, 1) if self.num_selected is None else jnp.minimum(self.num_selected, n)
         rank = jnp.argsort(jnp.argsort(score))
         selected = valid & (rank < wanted)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
 from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
@@ -72,7 +73,9 @@ def _mixing(
     """Row m is ``1 / (n - f)`` on the clients nearest to m, and 0 for an absent m; ``[S, S]``."""
     size = len(valid)
     if num_byzantine >= size:
-        raise ValueError(f"num_byzantine={num_byzantine}: must be at most S - 1 = {size - 1} for a cohort of {size}")
+        raise ArgumentError(
+            "num_byzantine", f"must be at most S - 1 = {size - 1} for a cohort of {size}", given=num_byzantine
+        )
     distance = jnp.where(jnp.eye(size, dtype=bool), -1.0, distance)
     rank = jnp.argsort(jnp.argsort(jnp.where(valid, distance, jnp.inf), axis=1), axis=1)
     count = jnp.maximum(valid.sum() - num_byzantine, 1)

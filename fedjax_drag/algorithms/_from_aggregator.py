@@ -4,6 +4,7 @@ import functools
 from typing import Any, Literal
 
 from fedjax_drag import kinds, tree
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.clients import sgd
 from fedjax_drag.types import (
     DISSIMILARITIES,
@@ -83,9 +84,10 @@ def _check_covered(aggregator: Aggregator, client: ClientRule) -> None:
     """Refuses local noise on the deltas beside what it does not cover."""
     bare = sorted(aggregator.needs & {"num_examples", *DISSIMILARITIES})
     if client.guarantee is not None and bare:
-        raise ValueError(
-            f"aggregator={aggregator.name}: needs {', '.join(bare)}, which clients would send without noise; must be a "
-            "rule of the deltas alone under local_dp"
+        raise ArgumentError(
+            f"aggregator={aggregator.name}",
+            f"needs {', '.join(bare)}, which clients would send without noise; must be a "
+            "rule of the deltas alone under local_dp",
         )
 
 

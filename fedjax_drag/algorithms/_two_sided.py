@@ -49,7 +49,9 @@ class TwoSided(Algorithm):
             checks.count("num_clients", number, 1)
         if inner is not None and None not in (inner.num_clients, number) and inner.num_clients != number:
             allowed = f"that of the method, {number}"
-            raise ValueError(f"aggregator={inner.name}: num_clients={inner.num_clients}: must be {allowed}")
+            raise checks.ArgumentError(
+                f"aggregator={inner.name}", f"num_clients={inner.num_clients}: must be {allowed}"
+            )
 
     @property
     def rule(self) -> Aggregator:

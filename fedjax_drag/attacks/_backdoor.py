@@ -76,7 +76,9 @@ def with_trigger(
 ) -> Float[Array, "B H W C"]:
     """The images with a square of ``value`` in the lower right corner, or with one of ``parts`` bands of its rows."""
     if x.ndim != 4 or min(x.shape[1:3]) < size:
-        raise ValueError(f"trigger_size={size}: needs images at least as large, not inputs {x.shape[1:]}")
+        raise checks.ArgumentError(
+            "trigger_size", f"needs images at least as large, not inputs {x.shape[1:]}", given=size
+        )
     band = jnp.arange(size) * parts // size == part
     square = jnp.where(band[:, None, None], jnp.asarray(value, x.dtype), x[:, -size:, -size:])
     return x.at[:, -size:, -size:].set(square)

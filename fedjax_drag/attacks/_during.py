@@ -39,10 +39,12 @@ class during(WrappedAttack):
             if value is not None:
                 checks.in_range(name, value, 0.0)
                 if checks.is_concrete(value) and value != int(value):
-                    raise ValueError(f"{name}={value}: must be the number of a round, an integer >= 0")
+                    raise checks.ArgumentError(name, "must be the number of a round, an integer >= 0", given=value)
         known = checks.is_concrete(self.start) and checks.is_concrete(self.stop)
         if self.stop is not None and known and self.stop <= self.start:
-            raise ValueError(f"stop={self.stop}: must be above start={self.start}, the first round of the attack")
+            raise checks.ArgumentError(
+                "stop", f"must be above start={self.start}, the first round of the attack", given=self.stop
+            )
 
     @property
     def inner(self) -> Attack:

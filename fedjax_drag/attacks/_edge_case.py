@@ -56,20 +56,22 @@ def edge_case(
       With ``boost`` it is the paper's model replacement, with ``boost=1`` its black-box attack.
     """
     if not isinstance(fed, FederatedDataset):
-        raise ValueError(f"fed={checks.shown(fed)}: must be a data set, such as fd.data.load('digits')")
+        raise checks.ArgumentError("fed", "must be a data set, such as fd.data.load('digits')", given=fed)
     checks.count("source", source, 0, fed.num_classes - 1)
     checks.count("target", target, 0, fed.num_classes - 1)
     if source == target:
-        raise ValueError(f"target={target}: must be another class than source={source}")
+        raise checks.ArgumentError("target", f"must be another class than source={source}", given=target)
     checks.in_range("share", share, 0.0, 1.0, open_low=True)
     with jax.ensure_compile_time_eval():  # a sweep builds its attacks while it is traced
         tail = tail_of(fed, source, share)
         counted = is_rare(tail.mean, tail.distance, seen_by_a_model(fed, fed.test, source)).any()
         arrays = jnp.asarray(tail.examples), jnp.asarray(tail.mean)
     if not counted:
-        raise ValueError(
-            f"share={share}: no test example of class {source} of {fed.name} is as far from the mean as these training "
-            "examples; try a larger share"
+        raise checks.ArgumentError(
+            "share",
+            f"no test example of class {source} of {fed.name} is as far from the mean as these training "
+            "examples; try a larger share",
+            given=share,
         )
 
     return _EdgeCase(source, target, fraction, boost, *arrays, tail.distance)
@@ -138,9 +140,9 @@ def tail_of(fed: FederatedDataset, source: int, share: float) -> Tail:
     """
     x = seen_by_a_model(fed, fed.train, source)
     if not np.issubdtype(x.dtype, np.floating):
-        raise ValueError(f"edge_case: needs inputs with a distance, not the tokens of {fed.name}")
+        raise checks.ArgumentError("edge_case", f"needs inputs with a distance, not the tokens of {fed.name}")
     if not len(x):
-        raise ValueError(f"source={source}: {fed.name} has no training example of that class")
+        raise checks.ArgumentError("source", f"{fed.name} has no training example of that class", given=source)
     mean = x.mean(axis=0, dtype=np.float64)
     distances = np.linalg.norm((x - mean).reshape(len(x), -1), axis=1)
     rarest = np.argsort(-distances, kind="stable")[: max(1, floor_of(share, len(x)))]

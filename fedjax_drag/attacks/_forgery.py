@@ -69,7 +69,7 @@ def _check_forgery(attack: Attack, structure: Any, leaves: Sequence[tuple[tuple[
     key = jax.random.key(0)
     difference = tree.unlike(jax.eval_shape(functools.partial(forged, attack), key, like, malicious), like)
     if difference:
-        raise ValueError(f"attack: forge returns {difference}")
+        raise checks.ArgumentError("attack", f"forge returns {difference}")
 
     def broken(key: Any) -> list[jax.Array]:
         messages = varied_like(like)
@@ -77,9 +77,10 @@ def _check_forgery(attack: Attack, structure: Any, leaves: Sequence[tuple[tuple[
 
     wrong = [name for name, differs in zip(names_of(like), jax.jit(broken)(key), strict=True) if differs]
     if wrong:
-        raise ValueError(
-            f"attack: forge changes {wrong[0]} of benign clients; must return it bit for bit, as "
-            "jnp.where(malicious, forged, honest) does"
+        raise checks.ArgumentError(
+            "attack",
+            f"forge changes {wrong[0]} of benign clients; must return it bit for bit, as "
+            "jnp.where(malicious, forged, honest) does",
         )
 
 

@@ -38,7 +38,9 @@ class Searched(Attack):
         checks.one_of("objective", self.objective, OBJECTIVES)
         starts = self.starts
         if isinstance(starts, str) or not isinstance(starts, Sequence) or not starts:
-            raise ValueError(f"starts={checks.shown(starts)}: must be a list of strengths to begin with, such as [0.0]")
+            raise checks.ArgumentError(
+                "starts", "must be a list of strengths to begin with, such as [0.0]", given=starts
+            )
         for start in starts:
             checks.in_range("starts", start, -_LARGEST, _LARGEST)
         checks.count("evaluations", self.evaluations, len(starts))

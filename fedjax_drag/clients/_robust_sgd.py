@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from fedjax_drag import kinds, tree
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.types import Aggregator, Batch, ClientRule, Downlink, GradFn, Params
 
 
@@ -48,9 +49,9 @@ class robust_sgd(ClientRule):
         kinds.AGGREGATOR.check("reducer", self.reducer)
         needs = self.reducer.requires | self.reducer.needs
         if "num_byzantine" in needs:
-            raise ValueError("reducer: num_byzantine=None: must be the number of examples that may be wrong")
+            raise ArgumentError("reducer", "num_byzantine=None: must be the number of examples that may be wrong")
         if needs:
-            raise ValueError(f"reducer: needs {', '.join(sorted(needs))}; must be a rule of the gradients alone")
+            raise ArgumentError("reducer", f"needs {', '.join(sorted(needs))}; must be a rule of the gradients alone")
 
     def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         del downlink

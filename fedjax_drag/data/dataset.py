@@ -204,13 +204,15 @@ def from_arrays(
     _check_channels(train[0])
     floating = [np.issubdtype(x.dtype, np.floating) for x, _ in (train, test)]
     if train[0].dtype != test[0].dtype and not all(floating):
-        raise ValueError(f"test_x: {test[0].dtype} beside {train[0].dtype} train_x: must be of one type")
+        raise checks.ArgumentError("test_x", f"{test[0].dtype} beside {train[0].dtype} train_x: must be of one type")
     if train[0].shape[1:] != test[0].shape[1:]:
-        raise ValueError(f"test_x: inputs of shape {test[0].shape[1:]}: must be {train[0].shape[1:]} as of train_x")
+        raise checks.ArgumentError(
+            "test_x", f"inputs of shape {test[0].shape[1:]}: must be {train[0].shape[1:]} as of train_x"
+        )
     if num_classes is None:
         num_classes = labels.number_of_classes(train[1], test[1])
     if normalize != "standard" and not (mean is None and std is None):
-        raise ValueError(f"normalize={normalize!r}: must be 'standard' where mean or std are given")
+        raise checks.ArgumentError("normalize", "must be 'standard' where mean or std are given", given=normalize)
     measured_mean, measured_std = statistics(train[0], normalize) if mean is None or std is None else ((), ())
     shift = np.atleast_1d(np.asarray(measured_mean if mean is None else mean))
     scale = np.atleast_1d(np.asarray(measured_std if std is None else std))
@@ -282,13 +284,15 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _array(name: str, values: Any) -> np.ndarray:
     if np.ma.is_masked(values):
-        raise ValueError(f"{name}: {np.ma.count_masked(values)} entries are masked; must be none, as after .filled(0)")
+        raise checks.ArgumentError(
+            name, f"{np.ma.count_masked(values)} entries are masked; must be none, as after .filled(0)"
+        )
     try:
         array = np.asarray(values)
         wide = jnp.issubdtype(array.dtype, jnp.floating) and not np.issubdtype(array.dtype, np.floating)  # bfloat16
         return array.astype(np.float32 if wide else array.dtype.newbyteorder("="), copy=False)
     except (ValueError, TypeError, RuntimeError) as error:  # lists of unequal lengths, tensors of other libraries
-        raise ValueError(f"{name}: must be an array; {checks.first_line(error)}") from error
+        raise checks.ArgumentError(name, f"must be an array; {checks.first_line(error)}") from error
 
 
 def _narrowed(users: np.ndarray) -> np.ndarray:
@@ -332,7 +336,9 @@ def _check_statistics(
     float32 = np.finfo(np.float32)
     for name, value in (("mean", mean), ("std", std)):
         if len(value) not in (1, input_shape[-1]):
-            raise ValueError(f"{name}: {len(value)} numbers: must be 1, or {input_shape[-1]} as the last input axis")
+            raise checks.ArgumentError(
+                name, f"{len(value)} numbers: must be 1, or {input_shape[-1]} as the last input axis"
+            )
         for entry in value:
             checks.in_range(name, entry, float(float32.tiny if name == "std" else float32.min), float(float32.max))
 
@@ -343,7 +349,7 @@ def _check_users(users: np.ndarray, names: tuple[str, ...], num_examples: int) -
         raise ValueError(wrong_form)
     last = len(names) - 1 if names else np.iinfo(np.int32).max
     if users.min() < 0 or users.max() > last:
-        raise ValueError(f"users: from {users.min()} to {users.max()}: must be in [0, {last}]")
+        raise checks.ArgumentError("users", f"from {users.min()} to {users.max()}: must be in [0, {last}]")
     if users.dtype != np.int32:
         raise ValueError(wrong_form)
 
@@ -354,9 +360,11 @@ def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> N
     if rows.ndim != 2 or counts.shape != rows.shape[:1] or not rows.size:
         raise ValueError(f"rows, counts: shapes {rows.shape}, {counts.shape}: must be [M, L] and [M]")
     if counts.min() < 1 or counts.max() > rows.shape[1]:
-        raise ValueError(f"counts: from {counts.min()} to {counts.max()}: must be in [1, {rows.shape[1]}]")
+        raise checks.ArgumentError("counts", f"from {counts.min()} to {counts.max()}: must be in [1, {rows.shape[1]}]")
     if rows.min() < 0 or rows.max() >= num_examples:
-        raise ValueError(f"rows: indices from {rows.min()} to {rows.max()}: must be in [0, {num_examples - 1}]")
+        raise checks.ArgumentError(
+            "rows", f"indices from {rows.min()} to {rows.max()}: must be in [0, {num_examples - 1}]"
+        )
 
 
 DATASET = Kind(

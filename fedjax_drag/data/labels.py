@@ -4,6 +4,8 @@ import warnings
 
 import numpy as np
 
+from fedjax_drag.checks import ArgumentError
+
 SCOPE = "only classification with one label an example is supported"
 
 _FEW_CLASSES, _MOST_INFERRED = 100, 1_000_000
@@ -30,11 +32,11 @@ def check(name: str, y: np.ndarray, number: int) -> None:
     """Refuses what are no integer labels, one for each of so many examples."""
     several = y.ndim > 1 and len(y) == number
     if several and y.ndim == 2 and y.shape[1] > 1 and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
-        raise ValueError(f"{name}: of shape {y.shape}, one-hot: must be integers [N]; take {name}.argmax(1)")
+        raise ArgumentError(name, f"of shape {y.shape}, one-hot: must be integers [N]; take {name}.argmax(1)")
     if several:
         remedy = f"; take {name}[:, 0]" if y.shape == (number, 1) else ""
-        raise ValueError(f"{name}: of shape {y.shape}: must be integers [N]{remedy}; {SCOPE}")
+        raise ArgumentError(name, f"of shape {y.shape}: must be integers [N]{remedy}; {SCOPE}")
     if not np.issubdtype(y.dtype, np.integer):
         whole = y.dtype == bool or (np.issubdtype(y.dtype, np.floating) and (y == np.round(y)).all())
         remedy = f"; take {name}.astype(int)" if whole else f", the numbers of classes from 0; {SCOPE}"
-        raise ValueError(f"{name}: of type {y.dtype}: must be integers{remedy}")
+        raise ArgumentError(name, f"of type {y.dtype}: must be integers{remedy}")

@@ -147,7 +147,9 @@ def load(
         fed = adult.load_adult(adult.ADULT, data_dir, "columns" if features is None else features, normalize)
     else:
         if features is not None:
-            raise ValueError(f"features={features!r}: must be left out: {name} has its inputs in one form")
+            raise checks.ArgumentError(
+                "features", f"must be left out: {name} has its inputs in one form", given=features
+            )
         fed = normalized(_loaded(name, data_dir, source, allow_download), normalize)
     return hold_out(fed, validation_fraction, validation_seed)
 

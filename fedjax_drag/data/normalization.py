@@ -68,7 +68,9 @@ def statistics(x: np.ndarray, normalize: Normalize = "standard") -> Statistics:
     checks.one_of("normalize", normalize, NORMALIZE)
     if x.dtype in TOKENS:
         if normalize != "standard":
-            raise ValueError(f"normalize={normalize!r}: must be 'standard' for tokens, which are not scaled")
+            raise checks.ArgumentError(
+                "normalize", "must be 'standard' for tokens, which are not scaled", given=normalize
+            )
         return (0.0,), (1.0,)
     scale = 255.0 if x.dtype == np.uint8 else 1.0
     if normalize == "none":

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.data.sets import tfds
 from fedjax_drag.data.sets.cifar import CIFAR100, load_cifar
 
@@ -51,9 +52,10 @@ def prepare(
     if folder is not None:
         return folder
     if source_dir is None and not allow_download:
-        raise ValueError(
-            f"{name}: give the folder of its original files (--from DIR, source_dir) or let TFDS download them "
-            "(--allow-download, allow_download=True)"
+        raise ArgumentError(
+            name,
+            "give the folder of its original files (--from DIR, source_dir) or let TFDS download them "
+            "(--allow-download, allow_download=True)",
         )
     tfds.refuse_other_formats(name, data_dir)
     if source_dir is None:
@@ -124,9 +126,10 @@ def _download(name: str, root: Path) -> str:
     try:
         import_module("tensorflow")
     except ImportError as error:
-        raise ValueError(
-            f"{name}: a download needs TensorFlow, which is not there ({tfds.one_line(error)}); pip install "
-            "tensorflow-cpu, or prepare it from its original files (--from DIR, source_dir), which does without"
+        raise ArgumentError(
+            name,
+            f"a download needs TensorFlow, which is not there ({tfds.one_line(error)}); pip install "
+            "tensorflow-cpu, or prepare it from its original files (--from DIR, source_dir), which does without",
         ) from error
     try:
         builder = library.builder(tfds.DATASETS[name].path, data_dir=os.fspath(root))

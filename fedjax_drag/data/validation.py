@@ -64,7 +64,9 @@ def _chosen(labels: np.ndarray, fraction: float | int, seed: int) -> np.ndarray:
     sizes = np.bincount(labels)
     numbers = _of_each_class(sizes, _number(fraction, len(labels)))
     if not numbers.any():
-        raise ValueError(f"validation_fraction={fraction}: every class has one training example, which it keeps")
+        raise checks.ArgumentError(
+            "validation_fraction", "every class has one training example, which it keeps", given=fraction
+        )
     order = np.random.default_rng([seed, _STREAM]).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]  # by class, and random within
     place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of each within its class
@@ -82,7 +84,9 @@ def _number(fraction: float | int, available: int) -> int:
     number = max(1, round(fraction * available))
     if number == available:
         allowed = f"must leave one, so be at most {available - 1} of them"
-        raise ValueError(f"validation_fraction={fraction}: all {available} training examples; {allowed}")
+        raise checks.ArgumentError(
+            "validation_fraction", f"all {available} training examples; {allowed}", given=fraction
+        )
     return number
 
 

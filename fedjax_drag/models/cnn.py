@@ -111,7 +111,7 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
     checks.count("num_classes", num_classes, 1)
     checks.one_of("variant", variant, _VARIANTS)
     if not isinstance(dropout, Sequence) or len(dropout) != 2:
-        raise ValueError(f"dropout={checks.shown(dropout)}: must be two rates, such as (0.25, 0.5)")
+        raise checks.ArgumentError("dropout", "must be two rates, such as (0.25, 0.5)", given=dropout)
     for index, rate in enumerate(dropout):
         checks.in_range(f"dropout[{index}]", rate, 0.0, 0.99)
     checks.one_of("init", init, INITS)

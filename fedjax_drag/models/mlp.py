@@ -54,7 +54,7 @@ def mlp(num_classes: int, hidden: Sequence[int] = (500,), init: str = "flax") ->
     """
     checks.count("num_classes", num_classes, 1)
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
-        raise ValueError(f"hidden={hidden!r}: must be a sequence of integers >= 1")
+        raise checks.ArgumentError("hidden", "must be a sequence of integers >= 1", given=hidden)
     for index, width in enumerate(hidden):
         checks.count(f"hidden[{index}]", width, 1)
     checks.one_of("init", init, INITS)

@@ -55,7 +55,7 @@ def with_modes(
     """
     for name, value in (("training", training), ("evaluation", evaluation)):
         if value is not None and not isinstance(value, Mapping):
-            raise ValueError(f"{name}={checks.shown(value)}: must be a mapping of keyword arguments")
+            raise checks.ArgumentError(name, "must be a mapping of keyword arguments", given=value)
     if isinstance(rngs, str) or not all(isinstance(name, str) for name in rngs):
-        raise ValueError(f"rngs={checks.shown(rngs)}: must be names of streams, such as ['dropout']")
+        raise checks.ArgumentError("rngs", "must be names of streams, such as ['dropout']", given=rngs)
     return WithModes(model, FrozenDict(training or {}), FrozenDict(evaluation or {}), tuple(rngs))

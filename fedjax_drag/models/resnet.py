@@ -157,5 +157,5 @@ def resnet18(num_classes: int, width: int = 64, groups: int = 32, norm: str = "g
     checks.count("groups", groups, 1)
     checks.count("width", width, 1)
     if norm == "group" and width % groups:
-        raise ValueError(f"width={width}: must be a multiple of groups={groups}")
+        raise checks.ArgumentError("width", f"must be a multiple of groups={groups}", given=width)
     return ResNet18(num_classes, width, groups if norm == "group" else 0, init)

@@ -36,7 +36,7 @@ def byzantine_count(rule: str, given: int | None, extras: Mapping[str, Any]) -> 
     if told is None:
         if given is None:
             allowed = "must be given how many of the cohort may be malicious, as f >= 0"
-            raise ValueError(f"num_byzantine=None: {rule} {allowed}")
+            raise checks.ArgumentError("num_byzantine", f"{rule} {allowed}", given=None)
         return given
     checks.count(EXTRA, told)
     if given is None:
@@ -53,7 +53,8 @@ def byzantine_count(rule: str, given: int | None, extras: Mapping[str, Any]) -> 
 def check_majority(rule: str, num_byzantine: int, size: int) -> None:
     """Raises ValueError unless more than half of a cohort of this size are taken to be honest."""
     if 2 * num_byzantine >= size:
-        raise ValueError(
-            f"num_byzantine={num_byzantine}: must be at most {(size - 1) // 2} for a cohort of {size} "
-            f"({rule} needs S > 2 f)"
+        raise checks.ArgumentError(
+            "num_byzantine",
+            f"must be at most {(size - 1) // 2} for a cohort of {size} ({rule} needs S > 2 f)",
+            given=num_byzantine,
         )

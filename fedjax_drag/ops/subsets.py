@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fedjax_drag.checks import ArgumentError
+
 _BATCH = 256  # subsets that are measured side by side
 
 
@@ -27,9 +29,10 @@ def left_out(rule: str, size: int, num_byzantine: int, most: int) -> Int[np.ndar
     """
     number = math.comb(size, num_byzantine)
     if number > most:
-        raise ValueError(
-            f"num_byzantine={num_byzantine}: leaves {number} subsets of a cohort of {size} to try; "
-            f"must leave at most {most} ({rule})"
+        raise ArgumentError(
+            "num_byzantine",
+            f"leaves {number} subsets of a cohort of {size} to try; must leave at most {most} ({rule})",
+            given=num_byzantine,
         )
     return _table(size, num_byzantine)
 

@@ -78,4 +78,6 @@ class adaptive_dp(NoisedMean):
 def _check_split(noise_multiplier: float, twice: float) -> None:
     if noise_multiplier >= twice:
         allowed = f"below {twice:g}, twice the noise on the count of {twice / 2:g} clients"
-        raise ValueError(f"noise_multiplier={noise_multiplier}: must be {allowed}; raise count_noise or the cohort")
+        raise checks.ArgumentError(
+            "noise_multiplier", f"must be {allowed}; raise count_noise or the cohort", given=noise_multiplier
+        )

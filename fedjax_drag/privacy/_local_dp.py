@@ -6,6 +6,7 @@ from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import kinds, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.privacy.gaussian import check_gaussian, with_noise
 from fedjax_drag.types import Guarantee, Scalar, Uplink, WrappedClientRule
 
@@ -49,7 +50,9 @@ class local_dp(WrappedClientRule):
         check_gaussian(self.clip, self.noise_multiplier, self.delta)
         kinds.CLIENT_RULE.check("client", self.client)
         if self.client.sends:
-            raise ValueError(f"client={self.client.name}: changes its messages already; must send its delta as it is")
+            raise ArgumentError(
+                f"client={self.client.name}", "changes its messages already; must send its delta as it is"
+            )
 
     @property
     def guarantee(self) -> Guarantee:
@@ -61,7 +64,9 @@ class local_dp(WrappedClientRule):
 
     def send(self, key: PRNGKeyArray, uplink: Uplink) -> Uplink:
         if jax.tree.leaves(uplink.aux):
-            raise ValueError("local_dp: the method's clients send more than a delta, which the noise would not cover")
+            raise ArgumentError(
+                "local_dp", "the method's clients send more than a delta, which the noise would not cover"
+            )
         alone = jax.tree.map(lambda x: x[None], uplink.delta)
         scale = jnp.where(tree.usable_rows(alone), clip_scale(tree.norms(alone), self.clip), 0.0)[0]
         # Not the product, which is NaN where 0 meets an entry that is not finite.

@@ -181,7 +181,9 @@ def _size_of(expected: Any, noise_cohort_size: int | None) -> Size:
     if noise_cohort_size is None:
         return Size(expected, expected)
     if checks.is_concrete(expected) and noise_cohort_size < expected:
-        raise ValueError(f"noise_cohort_size={noise_cohort_size}: must be at least the run's own cohort, {expected}")
+        raise checks.ArgumentError(
+            "noise_cohort_size", f"must be at least the run's own cohort, {expected}", given=noise_cohort_size
+        )
     return Size(expected, noise_cohort_size)
 
 
@@ -198,7 +200,8 @@ def _check_sensitivity(aggregator: Aggregator) -> None:
         reason = "weighs clients by their numbers of examples, which are private and which clip does not bound"
     else:
         reason = "sums more than the deltas, such as weights by their length or direction, which clip does not bound"
-    raise ValueError(
-        f"aggregator={aggregator.name}: {reason}; must be a plain mean, such as fedavg with any server optimizer, or "
-        "use local_dp, which goes with every rule of the deltas alone"
+    raise checks.ArgumentError(
+        f"aggregator={aggregator.name}",
+        f"{reason}; must be a plain mean, such as fedavg with any server optimizer, or "
+        "use local_dp, which goes with every rule of the deltas alone",
     )

@@ -133,7 +133,7 @@ def check_installed(name: str) -> None:
     try:
         _library()
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise checks.ArgumentError(name, f"{error}") from None
 
 
 def _library() -> Any:
@@ -148,7 +148,7 @@ def _check(sampling: Sampling) -> None:
     if isinstance(sampling, Poisson):
         checks.in_range("probability", sampling.probability, 0.0, 1.0)
         if (sampling.population is None) != (sampling.at_most is None):
-            raise ValueError(f"sampling={sampling}: must have population and at_most, or neither")
+            raise checks.ArgumentError("sampling", "must have population and at_most, or neither", given=sampling)
         if sampling.population is not None:
             checks.count("population", sampling.population, 1)
             checks.count("at_most", sampling.at_most, 1, sampling.population)
@@ -156,7 +156,7 @@ def _check(sampling: Sampling) -> None:
         checks.count("population", sampling.population, 1)
         checks.count("cohort_size", sampling.cohort_size, 1, sampling.population)
     elif not isinstance(sampling, Local):
-        raise ValueError(f"sampling={checks.shown(sampling)}: must be Poisson(...), FixedSize(...) or Local()")
+        raise checks.ArgumentError("sampling", "must be Poisson(...), FixedSize(...) or Local()", given=sampling)
 
 
 def _replaces(sampling: Sampling) -> bool:

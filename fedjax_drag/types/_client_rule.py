@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
 
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Downlink, Params, Uplink
@@ -212,7 +213,7 @@ class FunctionClientRule(ClientRule):
 
     def __post_init__(self) -> None:
         if self.direction is None:
-            raise ValueError("direction=None: must be a function, see fedjax_drag.types.DirectionFn")
+            raise ArgumentError("direction", "must be a function, see fedjax_drag.types.DirectionFn", given=None)
         for name in ("begin", "report"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, _nothing)

@@ -18,9 +18,11 @@ def check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1)
     available = len(fed.train.y)
     if num_clients * min_size > available:
         wanted = f"{min_size} examples each" if min_size > 1 else "an example each"
-        raise ValueError(
-            f"num_clients={num_clients}: cannot have {wanted}: {fed.name} has {available} training examples; "
-            f"must be at most {available // min_size}"
+        raise checks.ArgumentError(
+            "num_clients",
+            f"cannot have {wanted}: {fed.name} has {available} training examples; "
+            f"must be at most {available // min_size}",
+            given=num_clients,
         )
 
 

@@ -74,9 +74,11 @@ def label_groups(
     labels = np.maximum(1, np.rint(np.asarray(fractions) * num_classes)).astype(np.int64)[group]
     labels = np.minimum(labels, len(classes))
     if labels.sum() < len(classes):
-        raise ValueError(
-            f"num_clients={num_clients}: with fractions={tuple(fractions)} they hold {labels.sum()} labels, which "
-            f"cannot cover the {len(classes)} classes of {fed.name}"
+        raise checks.ArgumentError(
+            "num_clients",
+            f"with fractions={tuple(fractions)} they hold {labels.sum()} labels, which "
+            f"cannot cover the {len(classes)} classes of {fed.name}",
+            given=num_clients,
         )
     rng = np.random.default_rng(seed)
     if holders == "random":
@@ -94,7 +96,9 @@ def label_groups(
             cuts = np.rint(np.cumsum(shares[place, order]) * len(examples))
             owner[examples] = order[np.searchsorted(cuts, np.arange(len(examples)), side="right")]
     if np.bincount(owner, minlength=num_clients).min() == 0:
-        raise ValueError(f"num_clients={num_clients}: some would have no example of {fed.name}; try fewer clients")
+        raise checks.ArgumentError(
+            "num_clients", f"some would have no example of {fed.name}; try fewer clients", given=num_clients
+        )
     arguments = f"fractions={_listed(fractions)}"
     arguments += "" if group_shares is None else f", group_shares={_listed(group_shares)}"
     arguments += f", seed={seed}" + (", sizes=equal" if sizes == "equal" else "")
@@ -110,9 +114,9 @@ def _groups(num_clients: int, fractions: Sequence[float], group_shares: Sequence
     """The group of each client, ``[M]``."""
     for name, values in (("fractions", fractions), ("group_shares", group_shares)):
         if (values is not None or name == "fractions") and np.asarray(values).ndim != 1:
-            raise ValueError(f"{name}={checks.shown(values)}: must be a sequence of numbers, one for each group")
+            raise checks.ArgumentError(name, "must be a sequence of numbers, one for each group", given=values)
     if not len(fractions):
-        raise ValueError(f"fractions={fractions!r}: must name at least one group")
+        raise checks.ArgumentError("fractions", "must name at least one group", given=fractions)
     for fraction in fractions:
         checks.in_range("fractions", fraction, 0.0, 1.0, open_low=True)
     checks.count("num_clients", num_clients, max(1, len(fractions)))
@@ -121,14 +125,16 @@ def _groups(num_clients: int, fractions: Sequence[float], group_shares: Sequence
     for share in group_shares:
         checks.in_range("group_shares", share, 0.0, 1.0, open_low=True)
     if len(group_shares) != len(fractions) or abs(sum(group_shares) - 1) > 1e-6:
-        raise ValueError(
-            f"group_shares={tuple(group_shares)}: must be {len(fractions)} numbers, as fractions, that add up to 1"
+        raise checks.ArgumentError(
+            "group_shares",
+            f"must be {len(fractions)} numbers, as fractions, that add up to 1",
+            given=tuple(group_shares),
         )
     starts = np.ceil(np.cumsum(group_shares)[:-1] * num_clients - 1e-6)  # up to rounding
     group = np.searchsorted(starts, np.arange(num_clients), side="right")
     if len(np.unique(group)) < len(fractions):
-        raise ValueError(
-            f"group_shares={tuple(group_shares)}: must give every group one of num_clients={num_clients} clients"
+        raise checks.ArgumentError(
+            "group_shares", f"must give every group one of num_clients={num_clients} clients", given=tuple(group_shares)
         )
     return group
 
@@ -156,9 +162,11 @@ def _random_holders(rng: np.random.Generator, labels: np.ndarray, num_classes: i
         holds = (rank < labels[:, None]).T
         if holds.any(axis=1).all():
             return holds
-    raise ValueError(
-        f"holders='random': none of {_MAX_TRIES} draws gave each of {num_classes} classes a holder; try more clients, "
-        f"larger fractions or holders='even'"
+    raise checks.ArgumentError(
+        "holders",
+        f"none of {_MAX_TRIES} draws gave each of {num_classes} classes a holder; try more clients, "
+        f"larger fractions or holders='even'",
+        given="random",
     )
 
 

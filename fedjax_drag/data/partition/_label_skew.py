@@ -76,7 +76,9 @@ def dirichlet(
     checks.one_of("balanced", balanced, (False, True))
     checks.one_of("over", over, ("clients", "labels", "labels_in_turn"))
     if balanced and over != "clients":
-        raise ValueError(f"balanced=True: must be False with over={over!r}, where all clients have an equal number")
+        raise checks.ArgumentError(
+            "balanced", f"must be False with over={over!r}, where all clients have an equal number", given=True
+        )
     per_class = np.bincount(fed.train.y, minlength=fed.num_classes)
 
     def draw(rng: np.random.Generator) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.data.dataset import FederatedDataset, make
 from fedjax_drag.data.formats import compressed, locate, unpickle
 from fedjax_drag.data.formats.cache import Arrays, cached
@@ -111,7 +112,7 @@ def load_cifar(
       ValueError: a file is damaged or is not the published one, or there are no coarse labels.
     """
     if coarse and len(dataset.keys) == 1:
-        raise ValueError(f"coarse={coarse!r}: must be False: {dataset.name} has no coarse labels")
+        raise ArgumentError("coarse", f"must be False: {dataset.name} has no coarse labels", given=coarse)
     paths = find(dataset, data_dir)
     arrays = cached(dataset.name, paths, lambda: _read(dataset, paths), version=[1, dataset])
     column = 0 if coarse else -1

@@ -88,7 +88,7 @@ def _loaded(paths: list[Path], window: int | None, stride: int | None, test_frac
     if compressed.official_name(paths[0]).endswith(".json"):
         for name, value in (("window", window), ("stride", stride), ("test_fraction", test_fraction)):
             if value is not None:
-                raise ValueError(f"{name}={value!r}: {paths[0]} is already cut into windows; leave it out")
+                raise checks.ArgumentError(name, f"{paths[0]} is already cut into windows; leave it out", given=value)
         return leaf.load_files(leaf.SHAKESPEARE, paths)
     window, stride = 80 if window is None else window, 10 if stride is None else stride
     test_fraction = 0.2 if test_fraction is None else test_fraction

@@ -172,8 +172,8 @@ def library() -> Any:
             import_module(needed)
         return import_module("tensorflow_datasets")
     except ImportError as error:
-        raise ValueError(
-            f"TFDS: a package that it needs is not there ({one_line(error)}); pip install 'fedjax-drag[tfds]'"
+        raise checks.ArgumentError(
+            "TFDS", f"a package that it needs is not there ({one_line(error)}); pip install 'fedjax-drag[tfds]'"
         ) from error
 
 

@@ -7,11 +7,12 @@ configuration leaves them out.
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optax
 
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component
 from fedjax_drag.experiment.config.config import Config
@@ -212,7 +213,8 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
     except FileNotFoundError:
         raise
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
-        prefix = f"{where}." if _names_argument(error, parameters) else f"{where} {component.name}: "
+        is_of_argument = isinstance(error, ArgumentError) and error.argument in parameters
+        prefix = f"{where}." if is_of_argument else f"{where} {component.name}: "
         raise ValueError(f"{prefix}{error}") from error
     is_right = kind.is_function or isinstance(part, kind.makes)
     if not is_right and not (component.table == "model" and is_model(part)):
@@ -253,15 +255,6 @@ def builder_of(where: str, component: Component) -> Callable[..., Any]:
     if component.builder is None:
         raise ValueError(f"{where}.name={component.name!r}: is the user's own, which is not loaded to read results")
     return component.builder
-
-
-def _names_argument(error: Exception, parameters: Iterable[str]) -> bool:
-    """Whether a builder's error begins with one of its arguments, which then becomes part of the dotted key.
-
-    That is how errors are written in this package (:mod:`fedjax_drag.checks`); builders raise plain ValueErrors, so
-    the message is all that says which argument is wrong.
-    """
-    return str(error).startswith(tuple(f"{name}{mark}" for name in parameters for mark in "=:"))
 
 
 def _check_num_byzantine(where: str, component: Component, fewest: int, most: int) -> None:
