@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"
 def test_a_mistake_is_told_in_one_line(mistake):
     error = made(mistake)
     message = str(error)
-    assert type(error) is mistake.kind, message
+    assert isinstance(error, mistake.kind), message
     assert len(message.splitlines()) == 1
     assert mistake.argument in message
     assert mistake.remedy in message

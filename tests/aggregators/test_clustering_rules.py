@@ -292,7 +292,7 @@ class TestClusterGuard:
             clusterguard(num_clusters=0)
         with pytest.raises(ValueError, match=r"emd='flat'.*flattened"):
             clusterguard(emd="flat")
-        message = "use_num_examples=True, standardise=False: must be standardised, or the sizes alone decide"
+        message = "standardise=False: must be True with use_num_examples, or the sizes alone decide"
         with pytest.raises(ValueError, match=message):
             clusterguard(use_num_examples=True)
 

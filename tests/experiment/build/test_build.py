@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tiny import TINY
 
-from fedjax_drag import aggregators, algorithms, attacks, clients, models, server_optimizers
+from fedjax_drag import aggregators, algorithms, attacks, checks, clients, models, server_optimizers
 from fedjax_drag.data import partition
 from fedjax_drag.experiment.arena.protocol import load_arena
 from fedjax_drag.experiment.arena.standing import begin
@@ -231,8 +231,7 @@ def wrap(monkeypatch):
     def wrap(aggregator: Aggregator, num_byzantine: int, strength: float = 2.0) -> Aggregator:
         """Does as ``aggregator`` does."""
         given.append({"num_byzantine": num_byzantine, "strength": strength})
-        if strength < 0:
-            raise ValueError(f"strength={strength!r}: must be in [0, inf)")
+        checks.in_range("strength", strength, 0.0)
         return aggregator
 
     monkeypatch.setitem(registry.TABLES, "aggregator", {**registry.TABLES["aggregator"], "wrap": wrap})
