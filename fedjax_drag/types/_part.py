@@ -70,8 +70,7 @@ class Part:
         return structure == theirs and all(map(_is_same, leaves, others))
 
     def __hash__(self) -> int:
-        leaves, structure = jax.tree.flatten(self)
-        return hash((structure, *(leaf for leaf in leaves if isinstance(leaf, int | float))))
+        return hash(jax.tree.structure(self))  # not of numbers: equal ones may be of different types
 
     def check(self) -> None:
         """Raises ValueError for an argument that is out of range; scalars that are traced are not checked."""

@@ -19,6 +19,7 @@ from cases import (
 )
 from quadratics import batches, uplink_of
 
+from fedjax_drag import aggregators
 from fedjax_drag.types import Aggregator
 from fedjax_drag.types._part import told
 
@@ -40,6 +41,13 @@ def test_parts_built_anew_are_equal_and_numbers_are_no_part_of_the_structure(sec
             assert hash(jax.tree.structure(other)) == hash(structure), case.label
         for name, value in given.items():
             assert (case.build(**{name: value}) == part) == (value == getattr(part, name)), case.label
+
+
+def test_equal_numbers_of_other_types_are_equal():
+    one, other = aggregators.drag(c=0.5), aggregators.drag(c=np.float32(0.5))
+    assert one == other != aggregators.drag(c=0.25)
+    assert hash(one) == hash(other)
+    assert one != aggregators.br_drag(c=0.5)
 
 
 def after_two_rounds(part):
