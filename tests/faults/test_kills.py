@@ -43,7 +43,7 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
     def inside_the_checkpoint(self, round_number, *given):
         save(self, round_number, *given)
         if round_number == 6:  # as it is before its folder gets its name
-            (self._path / "6").rename(self._path / "6.orbax-checkpoint-tmp")
+            (self._path / "6").rename(self._path / "6.partial")
             raise Killed
 
     def inside_the_line(self, line):
@@ -54,7 +54,7 @@ def test_stops_between_and_inside_writes(tmp_path, whole, monkeypatch):
 
     stops = [
         (Checkpoints, "save", before_the_checkpoint, ["2"]),
-        (Checkpoints, "save", inside_the_checkpoint, ["4", "6.orbax-checkpoint-tmp"]),
+        (Checkpoints, "save", inside_the_checkpoint, ["4", "6.partial"]),
         (Recorder, "_append", inside_the_line, ["4"]),
     ]
     for owner, name, stopping, left in stops:
