@@ -53,8 +53,7 @@ class ArgumentError(ValueError):
     """An argument is not what is allowed: one line that names it, its value and what it must be.
 
     Args:
-      argument: its name, or that of an entry in it, such as ``hidden[0]``; with ``=`` and what
-        stands for its value, if that is not shown as ``given``.
+      argument: its name; what follows it, as in ``hidden[0]`` and ``aggregator=krum``, is shown only.
       said: what is wrong with it, such as ``must be >= 1``.
       given: its value, which is shown; left out where ``said`` says it.
 

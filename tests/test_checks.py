@@ -1,5 +1,7 @@
 """Checks of arguments: values of any kind are accepted, or refused in one line that names them."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,3 +83,18 @@ def test_in_range_checks_numbers_of_every_kind(kind):
 def test_in_range_accepts_what_is_traced_unchecked():
     jax.jit(lambda value: checks.in_range("z", value, 0.0, 1.0))(2.0)
     checks.in_range("z", jnp.float32(2.0), 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "argument"),
+    [
+        (checks.ArgumentError("c", "must be > 0", given=-1.0), "c=-1.0: must be > 0", "c"),
+        (checks.ArgumentError("z", "must be given", given=None), "z=None: must be given", "z"),
+        (checks.ArgumentError("hidden[1]", "must be >= 1", given=0), "hidden[1]=0: must be >= 1", "hidden"),
+        (checks.ArgumentError("aggregator=krum", "is no sum"), "aggregator=krum: is no sum", "aggregator"),
+    ],
+)
+def test_an_error_about_an_argument_carries_its_name_also_to_another_process(error, message, argument):
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert type(one) is checks.ArgumentError
+        assert (str(one), one.argument) == (message, argument)

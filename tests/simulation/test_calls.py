@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation import options as calls
 from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.option_groups import EarlyStopping
+from fedjax_drag.simulation.options import ALIASES, ELSEWHERE, WATCHING
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
 
 SIGNATURES = [(fd.simulation.prepare, Arguments), (fd.simulate, SimulateArguments)]
@@ -45,8 +45,8 @@ def test_help_says_what_every_option_means(function, options):
 
 def test_other_names_of_options_lead_to_options():
     options = inspect.signature(fd.simulate).parameters.keys()
-    assert set(calls.ALIASES.values()) <= options
-    assert not (calls.ALIASES.keys() | calls.ELSEWHERE.keys()) & options
+    assert set(ALIASES.values()) <= options
+    assert not (ALIASES.keys() | ELSEWHERE.keys()) & options
     with pytest.raises(ValueError, match=r"^Learning-Rate=1: unknown setting; did you mean 'step_size'\?$"):
         fd.simulate(fd.aggregators.median(), **{"Learning-Rate": 1})
     with pytest.raises(ValueError, match=r"^zzz=1: unknown setting; must be one of algorithm, model, data"):
@@ -56,7 +56,7 @@ def test_other_names_of_options_lead_to_options():
 @pytest.mark.parametrize("function", [fd.simulation.prepare, fd.simulation.lower])
 def test_options_of_a_run_lead_to_where_it_runs(function):
     options = [field.name for group in (Watching, EarlyStopping) for field in dataclasses.fields(group)]
-    assert sorted(calls.WATCHING) == sorted(options)
+    assert sorted(WATCHING) == sorted(options)
     for name in [*options, "verbose", "callback"]:
         with pytest.raises(ValueError, match=rf"^{name}=None: unknown setting; (only )?fd\.simulate (takes|shows) it"):
             function(fd.aggregators.median(), **{name: None})
