@@ -12,6 +12,8 @@ forms give the same numbers up to rounding; what differs is how they run where e
 * ``grouped``: XLA's convolution and its own gradients; ``vmap`` over kernels makes one convolution with a group of
   channels for each client, which moves each image and each kernel once.
 * ``patches``: image patches by shifted slices and a batched matrix product. A patch repeats each pixel ``k * k`` times.
+  The gradient with respect to the images is a product that gives those of the patches, which are added up. Of a single
+  kernel it is XLA's convolution.
 """
 
 import functools
@@ -53,13 +55,6 @@ def form_on_cpu(width: int, kernel: tuple[int, ...]) -> str:
     return "banded" if width * features <= 64 * k else "looped"
 
 
-def form_on_gpu(kernel: tuple[int, ...]) -> str:
-    """The form of a GPU, for a kernel of shape ``[k, k, Cin, Cout]``."""
-    k, _, channels, features = kernel
-    # Then patches are no longer than the outputs, and a group of so few channels would not fill a tensor core.
-    return "patches" if k * k * channels <= features else "grouped"
-
-
 # --- an ordinary convolution
 
 
@@ -92,8 +87,14 @@ def _canonical_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Ar
     return _convolve(x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), pads).transpose(1, 2, 0, 3)
 
 
-def _looped(function: Bilinear, folds: bool) -> Bilinear:
-    """``function`` for one row of ``vmap`` after another; with ``folds``, rows that share a kernel as one batch."""
+def _repeated(function: Bilinear, folds: bool, many: Bilinear | None = None) -> Bilinear:
+    """``function`` of a row of ``vmap``.
+
+    Args:
+      function: for one kernel.
+      folds: whether rows that share a kernel are one batch of images.
+      many: for rows with kernels of their own, all at once; default ``function`` for one row after another.
+    """
 
     def of_rows(x: jax.Array, other: jax.Array, pads: Pads) -> jax.Array:
         operation = custom_vmap(lambda x, other: function(x, other, pads))
@@ -103,6 +104,9 @@ def _looped(function: Bilinear, folds: bool) -> Bilinear:
             if folds and not in_batched[1]:
                 y = operation(x.reshape(-1, *x.shape[2:]), other)
                 return y.reshape(axis_size, -1, *y.shape[1:]), True
+            if many is not None:
+                axes = [0 if batched else None for batched in in_batched]
+                return jax.vmap(lambda x, other: many(x, other, pads), axes)(x, other), True
             arguments = (x, other)
 
             def row(rows: list[jax.Array]) -> jax.Array:
@@ -165,22 +169,44 @@ def _patch_product(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     return _patches(x, k, pads) @ kernel.reshape(k * k * cin, cout)
 
 
+def _patch_input_gradient(g: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    n, ho, wo, features = g.shape
+    k, _, channels, _ = kernel.shape
+    patches = (g.reshape(-1, features) @ kernel.reshape(-1, features).T).reshape(n, ho, wo, k, k, channels)
+    # Each place of a patch lies elsewhere in the image: negative paddings cut off what the border has added.
+    total: Any = 0
+    for i in range(k):
+        for j in range(k):
+            border = [
+                (0, 0, 0),
+                (i - pads[0], k - 1 - i - pads[1], 0),
+                (j - pads[0], k - 1 - j - pads[1], 0),
+                (0, 0, 0),
+            ]
+            total = total + lax.pad(patches[:, :, :, i, j], jnp.zeros((), g.dtype), border)
+    return total
+
+
 def _patch_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
     k = x.shape[1] + sum(pads) - g.shape[1] + 1
     patches = _patches(x, k, pads).reshape(-1, k * k * x.shape[3])
     return (patches.T @ g.reshape(-1, g.shape[3])).reshape(k, k, x.shape[3], g.shape[3])
 
 
-_one_after_another = _looped(_convolve, folds=True)
+_one_after_another = _repeated(_convolve, folds=True)
 
 FORMS = {
     "looped": Form(
         _one_after_another,
         functools.partial(_turned, _one_after_another),
-        _looped(_canonical_kernel_gradient, folds=False),
+        _repeated(_canonical_kernel_gradient, folds=False),
     ),
     "banded": Form(_band_product, functools.partial(_turned, _band_product), _band_kernel_gradient),
     "grouped": Form(_convolve, _input_gradient, _kernel_gradient),
-    "patches": Form(_patch_product, functools.partial(_turned, _patch_product), _patch_kernel_gradient),
+    "patches": Form(
+        _repeated(_convolve, folds=True, many=_patch_product),
+        _repeated(_input_gradient, folds=True, many=_patch_input_gradient),
+        _repeated(_kernel_gradient, folds=False, many=_patch_kernel_gradient),
+    ),
 }
 """By name."""

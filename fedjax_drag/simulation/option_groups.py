@@ -27,7 +27,7 @@ from fedjax_drag.simulation.options import (
 )
 from fedjax_drag.simulation.program.attendance import check_availability
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES
-from fedjax_drag.simulation.run import FULL
+from fedjax_drag.simulation.run import FULL, PRECISIONS
 
 
 def check_mesh(name: str, value: Any) -> None:
@@ -187,6 +187,11 @@ class Execution:
       compute_dtype: in which the model runs forward and backward, in training and in evaluation: ``"float32"``, or
         ``"bfloat16"``, faster where the hardware has it, slower elsewhere. Parameters, what clients send, aggregation
         and the loss of the logits are float32 in any case.
+      matmul_precision: of matrix products and convolutions in local passes, the server's on its root data too:
+        ``"float32"``; or ``"tensorfloat32"`` or ``"bfloat16"``, whose factors keep 10 or 7 bits of the mantissa: faster
+        on hardware that has them, float32 elsewhere. Default ``"default"``: as JAX's own
+        ``jax_default_matmul_precision`` says, which is tensorfloat32 on NVIDIA's GPUs and bfloat16 on TPUs. It does
+        not concern rules, norms and evaluation, and all arrays stay float32.
       rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
       client_state: where the rows lie that are kept for every client, such as SCAFFOLD's control variates or a kept
         momentum: ``"device"``; ``"host"``, memory from where only the cohort's rows travel; or ``"disk"``, a temporary
@@ -201,6 +206,7 @@ class Execution:
     shard_data: bool = option(flag, default=False)
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
+    matmul_precision: str = option(one_of("default", *PRECISIONS), default="default")
     rounds_per_compile: int | None = option(optional(count), default=None)
     client_state: str = option(one_of(*PLACES), default=DEVICE)
 

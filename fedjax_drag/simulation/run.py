@@ -21,6 +21,9 @@ from fedjax_drag.types._part import CallablePart
 FULL = "full"
 """The batch size that stands for all examples of a client."""
 
+PRECISIONS = ("default", "float32", "tensorfloat32", "bfloat16")
+"""Of matrix products in local passes; the first is JAX's own setting."""
+
 
 class Run(Part):
     """All that decides what a run computes, apart from its data and its seed.
@@ -61,6 +64,7 @@ class Run(Part):
       mesh: devices that share the clients; None for one device.
       shard_data: whether the devices of ``mesh`` divide the training examples among them.
       diagnostics: whether to report metrics of single clients; what is not reported is not computed.
+      matmul_precision: of products in local passes, one of :data:`PRECISIONS`.
     """
 
     algorithm: Algorithm
@@ -92,6 +96,7 @@ class Run(Part):
     mesh: Mesh | None = None
     shard_data: bool = False
     diagnostics: bool = True
+    matmul_precision: str = PRECISIONS[0]
 
     @property
     def constants(self) -> Mapping[str, Any]:
@@ -175,6 +180,7 @@ class ClientInput(NamedTuple):
       kept: what the client has kept of earlier rounds; default nothing.
       num_steps: local steps until the pass ends, int32 scalar; None for all that are drawn.
       attacker_index: number of the client among the malicious ones, int32 scalar; None unless the attack needs it.
+      step_size: of this round, the same for all; None where a pass asks the run for it.
     """
 
     client_id: Int[Array, "*clients"]
@@ -185,6 +191,7 @@ class ClientInput(NamedTuple):
     kept: ClientRows = NOTHING_KEPT
     num_steps: Int[Array, "*clients"] | None = None
     attacker_index: Int[Array, "*clients"] | None = None
+    step_size: Float[Array, "*clients"] | None = None
 
 
 class LocalResult(NamedTuple):

@@ -170,23 +170,27 @@ def test_the_form_is_that_of_the_platform():
     assert convolutions_in(gradient, x[0], kernel[0]) == ["1"] * 3
     assert convolutions_in(jax.vmap(conv2d, in_axes=(0, None)), x, kernel[0]) == ["1"]
     assert set(convolutions_in(jax.vmap(gradient), x, kernel)) == {"1"}  # one client after another
-    for platform in ("cuda", "tpu"):  # a group for each client
-        assert convolutions_in(jax.vmap(conv2d), x, kernel, platform=platform) == ["3"]
-        assert len(convolutions_in(jax.vmap(gradient), x, kernel, platform=platform)) == 3
+    # On a TPU a group for each client, on a GPU products; of one kernel a convolution.
+    assert convolutions_in(jax.vmap(conv2d), x, kernel, platform="tpu") == ["3"]
+    assert len(convolutions_in(jax.vmap(gradient), x, kernel, platform="tpu")) == 3
+    assert convolutions_in(jax.vmap(gradient), x, kernel, platform="cuda") == []
+    for platform in ("cuda", "tpu"):
         assert convolutions_in(gradient, x[0], kernel[0], platform=platform) == ["1"] * 3
 
 
-def test_few_input_channels_are_patches_on_a_gpu():
-    x, kernel = arrays((2, 9, 8, 1, 33, 5), lead=(3,))
-    assert convolutions_in(jax.vmap(conv2d), x, kernel, platform="cuda") == []
-    assert convolutions_in(jax.vmap(conv2d), x, kernel, platform="tpu") == ["3"]
+def test_a_layer_that_pools_is_products_of_windows_on_a_gpu():
+    x, kernel = arrays(WIDE, lead=(3,))
+    layer = Conv(kernel.shape[-1], kernel.shape[1], pool=True)
+    params = {"params": {"kernel": kernel, "bias": jnp.zeros((3, kernel.shape[-1]))}}
+    assert convolutions_in(jax.vmap(layer.apply), params, x, platform="cuda") == []
+    assert convolutions_in(jax.vmap(layer.apply), params, x, platform="tpu") == ["3"]
 
 
 def test_few_output_channels_make_no_convolution():
     x, kernel = arrays(SHAPES[0])
     gradient = jax.grad(loss_of(conv2d, "SAME"), argnums=(0, 1))
     assert convolutions_in(gradient, x, kernel) == []
-    assert convolutions_in(gradient, x, kernel, platform="cuda") == ["1"] * 3
+    assert convolutions_in(gradient, x, kernel, platform="tpu") == ["1"] * 3
 
 
 @pytest.mark.sample(1)
@@ -253,7 +257,7 @@ def test_layer_is_interchangeable_with_flax(padding, pool):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("form", ["auto", "grouped", "patches", "banded", "looped"])
+@pytest.mark.parametrize("form", ["auto", "pooled", "grouped", "patches", "banded", "looped"])
 @pytest.mark.parametrize(("size", "k", "padding"), [((9, 8), 5, "VALID"), ((7, 6), 3, "SAME"), ((6, 7), 2, "SAME")])
 def test_pooled_layer(size, k, padding, form):
     # A black image ties in every window: the gradient goes to the first place, as in max_pool.

@@ -179,6 +179,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
             settings.clients_axis, settings.clients_per_chunk, platform_of(devices), settings.cohort_size
         ),
         diagnostics=settings.reports_clients,
+        matmul_precision=settings.matmul_precision,
     )
     run = with_numbers(run)
     _check(settings, run)

@@ -1,5 +1,6 @@
 """One client's work in a round: the mini-batches it draws, its local pass on them, the message that it sends."""
 
+import contextlib
 import functools
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from fedjax_drag.simulation.program.local import PassInput, local_pass
 from fedjax_drag.simulation.run import (
     FULL,
     NOTHING_KEPT,
+    PRECISIONS,
     ClientInput,
     ClientRows,
     LocalResult,
@@ -59,19 +61,26 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     each_step = lambda name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(name), steps)
     rngs = {name: each_step(f"model.{name}") for name in run.model.streams}
     own_keys = each_step("client rule") if client.keyed else None
-    return local_pass(
-        client,
-        functools.partial(run.model.training_loss, shared.model),
-        shared.downlink._replace(own=own.downlink),
-        fetch=functools.partial(_fetch, run, shared, own),
-        drawn=Drawn(places, keys),
-        step_size=run.step_size(shared.round) if callable(run.step_size) else run.step_size,
-        given=PassInput(own_statistics(own.kept, shared.model.statistics), rngs, own.kept, own_keys),
-        real=real,
-        num_steps=own.num_steps,
-        optimizer=run.local_optimizer and value_of(run.local_optimizer),
-        at_once=run.walk.is_batched,
-    )
+    precision = run.matmul_precision
+    with contextlib.nullcontext() if precision == PRECISIONS[0] else jax.default_matmul_precision(precision):
+        return local_pass(
+            client,
+            functools.partial(run.model.training_loss, shared.model),
+            shared.downlink._replace(own=own.downlink),
+            fetch=functools.partial(_fetch, run, shared, own),
+            drawn=Drawn(places, keys),
+            step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
+            given=PassInput(own_statistics(own.kept, shared.model.statistics), rngs, own.kept, own_keys),
+            real=real,
+            num_steps=own.num_steps,
+            optimizer=run.local_optimizer and value_of(run.local_optimizer),
+            at_once=run.walk.is_batched,
+        )
+
+
+def step_size_of(run: Run, round_index: Int[Array, ""]) -> Any:
+    """The step size of a round."""
+    return run.step_size(round_index) if callable(run.step_size) else run.step_size
 
 
 def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:

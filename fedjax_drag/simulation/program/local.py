@@ -58,8 +58,9 @@ class Position(NamedTuple):
 StepInput = tuple[Any, Streams, PRNGKeyArray | None]
 """Of one step its mini-batch as it was drawn, the model's keys, and the client rule's key."""
 
-Step = Callable[[Position, StepInput, Bool[Array, " batch"] | None], tuple[Position, jax.Array]]
-"""``(position, input, real) -> (position, loss)``; ``real`` says which examples count, None that all do."""
+Step = Callable[..., tuple[Position, jax.Array]]
+"""``(position, input, real, stored=False) -> (position, loss)``; ``real`` says which examples count, None that all do,
+and ``stored`` whether the direction is written to memory before it is followed."""
 
 
 _PLAIN = PassInput()
@@ -123,7 +124,9 @@ def _make_step(
 ) -> Step:
     """Builds one step of :func:`local_pass`, whose arguments these are."""
 
-    def step(position: Position, one: StepInput, counts: Bool[Array, " batch"] | None) -> tuple[Position, jax.Array]:
+    def step(
+        position: Position, one: StepInput, counts: Bool[Array, " batch"] | None, stored: bool = False
+    ) -> tuple[Position, jax.Array]:
         w, statistics, carry, trail = position
         drawn, rngs, key = one
         batch = fetch(drawn)
@@ -141,6 +144,8 @@ def _make_step(
         if optimizer is not None:
             direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
             direction, trail = optimizer.update(direction, trail, w)
+        if stored:
+            direction = jax.lax.optimization_barrier(direction)
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
         return Position(w, after, carry, trail), loss
 
@@ -182,9 +187,10 @@ def _first_apart(step: Step, start: Position, each: Any) -> tuple[Position, Floa
     """The same; the first step is not part of the loop.
 
     All clients start from the same parameters. A loop over a batch of clients must begin with a copy for each of them;
-    a first step outside reads the parameters themselves.
+    a first step outside reads the parameters themselves, and that where a gradient is not followed by the product that
+    gives it, which would read a copy for each client again.
     """
-    position, loss = step(start, jax.tree.map(lambda x: x[0], each), None)
+    position, loss = step(start, jax.tree.map(lambda x: x[0], each), None, stored=True)
     rest = jax.tree.map(lambda x: x[1:], each)
     end, losses = _in_one_loop(step, position, rest)
     return end, jnp.concatenate([loss[None], losses])

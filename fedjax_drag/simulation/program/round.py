@@ -13,7 +13,7 @@ from fedjax_drag.simulation.model import statistics
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import attendance, sampling
 from fedjax_drag.simulation.program.attendance import Attendance
-from fedjax_drag.simulation.program.client_pass import client_pass
+from fedjax_drag.simulation.program.client_pass import client_pass, step_size_of
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.metrics import attack_metrics, work_metrics
 from fedjax_drag.simulation.program.stacking import stack
@@ -100,6 +100,11 @@ def _inputs(
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
     kept = per_client.gather(state.clients, ids)
     clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
+    if run.walk.is_batched:
+        # One for each client, which must not be known to be the same: a product that gives a gradient then takes the
+        # step as it writes it. Of one step size for all, XLA writes an array as large as all clients' parameters.
+        each = jnp.broadcast_to(jnp.asarray(step_size_of(run, state.round)), ids.shape)
+        clients = clients._replace(step_size=jax.lax.optimization_barrier(each))
     if run.attack is not None and "attacker_index" in run.attack.needs:
         clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
     return shared, clients
