@@ -12,6 +12,7 @@
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
     python scripts/benchmark.py start --against ../before  # from the command to the curve, and what an evaluation costs
+    python scripts/benchmark.py programs --minutes 4  # sweeps on a GPU, compiled beside each other, timed in turn
     python scripts/benchmark.py accelerator         # everything that matters on a GPU or TPU, in forty minutes
 
 ``rounds`` is the subcommand that runs if none is named. A subcommand may also be spelled as an option, as in
@@ -38,6 +39,7 @@ from benchmarks import (
     federation,
     growth,
     profiling,
+    programs,
     rounds,
     start,
     sweeps,
@@ -194,6 +196,25 @@ def time_start(
     with _misuse():
         rows = start.run(chosen or [], repeats, before)
     _report(rows, f"median of {repeats}", json_file, markdown)
+
+
+@app.command("programs")
+def time_programs(
+    chosen: Annotated[list[str] | None, typer.Argument(metavar="[ROW]...", help="Rows; default all.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the rows; the same one continues them.")] = Path("runs/programs"),
+    minutes: Annotated[float, typer.Option(help="Time of this call.", min=0)] = 9.0,
+    profile: Annotated[bool, typer.Option(help="Also list the kernels that take the time.")] = False,
+    before: Annotated[
+        Path | None, typer.Option("--against", help="Root of another tree, whose rows are named before/ROW.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the rows.")] = False,
+) -> None:
+    """Times sweeps on a GPU or TPU: their programs compile beside each other, then each is timed by itself."""
+    with _misuse():
+        if listed:
+            print("\n".join(programs.names()))
+            return
+        print(table(programs.table_rows(programs.run(chosen or [], out, minutes, profile, before))))
 
 
 @app.command("accelerator")

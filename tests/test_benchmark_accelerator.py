@@ -163,7 +163,9 @@ def test_the_picture_has_every_rule(tmp_path):
     with pytest.raises(ValueError, match="no rules to draw"):
         draw(record, tmp_path / "rules.svg")
     for name, ms in {"krum": 2.0, "median": 30.0}.items():
-        record.keep("rules", name, {"rows": [{"rule": name, "d": "1e+06", "ms": ms, "floor_ms": 1.0}], "seconds": 1.0})
+        record.keep(
+            "rules", name, {"rows": [{"rule": name, "d": "1e+06", "ms": ms, "planned_ms": 1.0}], "seconds": 1.0}
+        )
     draw(record, tmp_path / "rules.svg")
     picture = (tmp_path / "rules.svg").read_text()
     assert "<!-- krum -->" in picture

@@ -1,4 +1,4 @@
-"""What a compiled program does on its device: bytes moved, kernels, collectives, and the memory that it takes.
+"""What a compiled program does on its device: bytes, products, kernels, collectives, and the memory that it takes.
 
 The figures come from the program's text and are the same in every compilation. Bytes are those between a device and its
 main memory: what each kernel reads and writes, of slices and gathers the part that they take. A loop counts as often as
@@ -12,11 +12,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedjax_drag.accelerators.hlo import Computation, Instruction, Module, is_scalar, num_bytes, parse
+from fedjax_drag.accelerators.products import operations
 from fedjax_drag.accelerators.targets import Chip
 from fedjax_drag.accelerators.trips import Environment, trips
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter", "ragged-all-to-all")
 """Operations in which devices exchange arrays."""
+
+LIMITS = ("memory", "products", "launches")
+"""What the time of a kernel may depend on: its bytes, its floating point operations, or that it is started at all."""
 
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
@@ -54,25 +58,62 @@ class Collective(NamedTuple):
     bytes: int
 
 
+class Kernel(NamedTuple):
+    """One kernel.
+
+    Attributes:
+      kind: its operation, or what a custom call names.
+      bytes: moved between the device and its memory.
+      operations: of the matrix products and convolutions in it.
+      precision: of these (:func:`~fedjax_drag.accelerators.products.operations`).
+    """
+
+    kind: str
+    bytes: int
+    operations: int = 0
+    precision: str = "default"
+
+    def limits(self, chip: Chip) -> dict[str, float]:
+        """Seconds by what may limit it, of :data:`LIMITS`."""
+        products = self.operations / chip.reached_products(self.precision) if self.operations else 0.0
+        return dict(zip(LIMITS, (self.bytes / chip.reached_bandwidth, products, chip.seconds_per_kernel), strict=True))
+
+
 class Work(NamedTuple):
     """What a program does.
 
     Attributes:
-      bytes: moved between the device and its memory.
-      kernels: how many, by what they are.
+      each: its kernels, and how often each is run.
       collectives: between devices, by what they are.
       open_loops: loops whose length the text does not tell; each is counted once.
     """
 
-    bytes: int
-    kernels: Counter[str]
+    each: Counter[Kernel]
     collectives: dict[str, Collective]
     open_loops: int
 
     @property
+    def bytes(self) -> int:
+        """Moved between the device and its memory."""
+        return sum(times * kernel.bytes for kernel, times in self.each.items())
+
+    @property
+    def operations(self) -> int:
+        """Floating point operations of matrix products and convolutions."""
+        return sum(times * kernel.operations for kernel, times in self.each.items())
+
+    @property
+    def kernels(self) -> Counter[str]:
+        """How many kernels there are, by what they are."""
+        kinds = Counter[str]()
+        for kernel, times in self.each.items():
+            kinds[kernel.kind] += times
+        return kinds
+
+    @property
     def num_kernels(self) -> int:
         """How many kernels there are."""
-        return self.kernels.total()
+        return self.each.total()
 
     @property
     def collective_bytes(self) -> int:
@@ -87,23 +128,24 @@ class Work(NamedTuple):
             if times > other.exchanges(kind).times
         }
         loops = self.open_loops - other.open_loops
-        return Work(self.bytes - other.bytes, self.kernels - other.kernels, collectives, loops)
+        return Work(self.each - other.each, collectives, loops)
 
     def exchanges(self, kind: str) -> Collective:
         """The collectives of one kind; there may be none."""
         return self.collectives.get(kind, Collective(0, 0))
 
-    def seconds_of_memory(self, chip: Chip) -> float:
-        """Least time that the moved bytes take."""
-        return self.bytes / chip.bandwidth
+    def limits(self, chip: Chip) -> dict[str, float]:
+        """Seconds of its kernels by what limits each, of :data:`LIMITS`."""
+        seconds: dict[str, float] = dict.fromkeys(LIMITS, 0.0)
+        for kernel, times in self.each.items():
+            of_kernel = kernel.limits(chip)
+            limit = max(of_kernel, key=lambda name: of_kernel[name])
+            seconds[limit] += times * of_kernel[limit]
+        return seconds
 
-    def seconds_of_kernels(self, chip: Chip) -> float:
-        """Least time that so many kernels take, however little they do."""
-        return self.num_kernels * chip.seconds_per_kernel
-
-    def floor(self, chip: Chip) -> float:
-        """The longer of both: less time no run can take."""
-        return max(self.seconds_of_memory(chip), self.seconds_of_kernels(chip))
+    def seconds(self, chip: Chip) -> float:
+        """About how long it takes: of each kernel the longest of its limits."""
+        return sum(self.limits(chip).values())
 
 
 def work_of(text: str, lengths: Mapping[str, int] | None = None, least: bool = False) -> Work:
@@ -121,7 +163,7 @@ def work_of(text: str, lengths: Mapping[str, int] | None = None, least: bool = F
     counter = _Counter(module, lengths or {}, least)
     counter.add(module.entry, 1, {})
     collectives = {kind: Collective(times, counter.sent[kind]) for kind, times in sorted(counter.exchanges.items())}
-    return Work(counter.bytes, counter.kernels, collectives, counter.open_loops)
+    return Work(counter.each, collectives, counter.open_loops)
 
 
 def memory_of(compiled: Any) -> Memory:
@@ -140,8 +182,12 @@ class _Counter:
 
     def __init__(self, module: Module, lengths: Mapping[str, int], least: bool = False) -> None:
         self.module, self.of_tpu, self.lengths, self.least = module, module.of_tpu, lengths, least
-        self.bytes, self.open_loops = 0, 0
-        self.kernels, self.exchanges, self.sent = Counter[str](), Counter[str](), Counter[str]()
+        self.open_loops = 0
+        self.each, self.exchanges, self.sent = Counter[Kernel](), Counter[str](), Counter[str]()
+
+    @property
+    def bytes(self) -> int:
+        return sum(times * kernel.bytes for kernel, times in self.each.items())
 
     def add(self, name: str, times: int, environment: Environment) -> None:
         """A computation that is run so many times; ``environment`` has the constants among its parameters."""
@@ -163,8 +209,8 @@ class _Counter:
             for name in one.called:
                 self.add(name, times, {})
         elif not self._is_free(one):
-            self.kernels[_kind(one)] += times
-            self.bytes += times * self._moved(one, within)
+            kernel = Kernel(_kind(one), self._moved(one, within), *operations(one, within, self.module))
+            self.each[kernel] += times
             self._add_exchange(one, within, times)
 
     def _told(self, loop: Instruction) -> int | None:
@@ -187,9 +233,8 @@ class _Counter:
             counters.append(_Counter(self.module, self.lengths, self.least))
             counters[-1].add(name, times, {})
         chosen = (min if self.least else max)(counters, key=lambda counter: counter.bytes)
-        self.bytes += chosen.bytes
         self.open_loops += chosen.open_loops
-        self.kernels += chosen.kernels
+        self.each += chosen.each
         self.exchanges += chosen.exchanges
         self.sent += chosen.sent
 

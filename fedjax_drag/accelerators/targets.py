@@ -3,8 +3,8 @@
 XLA compiles from a description of a device, and needs the compiler alone: no driver, no CUDA libraries, no device. JAX
 calls it a topology (``jax.experimental.topologies``).
 
-Memory and bandwidth are those of the manufacturers' data sheets, of the SXM modules for GPUs; the figures given to the
-compiler are those that a GPU's driver reports, as in XLA's own descriptions of devices.
+Memory, bandwidth and rates are those of the manufacturers' data sheets, of the SXM modules for GPUs; the figures given
+to the compiler are those that a GPU's driver reports, as in XLA's own descriptions of devices.
 """
 
 import contextlib
@@ -22,13 +22,20 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh, SingleDeviceSharding
 
+from fedjax_drag.accelerators.products import GROUPED
 from fedjax_drag.accelerators.silence import silent
 
-GPU_SECONDS_PER_KERNEL = 2e-6
-"""Least time between two kernels of a GPU's stream: an assumption about the device, which no compiler tells."""
+GPU_SECONDS_PER_KERNEL = 4e-6
+"""A small kernel in a loop, with the pause after it: measured on an H100 (docs/accelerator.md)."""
 
 TPU_SECONDS_PER_KERNEL = 5e-7
-"""The same for a TPU, whose instructions are not launched from the host but wait for its memory."""
+"""The same for a TPU, whose instructions are not launched from the host but wait for its memory: an assumption."""
+
+REACHED = {"memory": 0.8, "products": 0.65}
+"""Shares of the bandwidth and of the rates of the data sheet that kernels reach: measured on an H100."""
+
+GROUPED_SHARE = 0.12
+"""What convolutions with a group for each client reach of a GPU's rate of float32, in any precision: measured there."""
 
 JAX_SHARE = 0.75
 """Of a GPU's memory, what JAX takes unless ``XLA_CLIENT_MEM_FRACTION`` says otherwise."""
@@ -45,6 +52,8 @@ class Chip:
       platform: ``"gpu"`` or ``"tpu"``.
       memory: bytes that the device has; on a TPU those that its compiler gives to a program.
       bandwidth: bytes a second between the device and its memory.
+      products: operations a second of matrix products, by their precision
+        (:func:`~fedjax_drag.accelerators.products.operations`).
       described: what the compiler of a GPU is told beside memory and bandwidth.
     """
 
@@ -52,6 +61,7 @@ class Chip:
     platform: str
     memory: int
     bandwidth: float
+    products: Mapping[str, float] = dataclasses.field(default_factory=dict)
     described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -63,11 +73,33 @@ class Chip:
         return int(self.memory * float(next(filter(None, named), JAX_SHARE)))
 
     @property
+    def reached_bandwidth(self) -> float:
+        """Bytes a second that kernels move."""
+        return REACHED["memory"] * self.bandwidth
+
+    def reached_products(self, precision: str) -> float:
+        """Operations a second of products of a precision; infinitely many where the chip's rates are not known."""
+        return REACHED["products"] * self.products.get(precision, math.inf)
+
+    @property
     def seconds_per_kernel(self) -> float:
-        """Least time of a kernel, however little it does."""
+        """Time of a kernel, however little it does."""
         return TPU_SECONDS_PER_KERNEL if self.platform == "tpu" else GPU_SECONDS_PER_KERNEL
 
 
+def _gpu_products(float32: float, tensorfloat32: float) -> dict[str, float]:
+    """Rates of a GPU, which multiplies float32 as tensorfloat32 unless a program asks for more."""
+    grouped = GROUPED_SHARE * float32 / REACHED["products"]
+    narrow = {"default": tensorfloat32, "high": tensorfloat32, "bfloat16": 2 * tensorfloat32}
+    return narrow | {"highest": float32, GROUPED: grouped}
+
+
+def _tpu_products(bfloat16: float) -> dict[str, float]:
+    """Rates of a TPU, which multiplies float32 as one, three or six products of bfloat16."""
+    return {"bfloat16": bfloat16, "default": bfloat16, GROUPED: bfloat16, "high": bfloat16 / 3, "highest": bfloat16 / 6}
+
+
+_HOPPER_PRODUCTS, _AMPERE_PRODUCTS = _gpu_products(6.7e13, 4.95e14), _gpu_products(1.95e13, 1.56e14)
 _HOPPER = {
     "shared_memory_per_core": 233472,
     "shared_memory_per_block_optin": 232448,
@@ -88,17 +120,17 @@ _AMPERE = {
 }
 
 GPUS = {
-    "h100": Chip("NVIDIA H100 80GB HBM3", "gpu", 84942979072, 3.352e12, _HOPPER),
-    "h200": Chip("NVIDIA H200 141GB HBM3e", "gpu", 151397597184, 4.8e12, _HOPPER),
-    "a100-40": Chip("NVIDIA A100-SXM4-40GB", "gpu", 42331013120, 1.555e12, _AMPERE),
-    "a100-80": Chip("NVIDIA A100-SXM4-80GB", "gpu", 85100068864, 2.039e12, _AMPERE),
+    "h100": Chip("NVIDIA H100 80GB HBM3", "gpu", 84942979072, 3.352e12, _HOPPER_PRODUCTS, _HOPPER),
+    "h200": Chip("NVIDIA H200 141GB HBM3e", "gpu", 151397597184, 4.8e12, _HOPPER_PRODUCTS, _HOPPER),
+    "a100-40": Chip("NVIDIA A100-SXM4-40GB", "gpu", 42331013120, 1.555e12, _AMPERE_PRODUCTS, _AMPERE),
+    "a100-80": Chip("NVIDIA A100-SXM4-80GB", "gpu", 85100068864, 2.039e12, _AMPERE_PRODUCTS, _AMPERE),
 }
 """GPUs by name; ``NAME:N`` is a host with ``N`` of them."""
 
 TPUS = {
-    "v5e": Chip("TPU v5e", "tpu", int(15.75 * 2**30), 8.19e11),
-    "v5p": Chip("TPU v5p", "tpu", int(95.73 * 2**30), 2.765e12),
-    "v6e": Chip("TPU v6e", "tpu", int(31.24 * 2**30), 1.638e12),
+    "v5e": Chip("TPU v5e", "tpu", int(15.75 * 2**30), 8.19e11, _tpu_products(1.97e14)),
+    "v5p": Chip("TPU v5p", "tpu", int(95.73 * 2**30), 2.765e12, _tpu_products(4.59e14)),
+    "v6e": Chip("TPU v6e", "tpu", int(31.24 * 2**30), 1.638e12, _tpu_products(9.18e14)),
 }
 """TPU generations; ``NAME:AxB``, of v5p ``NAME:AxBxC``, is a slice with so many chips along each axis."""
 

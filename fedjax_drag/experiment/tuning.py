@@ -5,7 +5,6 @@ way over the clients of a round, the devices that share them, the visits to the 
 the answers to the questions before it.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import statistics
@@ -27,6 +26,7 @@ from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation import Evaluation, Simulation, trace
 from fedjax_drag.simulation.devices import placement
 from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.run import PRECISIONS
 
 PRESENT = "present setting"
 """The setting of the first row."""
@@ -40,9 +40,6 @@ READINGS, QUICK_READINGS = 5, 3
 
 CLEARLY = 0.97
 """Share of the time of the best so far that another setting may take at most to be chosen."""
-
-PRECISIONS = ("default", "tensorfloat32", "float32")
-"""Of JAX's products of matrices on accelerators."""
 
 
 class Row(NamedTuple):
@@ -104,8 +101,8 @@ def tune(
     One setting after another is compiled and timed for some rounds: the ways over the clients of a round
     (``clients_axis``, ``clients_per_chunk``), where there are several devices those that share the clients (``mesh``),
     and visits to the host (``rounds_per_compile``). What is clearly faster is kept for the next question. On
-    accelerators the precisions of JAX's products follow; they change results, so that none is chosen. A setting that
-    cannot be run, such as one that needs too much memory, is named and passed over.
+    accelerators the precisions of products follow (``matmul_precision``); they change results, so that none is chosen.
+    A setting that cannot be run, such as one that needs too much memory, is named and passed over.
 
     Args:
       config: of one run, as for :func:`~fedjax_drag.experiment.run.run.run`.
@@ -171,8 +168,8 @@ class _Clock:
                 if row.seconds is not None and (self.best.seconds is None or row.seconds < CLEARLY * self.best.seconds):
                     self.best = row
         for precision in self._precisions():
-            setting = f"JAX_DEFAULT_MATMUL_PRECISION={precision}"
-            self._measured(setting, self.best.keys, precision, "changes results: not chosen")
+            keys = {"matmul_precision": precision}
+            self._measured(_shown(keys), {**self.best.keys, **keys}, "changes results: not chosen")
 
     def tuning(self) -> Tuning:
         """What is known so far."""
@@ -191,7 +188,7 @@ class _Clock:
         return [] if self.quick else [{"rounds_per_compile": None}, {"rounds_per_compile": 1}]
 
     def _precisions(self) -> tuple[str, ...]:
-        return () if self.quick or jax.default_backend() == "cpu" else PRECISIONS
+        return () if self.quick or jax.default_backend() == "cpu" else PRECISIONS[1:]
 
     def _traced(self, keys: Mapping[str, Any]) -> Simulation:
         readings = QUICK_READINGS if self.quick else READINGS
@@ -208,21 +205,21 @@ class _Clock:
             stop_on_divergence=False,
         )
 
-    def _measured(self, setting: str, keys: Mapping[str, Any], precision: str | None = None, note: str = "") -> Row:
+    def _measured(self, setting: str, keys: Mapping[str, Any], note: str = "") -> Row:
         row = Row(setting, dict(keys), note=note)
         try:
-            with jax.default_matmul_precision(precision) if precision else contextlib.nullcontext():
-                simulation = self._traced(keys)
-                program = (simulation.walk, simulation.mesh, simulation.rounds_per_compile, precision)
-                if program in self.known:  # such as clients_axis=auto and what it stands for
-                    same = self.known[program]
-                    row = same._replace(setting=setting, keys=row.keys, note=note or f"same as {same.setting}")
-                else:
-                    seconds = _seconds(simulation, self.interval)
-                    needed = memory.needed(simulation.lowered.advance.compile()) or None
-                    first = self.rows[0].seconds if self.rows else seconds
-                    row = row._replace(seconds=seconds, ratio=first and seconds / first, bytes=needed)
-                    self.known[program] = row
+            simulation = self._traced(keys)
+            precision = simulation.spec.matmul_precision
+            program = (simulation.walk, simulation.mesh, simulation.rounds_per_compile, precision)
+            if program in self.known:  # such as clients_axis=auto and what it stands for
+                same = self.known[program]
+                row = same._replace(setting=setting, keys=row.keys, note=note or f"same as {same.setting}")
+            else:
+                seconds = _seconds(simulation, self.interval)
+                needed = memory.needed(simulation.lowered.advance.compile()) or None
+                first = self.rows[0].seconds if self.rows else seconds
+                row = row._replace(seconds=seconds, ratio=first and seconds / first, bytes=needed)
+                self.known[program] = row
         except (ValueError, MemoryError, jax.errors.JaxRuntimeError) as error:
             if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise

@@ -87,13 +87,13 @@ def _canonical_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Ar
     return _convolve(x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), pads).transpose(1, 2, 0, 3)
 
 
-def _repeated(function: Bilinear, folds: bool, many: Bilinear | None = None) -> Bilinear:
+def _repeated(function: Bilinear, folds: bool, at_once: Callable[..., jax.Array] | None = None) -> Bilinear:
     """``function`` of a row of ``vmap``.
 
     Args:
       function: for one kernel.
       folds: whether rows that share a kernel are one batch of images.
-      many: for rows with kernels of their own, all at once; default ``function`` for one row after another.
+      at_once: for rows with kernels of their own, all at once; default ``function`` for one row after another.
     """
 
     def of_rows(x: jax.Array, other: jax.Array, pads: Pads) -> jax.Array:
@@ -104,9 +104,9 @@ def _repeated(function: Bilinear, folds: bool, many: Bilinear | None = None) -> 
             if folds and not in_batched[1]:
                 y = operation(x.reshape(-1, *x.shape[2:]), other)
                 return y.reshape(axis_size, -1, *y.shape[1:]), True
-            if many is not None:
+            if at_once is not None:
                 axes = [0 if batched else None for batched in in_batched]
-                return jax.vmap(lambda x, other: many(x, other, pads), axes)(x, other), True
+                return jax.vmap(functools.partial(at_once, pads=pads), axes)(x, other), True
             arguments = (x, other)
 
             def row(rows: list[jax.Array]) -> jax.Array:
@@ -204,9 +204,9 @@ FORMS = {
     "banded": Form(_band_product, functools.partial(_turned, _band_product), _band_kernel_gradient),
     "grouped": Form(_convolve, _input_gradient, _kernel_gradient),
     "patches": Form(
-        _repeated(_convolve, folds=True, many=_patch_product),
-        _repeated(_input_gradient, folds=True, many=_patch_input_gradient),
-        _repeated(_kernel_gradient, folds=False, many=_patch_kernel_gradient),
+        _repeated(_convolve, folds=True, at_once=_patch_product),
+        _repeated(_input_gradient, folds=True, at_once=_patch_input_gradient),
+        _repeated(_kernel_gradient, folds=False, at_once=_patch_kernel_gradient),
     ),
 }
 """By name."""

@@ -206,7 +206,7 @@ class Execution:
     shard_data: bool = option(flag, default=False)
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
-    matmul_precision: str = option(one_of("default", *PRECISIONS), default="default")
+    matmul_precision: str = option(one_of(*PRECISIONS), default="default")
     rounds_per_compile: int | None = option(optional(count), default=None)
     client_state: str = option(one_of(*PLACES), default=DEVICE)
 

@@ -12,6 +12,7 @@ from fedjax_drag.accelerators.hlo import num_bytes, parse
 
 GPU = Path(__file__).with_name("gpu.hlo").read_text()
 TPU = Path(__file__).with_name("tpu.hlo").read_text()
+PRODUCTS = Path(__file__).with_name("products.hlo").read_text()
 
 
 def test_work_of_a_program_for_a_gpu():
@@ -80,12 +81,30 @@ def test_of_alternatives_the_one_that_moves_most_counts_or_least():
     assert counts.work_of(ALTERNATIVES, least=True).kernels == Counter({"negate": 1})
 
 
-def test_floor_is_the_longer_of_memory_and_kernels():
+def test_a_kernel_takes_the_longest_of_its_limits():
     work, chip = counts.work_of(GPU), targets.GPUS["h100"]
-    assert work.seconds_of_kernels(chip) == 20 * targets.GPU_SECONDS_PER_KERNEL
-    assert work.floor(chip) == work.seconds_of_kernels(chip)
-    slow = dataclasses.replace(chip, bandwidth=1e6)
-    assert work.floor(slow) == work.bytes / 1e6
+    launched = 20 * targets.GPU_SECONDS_PER_KERNEL
+    assert work.limits(chip) == {"memory": 0, "products": 0, "launches": pytest.approx(launched)}
+    slow = dataclasses.replace(chip, bandwidth=1e3)
+    assert work.seconds(slow) == pytest.approx(work.bytes / 1e3 / targets.REACHED["memory"])
+    slow = dataclasses.replace(chip, products={"highest": 1e3})
+    (product,) = (kernel for kernel in counts.work_of(PRODUCTS).each if kernel.precision == "highest")
+    assert max(product.limits(slow).values()) == product.limits(slow)["products"]
+    assert product.limits(slow)["products"] == pytest.approx(product.operations / 650)
+
+
+def test_operations_of_products_and_convolutions():
+    work = counts.work_of(PRODUCTS)
+    found = {(kernel.kind, kernel.operations, kernel.precision) for kernel in work.each}
+    one = 2 * (2 * 7 * 7 * 12) * (3 * 3 * 2)  # outputs, and products for each
+    product = 2 * 4 * 8 * 32 * 16
+    products = {("fusion", product, "highest"), ("__cublas$gemm", product, "default")}
+    assert found == {("convolution", one, "bfloat16"), ("convolution", one, "grouped"), *products}
+    assert work.operations == 2 * one + 2 * product
+    chip = targets.GPUS["h100"]
+    assert chip.reached_products("default") == pytest.approx(0.65 * 4.95e14)
+    assert chip.reached_products("grouped") == pytest.approx(0.12 * 6.7e13)
+    assert targets.TPUS["v5e"].reached_products("highest") == pytest.approx(0.65 * 1.97e14 / 6)
 
 
 @pytest.mark.parametrize(

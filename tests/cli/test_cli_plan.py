@@ -11,7 +11,7 @@ import pytest
 from test_cli import one_line
 
 from fedjax_drag.accelerators import targets
-from fedjax_drag.accelerators.counts import Work
+from fedjax_drag.accelerators.counts import Kernel, Work
 from fedjax_drag.experiment.plan.run_plan import RunPlan
 from fedjax_drag.simulation.program.clients_axis import Walk
 
@@ -48,7 +48,8 @@ def test_errors_of_a_configuration(command, tiny_file, stand_in):
 
 def made(needed):
     """A plan of a run that needs so many bytes, in the place of what is compiled."""
-    work = Work(bytes=10**9, kernels=Counter({"fusion": 100}), collectives={}, open_loops=0)
+    kernels = {Kernel("fusion", 10**9): 1, Kernel("fusion", 10**6, 10**10, "highest"): 1, Kernel("fusion", 0): 100}
+    work = Work(Counter(kernels), collectives={}, open_loops=0)
     figures = {"usable": 1000, "needed": needed, "client_state": 0, "data": 1, "state": 2, "temporary": 3}
     counts = {"devices": 1, "cohort_size": 4, "rounds": 6, "evaluations": 3}
     done = {"round": work, "evaluation": work, "seconds": 0.25}
@@ -64,7 +65,8 @@ def test_plan_prints_and_exits_by_whether_it_fits(command, tiny_file, stand_in, 
     head, row, *_ = result.stdout.splitlines()
     assert head == "tiny on NVIDIA H100 80GB HBM3"
     assert row.startswith(first)
-    assert "298.3 us by memory, 200.0 us by kernels" in result.stdout
+    assert "372.9 us by memory, 229.6 us by products, 400.0 us by launches" in result.stdout
+    assert "  most time by  launches: more clients" in result.stdout
     result = command("plan", tiny_file, "--json")
     assert result.exit_code == status
     (plan,) = json.loads(result.stdout)

@@ -1,5 +1,7 @@
 """bfloat16 inside the model, float32 everywhere else."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,3 +66,32 @@ def test_float32_is_the_default(settings, fedavg):
 def test_another_dtype_is_refused(settings, fedavg):
     with pytest.raises(ValueError, match="compute_dtype='float16': must be one of float32, bfloat16"):
         fd.simulation.prepare(fedavg, **settings(compute_dtype="float16"))
+
+
+def precisions(program):
+    """The precisions of the products in a lowered program, one for each that there is."""
+    return {
+        found for found in ("DEFAULT", "HIGH", "HIGHEST") if re.search(rf"precision = \[{found}, {found}\]", program)
+    }
+
+
+@pytest.mark.parametrize(
+    ("precision", "in_rounds"), [("float32", "HIGHEST"), ("tensorfloat32", "HIGH"), ("bfloat16", "DEFAULT")]
+)
+def test_the_precision_is_that_of_products_in_local_passes(settings, precision, in_rounds):
+    root = fd.aggregators.br_drag(c=0.5)  # which has no products of its own
+    with jax.default_matmul_precision("highest" if precision != "float32" else "bfloat16"):
+        lowered = fd.simulation.prepare(root, matmul_precision=precision, **settings()).lowered
+        elsewhere = precisions(lowered.evaluate.as_text())
+    assert precisions(lowered.advance.as_text()) == {in_rounds}
+    assert elsewhere == {"HIGHEST" if precision != "float32" else "DEFAULT"}
+
+
+def test_jax_says_the_precision_by_default(settings, fedavg):
+    programs = [
+        fd.simulation.prepare(fedavg, **settings(**more)).lowered.advance.as_text()
+        for more in ({}, {"matmul_precision": "default"})
+    ]
+    assert programs[0] == programs[1]
+    with pytest.raises(ValueError, match="matmul_precision='tf32': must be one of default, float32, tensorfloat32"):
+        fd.simulation.prepare(fedavg, matmul_precision="tf32", **settings())

@@ -91,6 +91,6 @@ def array_bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def floor(parts: Sequence[tuple[int, Work]], chip: Chip) -> float:
-    """Least seconds of some works, one after another, each so many times."""
-    return sum(times * work.floor(chip) for times, work in parts)
+def total_seconds(parts: Sequence[tuple[int, Work]], chip: Chip) -> float:
+    """About how many seconds some works take one after another, each so many times."""
+    return sum(times * work.seconds(chip) for times, work in parts)

@@ -20,7 +20,7 @@ from fedjax_drag.experiment.plan.programs import (
     array_bytes,
     compile_rounds,
     compiled,
-    floor,
+    total_seconds,
 )
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.devices.host_state import DEVICE
@@ -51,7 +51,7 @@ class RunPlan:
       evaluation: work of an evaluation.
       rounds: of the run.
       evaluations: of the run.
-      seconds: least time of the run.
+      seconds: about how long, of the run.
     """
 
     label: str
@@ -117,7 +117,7 @@ def plan_run(label: str, config: Config, target: Target, federations: Federation
         temporary=max(advance.memory.temporary, memory.temporary),
         round=advance.round,
         evaluation=evaluation,
-        seconds=floor(parts, target.chip),
+        seconds=total_seconds(parts, target.chip),
     )
 
 

@@ -15,7 +15,7 @@ from fedjax_drag.experiment.plan.programs import (
     array_bytes,
     compile_rounds,
     compiled,
-    floor,
+    total_seconds,
 )
 from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run, typical_steps
 from fedjax_drag.experiment.run.planning import Federations
@@ -43,7 +43,7 @@ class ProgramPlan:
       cell: of these what each cell adds.
       round: work of a round of all cells in the program.
       evaluation: work of their evaluation.
-      seconds: least time of all cells.
+      seconds: about how long, of all cells.
     """
 
     label: str
@@ -97,7 +97,7 @@ class SweepPlan:
 
     @property
     def seconds(self) -> float | None:
-        """Least time of the whole sweep; None where a program does not fit."""
+        """About how long the whole sweep takes; None where a program does not fit."""
         seconds = [program.seconds for program in self.programs]
         return None if None in seconds else sum(filter(None, seconds))
 
@@ -198,7 +198,7 @@ def _compiled(lowered: LoweredCells, first: Settings, common: dict[str, Any], ta
         cell=max(0, needed - shared) // per_device,
         round=advance.round,
         evaluation=evaluation,
-        seconds=times * floor(parts, target.chip),
+        seconds=times * total_seconds(parts, target.chip),
     )
 
 

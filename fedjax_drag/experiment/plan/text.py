@@ -13,6 +13,12 @@ from fedjax_drag.simulation.program.clients_axis import Walk
 
 _WIDTH = 13  # of the first column
 
+_ADVICE = {
+    "memory": "memory: compute_dtype=bfloat16 halves what activations move, fewer local steps what parameters do",
+    "products": "products: matmul_precision=tensorfloat32, or compute_dtype=bfloat16, is faster where it may be used",
+    "launches": "launches: more clients in a round, or cells beside each other, cost next to nothing",
+}
+
 
 def of_run(plan: RunPlan, remedy: Remedy | None = None, sought: bool = False) -> str:
     """A run's plan as some lines.
@@ -33,7 +39,7 @@ def of_sweep(plan: SweepPlan) -> str:
     parts = [of_run(one) if isinstance(one, RunPlan) else _program(one, plan.target) for one in plan.programs]
     total = {"programs": f"{len(plan.programs)}, of {sum(map(_cells, plan.programs))} cells"}
     if plan.seconds is not None:
-        total["the sweep"] = f"at least {seconds(plan.seconds)}"
+        total["the sweep"] = f"about {seconds(plan.seconds)}"
     for label, reason in plan.failed.items():
         total[f"cannot run {label}"] = reason
     return "\n\n".join([*parts, "\n".join(["all together", *_rows(total)])])
@@ -64,8 +70,9 @@ def _work(work: Work | None, chip: Any = None) -> dict[str, Any] | None:
     if work is None:
         return None
     collectives = {kind: one._asdict() for kind, one in work.collectives.items()}
-    own = {"bytes": work.bytes, "kernels": dict(work.kernels), "collectives": collectives}
-    return own if chip is None else own | {"seconds": work.floor(chip)}
+    own = {"bytes": work.bytes, "operations": work.operations, "kernels": dict(work.kernels)}
+    own["collectives"] = collectives
+    return own if chip is None else own | {"seconds": work.seconds(chip), "limits": work.limits(chip)}
 
 
 def _run_rows(plan: RunPlan) -> dict[str, str]:
@@ -77,7 +84,7 @@ def _run_rows(plan: RunPlan) -> dict[str, str]:
     rows["memory"] = ", ".join(f"{name} {memory(size or 0)}" for name, size in parts.items())
     rows |= _work_rows(plan.round, plan.evaluation, plan.target)
     count = f"{plan.rounds:,} rounds, {plan.evaluations:,} evaluations"
-    rows["the run"] = f"{count}: at least {seconds(plan.seconds)}"
+    rows["the run"] = f"{count}: about {seconds(plan.seconds)}"
     return rows
 
 
@@ -90,12 +97,14 @@ def _program(plan: ProgramPlan, target: Target) -> str:
         could = f"; one program could hold about {most:,}" if most else ""
         rows["memory"] = f"examples {memory(plan.shared or 0)}, a cell {memory(plan.cell or 0)}{could}"
         rows |= _work_rows(plan.round, plan.evaluation, target)
-        rows["all cells"] = f"at least {seconds(plan.seconds)}"
+        rows["all cells"] = f"about {seconds(plan.seconds)}"
     return "\n".join([f"{plan.label} on {target.description}", *_rows(rows)])
 
 
 def _work_rows(of_round: Work, of_evaluation: Work, target: Target) -> dict[str, str]:
     rows = {"a round": _done(of_round, target), "evaluation": _done(of_evaluation, target)}
+    limits = of_round.limits(target.chip)
+    rows["most time by"] = _ADVICE[max(limits, key=lambda name: limits[name])]
     if of_round.collectives:
         each = [f"{_times(one.times)} {kind} of {traffic(one.bytes)}" for kind, one in of_round.collectives.items()]
         rows["a round sends"] = f"{', '.join(each)} in all, by each device"
@@ -107,8 +116,9 @@ def _work_rows(of_round: Work, of_evaluation: Work, target: Target) -> dict[str,
 
 def _done(work: Work, target: Target) -> str:
     chip = target.chip
-    limits = f"{seconds(work.seconds_of_memory(chip))} by memory, {seconds(work.seconds_of_kernels(chip))} by kernels"
-    return f"{traffic(work.bytes)} moved, {work.num_kernels:,} kernels: at least {seconds(work.floor(chip))} ({limits})"
+    limits = ", ".join(f"{seconds(spent)} by {name}" for name, spent in work.limits(chip).items() if spent)
+    done = f"{traffic(work.bytes)} moved, {arithmetic(work.operations)}, {work.num_kernels:,} kernels"
+    return f"{done}: about {seconds(work.seconds(chip))} ({limits})"
 
 
 def _fit(needed: int, usable: int, target: Target) -> str:
@@ -130,7 +140,7 @@ def _remedy(remedy: Remedy | None) -> str:
     if remedy is None:
         return f"none of {MOST_TRIED} changes that were tried; a smaller model, cohort or batch needs less"
     plan = remedy.plan
-    time = "" if plan.seconds is None else f", at least {seconds(plan.seconds)} for the run"
+    time = "" if plan.seconds is None else f", about {seconds(plan.seconds)} for the run"
     return f"{remedy.words}: {memory(plan.needed)} of {memory(plan.usable)}{time}"
 
 
@@ -160,6 +170,14 @@ def traffic(size: float) -> str:
         if size >= factor:
             return f"{size / factor:,.1f} {unit}"
     return f"{size / 1e3:,.1f} kB"
+
+
+def arithmetic(number: float) -> str:
+    """Floating point operations."""
+    for unit, factor in (("TFLOP", 1e12), ("GFLOP", 1e9)):
+        if number >= factor:
+            return f"{number / factor:,.1f} {unit}"
+    return f"{number / 1e6:,.1f} MFLOP"
 
 
 def seconds(value: float) -> str:

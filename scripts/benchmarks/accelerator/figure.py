@@ -13,7 +13,7 @@ def draw(record: Record, path: Path) -> None:
     Raises:
       ValueError: none has been measured.
     """
-    rows = [row for part in ("rules", "large_rules") for row in record.rows(part) if row["floor_ms"]]
+    rows = [row for part in ("rules", "large_rules") for row in record.rows(part) if row["planned_ms"]]
     if not rows:
         raise ValueError(f"{str(path)!r}: there are no rules to draw; measure the part rules first")
     picture = Figure(figsize=(8, 6), layout="constrained")
@@ -21,16 +21,16 @@ def draw(record: Record, path: Path) -> None:
     for number, size in enumerate(dict.fromkeys(row["d"] for row in rows)):
         own = [row for row in rows if row["d"] == size]
         axes.scatter(
-            [row["floor_ms"] for row in own], [row["ms"] for row in own], color=f"C{number}", label=f"d={size}"
+            [row["planned_ms"] for row in own], [row["ms"] for row in own], color=f"C{number}", label=f"d={size}"
         )
         for row in own:
             axes.annotate(
-                row["rule"], (row["floor_ms"], row["ms"]), xytext=(4, 2), textcoords="offset points", fontsize=7
+                row["rule"], (row["planned_ms"], row["ms"]), xytext=(4, 2), textcoords="offset points", fontsize=7
             )
-    ends = [min(row["floor_ms"] for row in rows), max(row["ms"] for row in rows)]
-    axes.plot(ends, ends, color="0.3", linewidth=1, label="the floor")
-    axes.plot(ends, [2 * end for end in ends], color="0.7", linewidth=1, linestyle="--", label="twice the floor")
-    axes.set(xscale="log", yscale="log", xlabel="floor: bytes moved, or kernels started (ms)", ylabel="measured (ms)")
+    ends = [min(row["planned_ms"] for row in rows), max(row["ms"] for row in rows)]
+    axes.plot(ends, ends, color="0.3", linewidth=1, label="as planned")
+    axes.plot(ends, [2 * end for end in ends], color="0.7", linewidth=1, linestyle="--", label="twice that")
+    axes.set(xscale="log", yscale="log", xlabel="planned (ms)", ylabel="measured (ms)")
     axes.set_title(f"Aggregation rules on {record.machine['device']}")
     axes.legend()
     picture.savefig(path)

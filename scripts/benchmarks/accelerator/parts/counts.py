@@ -27,9 +27,9 @@ def work(program: Any) -> Work | None:
         return None
 
 
-def floor_ms(done: Work | None, sizes: Sizes) -> float | None:
-    """The plan's floor for a program, in milliseconds; a loop whose length depends on the input counts once."""
-    return 1e3 * done.floor(chip(sizes.copied_bytes)) if done else None
+def planned_ms(done: Work | None, sizes: Sizes) -> float | None:
+    """The plan's time of a program, in milliseconds; a loop whose length depends on the input counts once."""
+    return 1e3 * done.seconds(chip(sizes.copied_bytes)) if done else None
 
 
 def chip(num_bytes: int) -> Chip:

@@ -29,7 +29,7 @@ PRECISIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 _CHUNKS = (1, 10)
 _ENGINE = ("fedavg", "drag")
-_COLUMNS = ("ms_per_round", "ratio", "floor_ms", "temporary_mib", "trace_s", "compile_s", "failed")
+_COLUMNS = ("ms_per_round", "ratio", "planned_ms", "temporary_mib", "trace_s", "compile_s", "failed")
 _OF_HOST = ("peak_memory_mib",)
 
 
@@ -109,7 +109,9 @@ def compared(work: Workload, makers: Mapping[str, Callable[[], CompiledRounds]],
             row |= {
                 "ms_per_round": statistics.median(times[name]),
                 "ratio": ratio(times, name, next(iter(times))),
-                "floor_ms": counts.floor_ms(counts.work(made[name].program), sizes),  # the loop over rounds counts once
+                "planned_ms": counts.planned_ms(
+                    counts.work(made[name].program), sizes
+                ),  # the loop over rounds counts once
                 "temporary_mib": counts.temporary_mib(made[name].program),
                 "trace_s": made[name].trace_seconds,
                 "compile_s": made[name].compile_seconds,
@@ -149,7 +151,7 @@ AXIS = Part(
     name="clients_axis",
     title="Clients at once, in chunks, one after another",
     text="A FedAvg round; ratios are to `vmap`, within one process. *auto* is what the engine chooses by itself. "
-    "*floor* is the plan's for a round, as of [rules](#rules-against-the-mean).",
+    "*planned* is the plan's for a round, as of [rules](#rules-against-the-mean).",
     minutes=3.5,
     cases=axis_cases,
 )

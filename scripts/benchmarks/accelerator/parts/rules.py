@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from benchmarks import aggregators
 from benchmarks.accelerator.part import Cases, Part
-from benchmarks.accelerator.parts.counts import floor_ms, work
+from benchmarks.accelerator.parts.counts import planned_ms, work
 from benchmarks.accelerator.sizes import Sizes
 from benchmarks.timing import Row, median_ratio, seconds_each
 from fedjax_drag import tree
@@ -32,7 +32,7 @@ def measure(name: str, sizes: Sizes, dimension: int) -> list[Row]:
         mean_times.append(seconds_each(lambda: mean(deltas)))
         times.append(seconds_each(rule.call))
     ms, done = 1e3 * statistics.median(times), work(rule.program)
-    floor = floor_ms(done, sizes)
+    planned = planned_ms(done, sizes)
     return [
         {
             "rule": name,
@@ -42,8 +42,8 @@ def measure(name: str, sizes: Sizes, dimension: int) -> list[Row]:
             "to_mean": median_ratio(times, mean_times),
             "passes": done and done.bytes / deltas["w"].nbytes,
             "kernels": done and done.num_kernels,
-            "floor_ms": floor,
-            "to_floor": ms / floor if floor else None,
+            "planned_ms": planned,
+            "to_planned": ms / planned if planned else None,
             "extra_memory": rule.extra_bytes / deltas["w"].nbytes,
             "compile_s": rule.compile_seconds,
             "_open_loops": done and done.open_loops,
@@ -62,10 +62,10 @@ def inputs(cohort: int, dimension: int) -> tuple[dict[str, Any], dict[str, Any],
 
 _TEXT = (
     "*to mean*: multiples of the time of the mean, which is one pass over the deltas, timed in turn. *passes*: bytes "
-    "that the compiled program moves, in multiples of those of the deltas. *floor*: the longer of the time in which "
-    "the device moves them (at its data sheet's bandwidth, or at that of the copy where the plan has no such device) "
-    "and of the time in which it starts the kernels; loops whose length depends on the deltas count once. *extra "
-    "memory*: in multiples of the deltas."
+    "that the compiled program moves, in multiples of those of the deltas. *planned*: of each kernel the longest of "
+    "its bytes, its products and its launch, at the rates that the plan takes for the device (without rates where it "
+    "has no such device); loops whose length depends on the deltas count once. *extra memory*: in multiples of the "
+    "deltas."
 )
 
 PART = Part(

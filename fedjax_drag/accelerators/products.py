@@ -1,0 +1,74 @@
+"""Floating point operations of the matrix products and convolutions in a compiled program."""
+
+import math
+import re
+
+from fedjax_drag.accelerators.hlo import Computation, Instruction, Module
+
+GROUPED = "grouped"
+"""The precision that stands for convolutions with groups, whose rate does not depend on their precision."""
+
+_SIZES = re.compile(r"\[([\d,<=]*)\]")
+_CONVOLUTIONS = ("__cudnn$conv",)
+
+
+def operations(one: Instruction, within: Computation, module: Module) -> tuple[int, str]:
+    """What a kernel multiplies and adds: two operations for each product of two numbers.
+
+    Args:
+      one: the instruction; of a fusion, the products inside count.
+      within: the computation of which it is part.
+      module: the program.
+
+    Returns:
+      The number of operations, and the precision of most of them: ``"bfloat16"`` (or another dtype of 16 bits); of
+      float32 what the program asks for, ``"default"``, ``"high"`` or ``"highest"``; or :data:`GROUPED`.
+    """
+    if one.opcode == "fusion":
+        inside = module.computations[one.called[0]]
+        parts = [operations(inner, inside, module) for inner in inside.instructions.values()]
+        return sum(number for number, _ in parts), max(parts, default=(0, "default"))[1]
+    if one.opcode == "dot":
+        left = _sizes(within.instructions[one.operands[0]].shape)
+        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.rest)
+        length = math.prod(left[int(axis)] for axis in _numbers(contracted[1] if contracted else ""))
+        return 2 * math.prod(_sizes(one.shape)) * length, _precision(one, within)
+    if "__cublas$" in one.rest:
+        left = _sizes(within.instructions[one.operands[0]].shape)
+        contracted = re.search(r'lhs_contracting_dimensions":\["?(\d+)', one.rest)
+        return 2 * math.prod(_sizes(one.shape)) * (left[int(contracted[1])] if contracted else 0), _precision(
+            one, within
+        )
+    if one.opcode == "convolution" or any(name in one.rest for name in _CONVOLUTIONS):
+        return _of_convolution(one, within)
+    return 0, "default"
+
+
+def _of_convolution(one: Instruction, within: Computation) -> tuple[int, str]:
+    """Of an output as many products as a kernel has numbers for it."""
+    labels = re.search(r"dim_labels=\w+_(\w+)->", one.rest)
+    kernel = _sizes(within.instructions[one.operands[1]].shape)
+    if labels is None or len(kernel) != len(labels[1]):
+        return 0, "default"
+    groups = re.search(r"(?:feature|batch)_group_count=(\d+)", one.rest)
+    number = 2 * math.prod(_sizes(one.shape)) * math.prod(kernel) // max(1, kernel[labels[1].index("o")])
+    return number, GROUPED if groups and int(groups[1]) > 1 else _precision(one, within)
+
+
+def _precision(one: Instruction, within: Computation) -> str:
+    """The precision of a product, by its operands and by what the program asks for."""
+    dtype = within.instructions[one.operands[0]].shape.partition("[")[0].lstrip("(")
+    if dtype not in ("f32", "f64"):
+        return "bfloat16"
+    asked = re.search(r'operand_precision(?:=\{|":\["?)(\w+)', one.rest)
+    return asked[1].lower() if asked else "default"
+
+
+def _sizes(shape: str) -> list[int]:
+    """Of the first array of a shape."""
+    found = _SIZES.search(shape)
+    return [int(size.lstrip("<=")) for size in _numbers(found[1] if found else "")]
+
+
+def _numbers(text: str) -> list[str]:
+    return [number for number in text.split(",") if number]
