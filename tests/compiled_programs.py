@@ -5,7 +5,7 @@
     python tests/compiled_programs.py --missing      # those without figures
 
 writes ``tests/accelerators/compiled.json``, with which ``tests/accelerators/test_compiled.py`` compares, and the tables
-of docs/accelerator.md. The figures are those of the compiled programs' texts: no device is asked.
+of docs/compiled.md. The figures are those of the compiled programs' texts: no device is asked.
 """
 
 import functools
@@ -29,7 +29,7 @@ from fedjax_drag.simulation.devices.placement import split_coordinates
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "tests/accelerators/compiled.json"
-PAGE = ROOT / "docs/accelerator.md"
+PAGE = ROOT / "docs/compiled.md"
 
 TARGETS = ("h100", "v5e:2x2")
 """Programs for one device; of a slice of TPUs its first chip."""

@@ -22,7 +22,7 @@ NOT_RUN = {
     "install.md": "before JAX starts: tests/test_cores.py",
     "running.md": "reads what the page's commands leave: tests/test_first_page.py",
     "arena.md": "plays for minutes, as a notebook does",
-    "accelerator.md": "needs the compiler: tests/accelerators",
+    "plan.md": "needs the compiler: tests/accelerators",
     "from_flower.md": "needs Flower: tests/interop/test_flower.py",
 }
 """Pages whose blocks of Python do not run here, with the reason."""

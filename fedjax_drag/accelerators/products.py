@@ -45,13 +45,18 @@ def operations(one: Instruction, within: Computation, module: Module) -> tuple[i
 
 
 def _of_convolution(one: Instruction, within: Computation) -> tuple[int, str]:
-    """Of an output as many products as a kernel has numbers for it."""
+    """Of an output as many products as a kernel has numbers for it, without those that meet zeros between inputs.
+
+    A TPU computes a batch of products as such a convolution: the batch is an axis of the image, with zeros between.
+    """
     labels = re.search(r"dim_labels=\w+_(\w+)->", one.rest)
     kernel = _sizes(within.instructions[one.operands[1]].shape)
     if labels is None or len(kernel) != len(labels[1]):
         return 0, "default"
-    groups = re.search(r"(?:feature|batch)_group_count=(\d+)", one.rest)
     number = 2 * math.prod(_sizes(one.shape)) * math.prod(kernel) // max(1, kernel[labels[1].index("o")])
+    dilation = re.search(r"lhs_dilate=([\dx]+)", one.rest)
+    number //= math.prod(map(int, dilation[1].split("x"))) if dilation else 1
+    groups = re.search(r"(?:feature|batch)_group_count=(\d+)", one.rest)
     return number, GROUPED if groups and int(groups[1]) > 1 else _precision(one, within)
 
 

@@ -60,7 +60,7 @@ StepInput = tuple[Any, Streams, PRNGKeyArray | None]
 
 Step = Callable[..., tuple[Position, jax.Array]]
 """``(position, input, real, stored=False) -> (position, loss)``; ``real`` says which examples count, None that all do,
-and ``stored`` whether the direction is written to memory before it is followed."""
+and ``stored`` whether a GPU writes the direction to memory before it is followed."""
 
 
 _PLAIN = PassInput()
@@ -145,7 +145,8 @@ def _make_step(
             direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
             direction, trail = optimizer.update(direction, trail, w)
         if stored:
-            direction = jax.lax.optimization_barrier(direction)
+            barrier = jax.lax.optimization_barrier
+            direction = jax.lax.platform_dependent(direction, cuda=barrier, rocm=barrier, default=lambda d: d)
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
         return Position(w, after, carry, trail), loss
 
@@ -187,8 +188,8 @@ def _first_apart(step: Step, start: Position, each: Any) -> tuple[Position, Floa
     """The same; the first step is not part of the loop.
 
     All clients start from the same parameters. A loop over a batch of clients must begin with a copy for each of them;
-    a first step outside reads the parameters themselves, and that where a gradient is not followed by the product that
-    gives it, which would read a copy for each client again.
+    a first step outside reads the parameters themselves. On a GPU the product that gives a gradient does not take this
+    step at once, as in the loop: it would read a copy for each client again.
     """
     position, loss = step(start, jax.tree.map(lambda x: x[0], each), None, stored=True)
     rest = jax.tree.map(lambda x: x[1:], each)
