@@ -47,8 +47,8 @@ def plan(
     r"""Tell what CONFIG would need on an accelerator, on a machine that has none.
 
     The programs are compiled by the accelerator's own compiler, which says whether they fit, how much memory is data,
-    state and temporary, how many bytes a round moves and how many kernels it starts. Both give a time that no run can
-    go below, and nothing is computed: what a run really takes, only the device tells.
+    state and temporary, what a round moves and multiplies and how many kernels it starts. From these follows about how
+    long it takes, and what limits it. Nothing is computed.
 
     \b
     With the compiler for the target, which is installed as below:
