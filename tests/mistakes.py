@@ -39,7 +39,7 @@ class Mistake(NamedTuple):
 
 NAMES = (
     Mistake("misspelt", "run(batchsize=3)", "batchsize=3", "did you mean 'batch_size'?"),
-    Mistake("rounds", "run(rounds=10)", "rounds=10", "'num_rounds'"),
+    Mistake("rounds", "run(rounds=10)", "num_rounds, rounds", "one setting"),
     Mistake("learning rate", "run(lr=0.1)", "lr=0.1", "'step_size'"),
     Mistake("epochs", "run(epochs=1)", "epochs=1", "'local_epochs'"),
     Mistake("clients per round", "run(clients_per_round=5)", "clients_per_round=5", "'cohort_size'"),

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, dataclass_transform
@@ -152,8 +152,10 @@ WATCHING = {
 }
 """Options of ``fd.simulate`` that the functions which run nothing do not take."""
 
+SAME = {"rounds": "num_rounds"}
+"""Options that have another name in a configuration; either is taken in both."""
+
 ALIASES = {
-    "rounds": "num_rounds",
     "lr": "step_size",
     "learning_rate": "step_size",
     "client_lr": "step_size",
@@ -219,14 +221,31 @@ def takes(options: Callable[Arguments, Any]) -> Callable[[Callable[..., Returned
 
         @functools.wraps(function)
         def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
-            check_names(signature, args, kwargs)
-            return function(*args, **kwargs)
+            named: Any = renamed(kwargs, SAME)
+            check_names(signature, args, named)
+            return function(*args, **named)
 
         checked.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         checked.__doc__ = _with_options(function.__doc__, options)
         return checked
 
     return decorate
+
+
+def renamed(given: Mapping[str, Any], same: Mapping[str, str]) -> dict[str, Any]:
+    """What was given, by the names that are used here.
+
+    Args:
+      given: values by name.
+      same: names that are used here by those that are not.
+
+    Raises:
+      ValueError: one is given by both of its names.
+    """
+    for name in given.keys() & same.keys():
+        if same[name] in given:
+            raise ValueError(f"{same[name]}, {name}: are one setting; give it once")
+    return {same.get(name, name): value for name, value in given.items()}
 
 
 def check_names(signature: inspect.Signature, args: Iterable[Any], given: dict[str, Any]) -> None:

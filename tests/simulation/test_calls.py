@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
+from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.option_groups import EarlyStopping
 from fedjax_drag.simulation.options import ALIASES, ELSEWHERE, WATCHING
@@ -103,3 +104,14 @@ def test_editors_know_every_option(tmp_path):
     assert 'user.py:9:5 - error: Argument missing for parameter "batch_size"' in told
     assert 'user.py:10:92 - error: No parameter named "batchsize"' in told
     assert told.strip().endswith("2 errors, 0 warnings, 1 information")
+
+
+def test_rounds_have_their_configurations_name_too(settings):
+    given = settings(num_rounds=2)
+    data, rounds = given.pop("data"), given.pop("num_rounds")
+    names, rule = ("num_rounds", "rounds"), fd.aggregators.fedavg()
+    runs = [fd.simulation.prepare(rule, data=data, **given, **{name: rounds}) for name in names]
+    assert [run.num_rounds for run in runs] == [2, 2]
+    with pytest.raises(ValueError, match="num_rounds, rounds: are one setting; give it once"):
+        fd.simulation.prepare(rule, data=data, num_rounds=2, rounds=2, **given)
+    assert {load({"rounds": 1}, [f"{name}=7"]).rounds for name in names} == {7}

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedjax_drag.experiment.config.components import COMPONENTS, SCHEDULED, unknown_key
 from fedjax_drag.experiment.config.config import DEFAULTS
+from fedjax_drag.simulation.options import SAME, renamed
 
 EITHER: Mapping[str, str] = {
     "local_steps": "local_epochs",
@@ -38,6 +39,7 @@ def merged(mapping: Mapping[str, Any], changes: Sequence[Mapping[str, Any]] = ()
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """``base`` with ``changes``; ``defaults`` are merged into components that ``base`` leaves out."""
     result = dict(base)
+    changes = renamed(changes, {there: here for here, there in SAME.items()})
     for key, value in changes.items():
         if key not in DEFAULTS:
             raise unknown_key(key, [*DEFAULTS, "axes"])

@@ -138,7 +138,7 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"num_rounds": 3}, "unknown key 'num_rounds'; did you mean 'rounds'?"),
+        ({"num_rounds": 3, "rounds": 4}, "rounds, num_rounds: are one setting; give it once"),
         ({"agregator": "krum"}, "unknown key 'agregator'; did you mean 'aggregator'?"),
         ({"axis": {"seed": [0]}}, "unknown key 'axis'; did you mean 'axes'?"),
         ({"rounds": 7.5}, "rounds=7.5: must be an integer"),
