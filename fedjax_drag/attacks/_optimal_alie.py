@@ -10,7 +10,7 @@ from fedjax_drag.types import Uplink
 
 
 class optimal_alie(Searched):
-    """All malicious clients send ``mean + z std`` with the z that does the most harm through the server's own rule.
+    """All malicious clients send ``mean - z std`` with the z that does the most harm through the server's own rule.
 
     Mean and standard deviation of each coordinate are over the benign clients; z is searched for in every round, in
     ``evaluations`` evaluations of the rule and without its gradient. First all ``starts`` are tried. From the most
@@ -26,7 +26,7 @@ class optimal_alie(Searched):
         [-1e9, 1e9].
       step: > 0, the first step beyond them.
       ratio: in (0, 1).
-      side: ``"above"``, or ``"below"``, ``mean - z std``, as :func:`alie` has it by default and ByzFL's benchmark does.
+      side: ``"below"`` (default), as of :func:`alie`; or ``"above"``, ``mean + z std``.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -39,12 +39,12 @@ class optimal_alie(Searched):
       González et al., ByzFL: Research framework for robust federated learning, 2025, Optimal_ALittleIsEnough, whose
       search and defaults these are; the idea is of Shejwalkar and Houmansadr, NDSS 2021. The attack is that of
       Baruch, Baruch and Goldberg, 2019, as in :func:`alie`. Readings: the variance is divided by the number of clients,
-      as in ByzFL's text; its code divides by one less. ByzFL pushes above the mean as well, but of gradients: deltas,
-      which have the opposite sign, are then below theirs. The two sides are not alike (``docs/arena.md`` measures
+      as in ByzFL's text; its code divides by one less. ByzFL pushes above the mean, of gradients: deltas, which have the
+      opposite sign, are then below theirs. The two sides are not alike (``docs/arena.md`` measures
       both). :func:`optimised` follows the gradient through the rule in every direction, within a budget.
     """
 
-    side: Literal["above", "below"] = "above"
+    side: Literal["above", "below"] = "below"
 
     def check(self) -> None:
         super().check()
