@@ -15,7 +15,7 @@ from fedjax_drag.experiment.config.components import KINDS
 from fedjax_drag.simulation.settings import Arguments
 
 DOCS = Path(__file__).parents[1] / "docs"
-FAST = ("../README.md", "attacks.md", "from_fedjax.md", "api/index.md")
+FAST = ("../README.md", "first_run.md", "first_rule.md", "attacks.md", "from_fedjax.md", "api/index.md")
 SLOW = ("own_parts.md", "models.md")
 NOT_RUN = {
     "index.md": "that of README.md",
