@@ -38,14 +38,14 @@ class ScaffoldState(NamedTuple):
         return self.aggregator.metrics
 
 
-class _Own(NamedTuple):
+class _OwnVariate(NamedTuple):
     """Of one client, or with a leading axis ``[S]``: ``c_m``, and its strength ``a (1 - alpha_m)`` if tailored."""
 
     control: Params
     strength: Any = ()
 
 
-class _Rows(NamedTuple):
+class _ControlVariates(NamedTuple):
     """Of the clients ``[B]`` after a pass: ``c_m'``, and the new ``alpha_m`` or ``()`` if not tailored."""
 
     control: Params
@@ -131,13 +131,13 @@ class scaffold(SummedMethod):
 
     def broadcast(self, params: Params, state: ScaffoldState, client_ids: jax.Array) -> Downlink:
         strength = self.a * (1 - state.alpha[client_ids]) if self.tailored else ()
-        return Downlink(params, state.control, _Own(state.client_controls.take(client_ids), strength))
+        return Downlink(params, state.control, _OwnVariate(state.client_controls.take(client_ids), strength))
 
     def begin(self, downlink: Downlink) -> Any:
         return () if self.variate == "steps" else no_gradient_yet(downlink.start)
 
     def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
-        own: _Own = downlink.own
+        own: _OwnVariate = downlink.own
         strength = own.strength if self.tailored else self.a
 
         def corrected(g: jax.Array, c: jax.Array, c_m: jax.Array) -> jax.Array:
@@ -160,13 +160,15 @@ class scaffold(SummedMethod):
     ) -> Contribution:
         change = tree.weighted_sum(counted.astype(jnp.float32) / self.clients, uplink.aux)  # (S/M) mean (c_m' - c_m)
         control = tree.add(state.client_controls.take(client_ids), uplink.aux)
-        return Contribution(change, _Rows(control, coefficients(uplink.delta, counted) if self.tailored else ()))
+        return Contribution(
+            change, _ControlVariates(control, coefficients(uplink.delta, counted) if self.tailored else ())
+        )
 
     def close(
         self, params: Params, state: ScaffoldState, outcome: Outcome, *, client_ids: jax.Array, **_: Any
     ) -> tuple[Params, ScaffoldState]:
         theta = step_between(params, outcome.moved, self.server_step_size)
-        rows: _Rows = outcome.rows
+        rows: _ControlVariates = outcome.rows
         controls = state.client_controls.put(client_ids, rows.control, outcome.counted)
         after = ScaffoldState(outcome.inner, tree.move(state.control, outcome.total), controls)
         if not self.tailored:

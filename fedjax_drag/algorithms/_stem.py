@@ -53,7 +53,7 @@ class StemState(NamedTuple):
         return self.aggregator.metrics
 
 
-class _Carry(NamedTuple):
+class _Momentum(NamedTuple):
     """Of a local pass: the last point and direction, whether there was one, and the number of steps, int32."""
 
     previous: Params
@@ -122,16 +122,16 @@ class stem(TwoSided):
         del client_ids
         return Downlink(start=params, shared=state.memory)
 
-    def begin(self, downlink: Downlink) -> _Carry:
+    def begin(self, downlink: Downlink) -> _Momentum:
         no_steps = jnp.zeros((), jnp.int32)
         if self.carry_momentum:
             carried: CarriedMomentum = downlink.shared
-            return _Carry(carried.previous, carried.momentum, carried.started, no_steps)
-        return _Carry(downlink.start, tree.zeros_like(downlink.start), jnp.zeros((), bool), no_steps)
+            return _Momentum(carried.previous, carried.momentum, carried.started, no_steps)
+        return _Momentum(downlink.start, tree.zeros_like(downlink.start), jnp.zeros((), bool), no_steps)
 
     def direction(
-        self, grad_fn: GradFn, w: Params, carry: _Carry, downlink: Downlink, batch: Batch
-    ) -> tuple[Params, _Carry]:
+        self, grad_fn: GradFn, w: Params, carry: _Momentum, downlink: Downlink, batch: Batch
+    ) -> tuple[Params, _Momentum]:
         del downlink
         keep = (1 - self.a) * carry.started  # before the first direction, v = grad
 
@@ -139,9 +139,9 @@ class stem(TwoSided):
             return (g + keep * (v - g_previous)).astype(g.dtype)
 
         v = jax.tree.map(recursive, grad_fn(w, batch), carry.v, grad_fn(carry.previous, batch))
-        return v, _Carry(w, v, jnp.ones((), bool), carry.steps + 1)
+        return v, _Momentum(w, v, jnp.ones((), bool), carry.steps + 1)
 
-    def report(self, downlink: Downlink, w_end: Params, carry: _Carry, total_step_size: jax.Array) -> Message:
+    def report(self, downlink: Downlink, w_end: Params, carry: _Momentum, total_step_size: jax.Array) -> Message:
         del downlink, w_end
         eta = total_step_size * tree.inverse(carry.steps.astype(jnp.float32))
         step = jax.tree.map(lambda v: (eta * v).astype(v.dtype), carry.v)

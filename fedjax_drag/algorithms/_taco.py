@@ -12,7 +12,7 @@ from fedjax_drag.ops.screening import screen
 from fedjax_drag.types import Aggregator, Batch, Downlink, EligibleFn, GradFn, Params, Scalar, State, Uplink
 
 
-class LocalWork(NamedTuple):
+class WorkDone(NamedTuple):
     """Work of a local pass, as float32 scalars or ``[S]``: ``K`` and ``K eta``."""
 
     steps: jax.Array
@@ -33,7 +33,7 @@ class TacoState(NamedTuple):
 
     aggregator: State
     gradient: Params
-    work: LocalWork
+    work: WorkDone
     mean_alpha: jax.Array
     alpha: jax.Array
     strikes: jax.Array
@@ -136,7 +136,7 @@ class taco(TwoSided):
         return TacoState(
             aggregator=with_metrics(self.rule.init(params), **own),
             gradient=tree.zeros_like(params),
-            work=LocalWork(jnp.zeros(()), jnp.zeros(())),
+            work=WorkDone(jnp.zeros(()), jnp.zeros(())),
             mean_alpha=jnp.zeros(()),
             alpha=initial_alpha(self.clients),
             strikes=jnp.zeros(self.clients, jnp.int32),
@@ -163,9 +163,9 @@ class taco(TwoSided):
             gradient = jax.tree.map(lambda g, p: (g + downlink.own * p).astype(g.dtype), gradient, downlink.shared)
         return gradient, carry + 1
 
-    def report(self, downlink: Downlink, w_end: Params, carry: jax.Array, total_step_size: jax.Array) -> LocalWork:
+    def report(self, downlink: Downlink, w_end: Params, carry: jax.Array, total_step_size: jax.Array) -> WorkDone:
         del downlink, w_end
-        return LocalWork(carry, jnp.asarray(total_step_size, jnp.float32))
+        return WorkDone(carry, jnp.asarray(total_step_size, jnp.float32))
 
     def aggregate(
         self,
@@ -217,13 +217,13 @@ class taco(TwoSided):
         return jax.tree.map(lambda p, d: (p - ahead * d).astype(p.dtype), params, state.gradient)
 
 
-def _gradient(params: Params, moved: Params, work: LocalWork) -> Params:
+def _gradient(params: Params, moved: Params, work: WorkDone) -> Params:
     """``D_{t+1} = -sum_m alpha_m g_m / (K eta sum_m alpha_m)``: against the rule's step, per unit of step size."""
     per_unit = tree.inverse(work.total_step_size)
     return jax.tree.map(lambda p, q: ((p - q) * per_unit).astype(p.dtype), params, moved)
 
 
-def _typical(work: LocalWork, counted: jax.Array) -> LocalWork:
+def _typical(work: WorkDone, counted: jax.Array) -> WorkDone:
     """The work of a pass: the lower median over the clients that count; 0 if there are none."""
     return jax.tree.map(lambda x: _median(jnp.abs(x), counted), work)
 

@@ -108,20 +108,20 @@ def _longest(honest: _Honest, first: Int[Array, ""], last: Int[Array, ""]) -> Fl
     The lengths are the bound and its halves. The number of copies grows from ``first`` to ``last`` until one is chosen.
     """
 
-    def attempt(search: _Search) -> _Search:
+    def attempt(search: _Bisection) -> _Bisection:
         lengths = _bound(honest, search.copies) * 0.5 ** jnp.arange(_HALVINGS + 1)
         chosen = jax.vmap(_is_chosen, (None, 0, None))(honest, lengths, search.copies)
         longest = jnp.where(chosen.any(), lengths[jnp.argmax(chosen)], lengths[-1])
-        return _Search(search.copies + 1, chosen.any(), longest)
+        return _Bisection(search.copies + 1, chosen.any(), longest)
 
-    def unfinished(search: _Search) -> jax.Array:
+    def unfinished(search: _Bisection) -> jax.Array:
         return ~search.succeeded & (search.copies <= last)
 
-    start = _Search(first, jnp.zeros((), bool), jnp.zeros_like(honest.unit))
+    start = _Bisection(first, jnp.zeros((), bool), jnp.zeros_like(honest.unit))
     return honest.unit * jax.lax.while_loop(unfinished, attempt, start).length
 
 
-class _Search(NamedTuple):
+class _Bisection(NamedTuple):
     """The number of copies to try next, whether Krum chose the last ones, and their length in units."""
 
     copies: jax.Array

@@ -25,7 +25,7 @@ from fedjax_drag.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from fedjax_drag.experiment.run.planning import Plan
+    from fedjax_drag.experiment.run.planning import CheckedExperiment
     from fedjax_drag.simulation import Result
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
@@ -122,7 +122,7 @@ def _planned(
     log: Sequence[str],
     processes: Processes,
     allow_code: bool,
-) -> "Plan":
+) -> "CheckedExperiment":
     """Loads the experiment, sets up the devices, which must come before their first use, and builds the runs."""
     from fedjax_drag.cores import one_device_per_core, start
     from fedjax_drag.experiment.build.experiment import load_experiment
@@ -146,7 +146,7 @@ def _planned(
     return plan(experiment, out=folder, resume=resume, overwrite=overwrite, log=log)
 
 
-def _execute(planned: "Plan", quiet: bool) -> None:
+def _execute(planned: "CheckedExperiment", quiet: bool) -> None:
     """Runs what is planned, draws the curve and prints the table; exits with a failure where a run diverged."""
     from fedjax_drag.experiment.run.run import divergences, execute, rejections
     from fedjax_drag.experiment.run.saver import import_ahead

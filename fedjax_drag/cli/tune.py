@@ -67,7 +67,7 @@ def tune(
             start()
             from fedjax_drag.experiment import tuning
 
-            def show(row: tuning.Row) -> None:
+            def show(row: tuning.Timing) -> None:
                 typer.echo(f"{tuning.HEAD}\n{tuning.line(row)}" if row.setting == tuning.PRESENT else tuning.line(row))
 
             found = tuning.tune(config, overrides or (), timed_rounds, quick, write, allow_code, show)

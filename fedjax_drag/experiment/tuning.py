@@ -42,7 +42,7 @@ CLEARLY = 0.97
 """Share of the time of the best so far that another setting may take at most to be chosen."""
 
 
-class Row(NamedTuple):
+class Timing(NamedTuple):
     """One setting, measured.
 
     Attributes:
@@ -72,7 +72,7 @@ class Tuning:
       config: the configuration with these keys.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Timing, ...]
     keys: Mapping[str, Any]
     config: Config
 
@@ -94,7 +94,7 @@ def tune(
     quick: bool = False,
     write: str | Path | None = None,
     allow_code: bool = False,
-    callback: Callable[[Row], Any] | None = None,
+    callback: Callable[[Timing], Any] | None = None,
 ) -> Tuning:
     """Measures how a run is computed fastest on this machine.
 
@@ -149,13 +149,13 @@ class _Clock:
     """The measurements of one run; ``best`` has the answers so far."""
 
     def __init__(
-        self, asked: Config, fed: FederatedDataset, rounds: int, quick: bool, callback: Callable[[Row], Any] | None
+        self, asked: Config, fed: FederatedDataset, rounds: int, quick: bool, callback: Callable[[Timing], Any] | None
     ) -> None:
         self.asked, self.fed, self.quick, self.callback = asked, fed, quick, callback
         self.interval = min(rounds, asked.eval_every)
-        self.rows: list[Row] = []
-        self.best: Row = Row(PRESENT, {})
-        self.known: dict[Any, Row] = {}
+        self.rows: list[Timing] = []
+        self.best: Timing = Timing(PRESENT, {})
+        self.known: dict[Any, Timing] = {}
 
     def answer(self) -> None:
         """Measures the present setting, then the alternatives of every question."""
@@ -205,8 +205,8 @@ class _Clock:
             stop_on_divergence=False,
         )
 
-    def _measured(self, setting: str, keys: Mapping[str, Any], note: str = "") -> Row:
-        row = Row(setting, dict(keys), note=note)
+    def _measured(self, setting: str, keys: Mapping[str, Any], note: str = "") -> Timing:
+        row = Timing(setting, dict(keys), note=note)
         try:
             simulation = self._traced(keys)
             precision = simulation.spec.matmul_precision
@@ -248,7 +248,7 @@ _WIDTH = 44
 HEAD = f"{'':<{_WIDTH}}  {'ms a round':>10}  {'ratio':>6}  {'MiB':>9}"
 
 
-def line(row: Row) -> str:
+def line(row: Timing) -> str:
     """A row of the table."""
     seconds = "-" if row.seconds is None else f"{1e3 * row.seconds:.3f}"
     ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"

@@ -33,7 +33,7 @@ Bilinear = Callable[[jax.Array, jax.Array, Pads], jax.Array]
 """Of two arrays and the padding of the convolution."""
 
 
-class Form(NamedTuple):
+class ConvForm(NamedTuple):
     """A way to compute a convolution.
 
     Attributes:
@@ -196,14 +196,14 @@ def _patch_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
 _one_after_another = _repeated(_convolve, folds=True)
 
 FORMS = {
-    "looped": Form(
+    "looped": ConvForm(
         _one_after_another,
         functools.partial(_turned, _one_after_another),
         _repeated(_canonical_kernel_gradient, folds=False),
     ),
-    "banded": Form(_band_product, functools.partial(_turned, _band_product), _band_kernel_gradient),
-    "grouped": Form(_convolve, _input_gradient, _kernel_gradient),
-    "patches": Form(
+    "banded": ConvForm(_band_product, functools.partial(_turned, _band_product), _band_kernel_gradient),
+    "grouped": ConvForm(_convolve, _input_gradient, _kernel_gradient),
+    "patches": ConvForm(
         _repeated(_convolve, folds=True, at_once=_patch_product),
         _repeated(_input_gradient, folds=True, at_once=_patch_input_gradient),
         _repeated(_kernel_gradient, folds=False, at_once=_patch_kernel_gradient),

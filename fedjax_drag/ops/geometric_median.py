@@ -234,7 +234,7 @@ def closest_to_zero(
     return closeness(tree.norms(deltas).astype(mass.dtype), mass, smoothing)
 
 
-class Progress(NamedTuple):
+class Iteration(NamedTuple):
     """How far an iteration has come; a point of the span is given by its coefficients."""
 
     median: Median
@@ -249,7 +249,7 @@ def converge(
     smoothing: chex.Numeric,
     tolerance: chex.Numeric,
     max_iterations: int,
-    start: Progress,
+    start: Iteration,
 ) -> Median:
     """Weiszfeld's iteration from ``start`` while it is fast, then rounds of Newton's method; without derivatives.
 
@@ -262,11 +262,11 @@ def converge(
         following, weight, distance = _step(deltas, mass, smoothing, point)
         return following, weight, distance, tree.norm(tree.subtract(following, point))
 
-    def newton(now: Progress) -> Progress:
+    def newton(now: Iteration) -> Iteration:
         point, moved, reach = _newton(deltas, mass, smoothing, now.median.point)
         residual = jnp.sqrt(jnp.finfo(dtype).eps) * moved / reach
         median = now.median._replace(point=point, iterations=now.median.iterations + 1, residual=residual)
-        return Progress(median, moved, now.moved, residual <= tolerance)
+        return Iteration(median, moved, now.moved, residual <= tolerance)
 
     walked = _walk(step, mass, smoothing, tolerance, max_iterations, start)
     infinite = jnp.full((), jnp.inf, dtype)
@@ -283,7 +283,7 @@ def converge_in(
     tolerance: chex.Numeric,
     max_iterations: int,
     start: Float[Array, " clients"],
-) -> tuple[Progress, Bool[Array, ""]]:
+) -> tuple[Iteration, Bool[Array, ""]]:
     """Weiszfeld's iteration while it is fast, in the span of the deltas; points are their coefficients ``[S]``.
 
     Returns:
@@ -305,17 +305,17 @@ def converge_in(
     return walked._replace(median=median, settled=walked.settled & arrived), doubt <= _USABLE
 
 
-def before(start: Any, mass: jax.Array) -> Progress:
+def before(start: Any, mass: jax.Array) -> Iteration:
     """Nothing done so far."""
     infinite, none = jnp.full((), jnp.inf, mass.dtype), jnp.zeros((), int)
-    return Progress(Median(start, mass, none, infinite), infinite, infinite, jnp.zeros((), bool))
+    return Iteration(Median(start, mass, none, infinite), infinite, infinite, jnp.zeros((), bool))
 
 
 def _nearest(distance: jax.Array, mass: jax.Array, smoothing: Any) -> jax.Array:
     return jnp.where(mass > 0, jnp.maximum(distance, smoothing), jnp.inf).min()
 
 
-def _unfinished(max_iterations: int, now: Progress) -> jax.Array:
+def _unfinished(max_iterations: int, now: Iteration) -> jax.Array:
     fast = ~(now.moved > _SLOW * now.previous)
     return fast & ~now.settled & (now.median.iterations < max_iterations)
 
@@ -326,19 +326,19 @@ def _walk(
     smoothing: Any,
     tolerance: Any,
     max_iterations: int,
-    first: Progress,
-) -> Progress:
+    first: Iteration,
+) -> Iteration:
     """Weiszfeld's iteration while it is fast.
 
     ``step`` returns where a step leads from a point, with what weights, the distances before it, and how far it is.
     """
 
-    def advance(now: Progress) -> Progress:
+    def advance(now: Iteration) -> Iteration:
         point, weight, distance, moved = step(now.median.point)
         residual = moved / spread(distance, mass, smoothing)
         # Close to a delta the steps are short because it weighs so much, not because they have arrived.
         settled = (residual <= _MARGIN * tolerance) & (moved <= 0.1 * _nearest(distance, mass, smoothing))
-        return Progress(Median(point, weight, now.median.iterations + 1, residual), moved, now.moved, settled)
+        return Iteration(Median(point, weight, now.median.iterations + 1, residual), moved, now.moved, settled)
 
     return jax.lax.while_loop(functools.partial(_unfinished, max_iterations), advance, first)
 

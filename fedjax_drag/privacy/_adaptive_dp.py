@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks
-from fedjax_drag.privacy._noised_mean import Kept, NoisedMean, Size
+from fedjax_drag.privacy._noised_mean import KeptNorms, NoisedMean, Size
 from fedjax_drag.types import Scalar
 
 
@@ -69,7 +69,7 @@ class adaptive_dp(NoisedMean):
         z = jnp.asarray(self.noise_multiplier, jnp.float32)
         return z / jnp.sqrt(1 - (z / twice) ** 2)  # (z^-2 - (2 sigma_b)^-2)^(-1/2), also for z = 0
 
-    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: Kept, size: Size) -> jax.Array:
+    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: KeptNorms, size: Size) -> jax.Array:
         centred = jnp.where(kept.who.counted, kept.within - 0.5, 0.0).sum()  # one client changes it by 1/2
         b = centred / size.divisor + self.count_noise * jax.random.normal(key) + 0.5
         return clip * jnp.exp(-self.clip_step_size * (b - self.quantile))

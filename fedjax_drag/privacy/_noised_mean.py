@@ -29,7 +29,7 @@ class NoisedMeanState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-class Kept(NamedTuple):
+class KeptNorms(NamedTuple):
     """What is kept of each client, ``[S]``.
 
     Attributes:
@@ -91,7 +91,7 @@ class NoisedMean(Aggregator):
         del size
         return self.noise_multiplier
 
-    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: Kept, size: Size) -> Any:
+    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: KeptNorms, size: Size) -> Any:
         """The clip of the next round."""
         del key, kept, size
         return clip
@@ -127,20 +127,20 @@ class NoisedMean(Aggregator):
 
     def _accumulate(
         self, params: Params, deltas: Deltas, state: NoisedMeanState, *, valid: Any = None, **extras: Any
-    ) -> tuple[Params, Kept]:
+    ) -> tuple[Params, KeptNorms]:
         del extras
         tree.check_cohort(params, deltas)
         who = screen(deltas, valid)
         norm = tree.norms(deltas)
         scale = jnp.where(who.counted, clip_scale(norm, state.clip), 0.0)
-        return tree.weighted_sum(scale, deltas), Kept(who, scale, norm <= state.clip)
+        return tree.weighted_sum(scale, deltas), KeptNorms(who, scale, norm <= state.clip)
 
     def _finish(
         self,
         params: Params,
         total: Params,
         state: NoisedMeanState,
-        kept: Kept,
+        kept: KeptNorms,
         *,
         key: PRNGKeyArray,
         expected_clients: Any = None,

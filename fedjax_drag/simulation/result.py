@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_drag import checks, notebook
 from fedjax_drag.simulation.program.client_cost import ClientCost
-from fedjax_drag.simulation.program.programs import ACCUMULATED, Kind, Totals
+from fedjax_drag.simulation.program.programs import ACCUMULATED, OverRounds, Totals
 from fedjax_drag.types import Params
 
 VALIDATION, TEST = "validation_accuracy", "test_accuracy"
@@ -214,7 +214,7 @@ def history_row(
     means = {
         name: sums[name] / number if number else np.float32(np.nan)
         for name in sums
-        if ACCUMULATED[name].kind is Kind.MEAN
+        if ACCUMULATED[name].kind is OverRounds.MEAN
     }
     return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated, **(spent or {})}
 

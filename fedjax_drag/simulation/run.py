@@ -236,7 +236,7 @@ class Cohort(NamedTuple):
     received: Any = ()
 
 
-class Outcome(NamedTuple):
+class RoundOutcome(NamedTuple):
     """What the server made of a round's local passes.
 
     Attributes:

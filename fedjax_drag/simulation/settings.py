@@ -43,7 +43,7 @@ from fedjax_drag.simulation.option_groups import (
 )
 from fedjax_drag.simulation.options import check_options, count, documented, flag, option, optional, options, span
 from fedjax_drag.simulation.program.attendance import as_trace
-from fedjax_drag.simulation.program.evaluation import Split, hold_out
+from fedjax_drag.simulation.program.evaluation import ClientSplit, hold_out
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.run import FULL, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer
@@ -190,7 +190,7 @@ class Settings(Arguments):
         return self.diagnostics and not self.secure_aggregation
 
     @cached_property
-    def split(self) -> Split:
+    def split(self) -> ClientSplit:
         """What the clients train on, and what they hold out."""
         return hold_out(self.data, self.evaluate_clients)
 

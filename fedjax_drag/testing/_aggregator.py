@@ -31,7 +31,7 @@ from fedjax_drag.types._part import told
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bench:
+class _AggregatorBench:
     """A rule and its test input.
 
     Attributes:
@@ -101,10 +101,10 @@ def check_aggregator(rule: Aggregator, *, params: Params = None, cohort: int = 8
     rule = told(rule, num_clients=cohort)
     if "num_byzantine" in rule.needs:  # a Python integer, which no transformation sees
         rule = rule._replace(apply=functools.partial(rule.apply, num_byzantine=tolerated(cohort)))
-    check(_Bench(rule, parameters(params), cohort, keyed), _PROMISES)
+    check(_AggregatorBench(rule, parameters(params), cohort, keyed), _PROMISES)
 
 
-def _keeps_shapes(bench: _Bench) -> None:
+def _keeps_shapes(bench: _AggregatorBench) -> None:
     """Parameters and state keep structure, shapes and dtypes."""
     assert_needs(bench.rule.needs)
     deltas, extras = bench.deltas(0), bench.extras(0)
@@ -115,7 +115,7 @@ def _keeps_shapes(bench: _Bench) -> None:
         chex.assert_trees_all_equal_shapes_and_dtypes(old, new)
 
 
-def _reports_metrics(bench: _Bench) -> None:
+def _reports_metrics(bench: _AggregatorBench) -> None:
     """``state.metrics`` has weight, cosine and num_rejected, and the same keys from ``init`` on."""
     first = bench.rule.init(bench.params).metrics.keys()
     _, state = bench.rounds([(bench.deltas(0), bench.extras(0))])
@@ -126,7 +126,7 @@ def _reports_metrics(bench: _Bench) -> None:
         assert not np.isnan(value).any(), f"{name} is NaN"
 
 
-def _repeats(bench: _Bench) -> None:
+def _repeats(bench: _AggregatorBench) -> None:
     """The same input gives the same bits."""
     deltas, extras = bench.deltas(0), bench.extras(0)
     assert_pure(
@@ -134,13 +134,13 @@ def _repeats(bench: _Bench) -> None:
     )
 
 
-def _ignores_unknown_extras(bench: _Bench) -> None:
+def _ignores_unknown_extras(bench: _AggregatorBench) -> None:
     """Extras that the rule does not know are ignored."""
     deltas, extras = bench.deltas(0), bench.extras(0)
     jax.eval_shape(bench.rule.apply, bench.params, deltas, bench.start(deltas, extras), **extras, weather=np.ones(()))
 
 
-def _scans(bench: _Bench) -> None:
+def _scans(bench: _AggregatorBench) -> None:
     """A scan over rounds equals a loop."""
     inputs = [(bench.deltas(t), bench.extras(t)) for t in range(3)]
     looped, _ = bench.rounds(inputs)
@@ -152,7 +152,7 @@ def _scans(bench: _Bench) -> None:
     chex.assert_trees_all_close(scanned, looped, rtol=RTOL, atol=ATOL)
 
 
-def _ignores_order(bench: _Bench) -> None:
+def _ignores_order(bench: _AggregatorBench) -> None:
     """The order of the clients does not matter."""
     if bench.keyed:
         return
@@ -162,17 +162,17 @@ def _ignores_order(bench: _Bench) -> None:
     chex.assert_trees_all_close(shuffled, bench.rounds([(deltas, extras)])[0], rtol=RTOL, atol=ATOL)
 
 
-def _leaves_out_the_absent(bench: _Bench) -> None:
+def _leaves_out_the_absent(bench: _AggregatorBench) -> None:
     """A client with valid=False is as if it were not there."""
     _compare_without_one(bench, lambda deltas, extras, there: (deltas, {**extras, "valid": there}), rejected=0)
 
 
-def _rejects_what_is_not_finite(bench: _Bench) -> None:
+def _rejects_what_is_not_finite(bench: _AggregatorBench) -> None:
     """A client that sends NaN is as if it were not there, and is counted in num_rejected."""
     _compare_without_one(bench, _sending(lambda dtype: np.nan), rejected=1)
 
 
-def _rejects_what_is_too_long(bench: _Bench) -> None:
+def _rejects_what_is_too_long(bench: _AggregatorBench) -> None:
     """A client that sends the largest numbers is as if it were not there, and is counted in num_rejected."""
     send = _sending(lambda dtype: float(jnp.finfo(dtype).max))
     nobody = np.zeros(bench.cohort, bool)
@@ -192,7 +192,7 @@ def _sending(value: Callable[[Any], float]) -> Callable[..., tuple[Params, dict[
     return send
 
 
-def _stands_still_without_clients(bench: _Bench) -> None:
+def _stands_still_without_clients(bench: _AggregatorBench) -> None:
     """A round without a usable delta changes neither parameters nor state, unless by noise that hides it."""
     if bench.rule.guarantee is not None:
         return
@@ -202,7 +202,7 @@ def _stands_still_without_clients(bench: _Bench) -> None:
     chex.assert_trees_all_equal(*((params, state._replace(metrics={})) for params, state in (before, after)))
 
 
-def _survives_long_deltas(bench: _Bench) -> None:
+def _survives_long_deltas(bench: _AggregatorBench) -> None:
     """A delta of any length leaves the parameters finite."""
     for length in (1e20, 1e30, 2e37, 3e38):
         factor = np.where(np.arange(bench.cohort) == 2, length, 1.0)
@@ -211,7 +211,7 @@ def _survives_long_deltas(bench: _Bench) -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)), f"at {length:g} they are not"
 
 
-def _sums_in_chunks(bench: _Bench) -> None:
+def _sums_in_chunks(bench: _AggregatorBench) -> None:
     """Its sums of chunks move the parameters as ``apply`` moves them by the whole stack."""
     sums = bench.rule.streamed
     if sums is None:
@@ -229,7 +229,9 @@ def _lengthened(factor: np.ndarray, delta: np.ndarray) -> np.ndarray:
     return np.clip(delta * tree.expand(factor, delta), -end, end).astype(delta.dtype)
 
 
-def _compare_without_one(bench: _Bench, exclude: Callable[..., tuple[Params, dict[str, Any]]], rejected: int) -> None:
+def _compare_without_one(
+    bench: _AggregatorBench, exclude: Callable[..., tuple[Params, dict[str, Any]]], rejected: int
+) -> None:
     """Two rounds of a cohort with one client excluded against two of a cohort without it."""
     there = np.arange(bench.cohort) != 1
     whole = [exclude(bench.deltas(t), bench.extras(t), there) for t in range(2)]

@@ -31,7 +31,7 @@ from fedjax_drag.types._part import told
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bench:
+class _AlgorithmBench:
     """A method and its test input.
 
     Attributes:
@@ -130,10 +130,10 @@ def check_algorithm(
     if "num_byzantine" in algorithm.needs:  # a Python integer, which no transformation sees
         aggregate = functools.partial(algorithm.aggregate, num_byzantine=tolerated(cohort))
         algorithm = algorithm._replace(aggregate=aggregate)
-    check(_Bench(algorithm, parameters(params), num_clients, cohort, keyed), _PROMISES)
+    check(_AlgorithmBench(algorithm, parameters(params), num_clients, cohort, keyed), _PROMISES)
 
 
-def _keeps_shapes(bench: _Bench) -> None:
+def _keeps_shapes(bench: _AlgorithmBench) -> None:
     """Downlink, uplink, parameters and state have the structures, shapes and dtypes of the contract."""
     assert_needs(bench.method.needs)
     state = bench.method.init(bench.params)
@@ -161,7 +161,7 @@ def _assert_rows(what: str, found: Any, cohort: int) -> None:
         assert leaf.shape[:1] == (cohort,), f"{name} with {leaf.shape}: must have a leading axis [{cohort}]"
 
 
-def _reports_metrics(bench: _Bench) -> None:
+def _reports_metrics(bench: _AlgorithmBench) -> None:
     """``state.metrics`` has weight, cosine and num_rejected, and the same keys from ``init`` on."""
     first = bench.method.init(bench.params).metrics.keys()
     _, state = bench.rounds([bench.extras(0)])
@@ -172,19 +172,19 @@ def _reports_metrics(bench: _Bench) -> None:
         assert not np.isnan(value).any(), f"{name} is NaN"
 
 
-def _repeats(bench: _Bench) -> None:
+def _repeats(bench: _AlgorithmBench) -> None:
     """The same input gives the same bits."""
     extras = bench.extras(0)
     assert_pure(bench.round, bench.params, bench.start(extras), extras)
 
 
-def _ignores_unknown_extras(bench: _Bench) -> None:
+def _ignores_unknown_extras(bench: _AlgorithmBench) -> None:
     """Extras that the method does not know are ignored."""
     extras = bench.extras(0) | {"weather": np.ones(())}
     jax.eval_shape(bench.round, bench.params, bench.start(bench.extras(0)), extras)
 
 
-def _scans(bench: _Bench) -> None:
+def _scans(bench: _AlgorithmBench) -> None:
     """A scan over rounds equals a loop."""
     inputs = [bench.extras(t) for t in range(3)]
     looped, _ = bench.rounds(inputs)
@@ -196,7 +196,7 @@ def _scans(bench: _Bench) -> None:
     chex.assert_trees_all_close(scanned, looped, rtol=RTOL, atol=ATOL)
 
 
-def _ignores_order(bench: _Bench) -> None:
+def _ignores_order(bench: _AlgorithmBench) -> None:
     """The order of the clients does not matter."""
     if bench.keyed:
         return
@@ -206,7 +206,7 @@ def _ignores_order(bench: _Bench) -> None:
     chex.assert_trees_all_close(shuffled, bench.rounds(inputs)[0], rtol=RTOL, atol=ATOL)
 
 
-def _leaves_out_the_absent(bench: _Bench) -> None:
+def _leaves_out_the_absent(bench: _AlgorithmBench) -> None:
     """A client with valid=False is as if it were not there."""
     there = np.arange(bench.cohort) != 1
     params, state = bench.rounds([bench.extras(0) | {"valid": there}])
@@ -214,7 +214,7 @@ def _leaves_out_the_absent(bench: _Bench) -> None:
     _assert_as_without_one(bench, params, there)
 
 
-def _rejects_what_is_not_finite(bench: _Bench) -> None:
+def _rejects_what_is_not_finite(bench: _AlgorithmBench) -> None:
     """A client that sends NaN is as if it were not there, and is counted in num_rejected."""
     there = np.arange(bench.cohort) != 1
     params, state = bench.rounds([bench.extras(0)], broken=~there)
@@ -223,7 +223,7 @@ def _rejects_what_is_not_finite(bench: _Bench) -> None:
     _assert_as_without_one(bench, params, there)
 
 
-def _assert_as_without_one(bench: _Bench, params: Params, there: np.ndarray) -> None:
+def _assert_as_without_one(bench: _AlgorithmBench, params: Params, there: np.ndarray) -> None:
     """The parameters are those after a round of the clients ``there`` alone."""
     if bench.keyed:
         return
@@ -231,7 +231,7 @@ def _assert_as_without_one(bench: _Bench, params: Params, there: np.ndarray) -> 
     chex.assert_trees_all_close(params, fewer, rtol=RTOL, atol=ATOL)
 
 
-def _has_eligible_and_output(bench: _Bench) -> None:
+def _has_eligible_and_output(bench: _AlgorithmBench) -> None:
     """``eligible`` gives a mask of all clients, ``output`` a model like the parameters."""
     params, state = bench.rounds([bench.extras(0)])
     if bench.method.eligible is not None:
@@ -240,7 +240,7 @@ def _has_eligible_and_output(bench: _Bench) -> None:
         _assert_like("output returns", bench.method.output(params, state), params)
 
 
-def _sums_in_chunks(bench: _Bench) -> None:
+def _sums_in_chunks(bench: _AlgorithmBench) -> None:
     """``sums`` of chunks give the parameters that ``aggregate`` gives of the whole cohort."""
     sums = bench.method.streamed
     if sums is None:

@@ -16,7 +16,7 @@ from fedjax_drag.types import POISON_NEEDS, Attack, Batch, Params, Uplink
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bench:
+class _AttackBench:
     """An attack and its test input.
 
     Attributes:
@@ -87,10 +87,10 @@ def check_attack(
         rng = np.random.default_rng(4)
         images = rng.normal(size=(6, 8, 8, 1)).astype(np.float32)
         batch = Batch(jnp.asarray(images), jnp.asarray(rng.integers(0, num_classes, 6), jnp.int32))
-    check(_Bench(attack, parameters(params), cohort, batch, num_classes), _PROMISES)
+    check(_AttackBench(attack, parameters(params), cohort, batch, num_classes), _PROMISES)
 
 
-def _keeps_shapes(bench: _Bench) -> None:
+def _keeps_shapes(bench: _AttackBench) -> None:
     """Messages and mini-batches keep structure, shapes and dtypes; what it needs is known."""
     attack = bench.attack
     assert attack.forges or attack.poisons, "it has neither forge nor poison"
@@ -110,7 +110,7 @@ def _assert_like(name: str, found: Any, like: Any) -> None:
     assert not difference, f"{name} returns {difference}"
 
 
-def _leaves_the_benign_alone(bench: _Bench) -> None:
+def _leaves_the_benign_alone(bench: _AttackBench) -> None:
     """What benign clients send comes back bit for bit."""
     if not bench.attack.forges:
         return
@@ -121,7 +121,7 @@ def _leaves_the_benign_alone(bench: _Bench) -> None:
         assert not names, f"forge changes {', '.join(names)}"
 
 
-def _does_nothing_without_malicious(bench: _Bench) -> None:
+def _does_nothing_without_malicious(bench: _AttackBench) -> None:
     """A cohort without malicious clients is left as it is."""
     if not bench.attack.forges:
         return
@@ -129,7 +129,7 @@ def _does_nothing_without_malicious(bench: _Bench) -> None:
     assert not any(changed(bench.uplink, after, np.ones(bench.cohort, bool))), "forge changes its messages"
 
 
-def _survives_without_benign(bench: _Bench) -> None:
+def _survives_without_benign(bench: _AttackBench) -> None:
     """If all clients are malicious, what they send is as finite as otherwise."""
     if not bench.attack.forges:
         return
@@ -141,7 +141,7 @@ def _survives_without_benign(bench: _Bench) -> None:
             assert np.isfinite(leaf).all(), f"{name} is not finite"
 
 
-def _repeats(bench: _Bench) -> None:
+def _repeats(bench: _AttackBench) -> None:
     """The same key and input give the same bits."""
     key = jax.random.key(5)
     if bench.attack.forges:
@@ -150,7 +150,7 @@ def _repeats(bench: _Bench) -> None:
         assert_pure(bench.poison, key, bench.batch)
 
 
-def _scans(bench: _Bench) -> None:
+def _scans(bench: _AttackBench) -> None:
     """A scan over rounds equals a loop."""
     if not bench.attack.forges:
         return
@@ -166,7 +166,7 @@ def _scans(bench: _Bench) -> None:
     _assert_close(scanned, looped)
 
 
-def _poisons_many(bench: _Bench) -> None:
+def _poisons_many(bench: _AttackBench) -> None:
     """Vmap of poison over clients equals a loop; labels stay in range."""
     if not bench.attack.poisons:
         return
@@ -177,7 +177,7 @@ def _poisons_many(bench: _Bench) -> None:
     _assert_labels("poison", both.y, bench)
 
 
-def _has_a_goal_in_range(bench: _Bench) -> None:
+def _has_a_goal_in_range(bench: _AttackBench) -> None:
     """Goal gives inputs like those of the batch, and labels in range."""
     if not bench.attack.is_targeted:
         return
@@ -186,13 +186,13 @@ def _has_a_goal_in_range(bench: _Bench) -> None:
     _assert_labels("goal", wanted, bench)
 
 
-def _knows_its_rounds(bench: _Bench) -> None:
+def _knows_its_rounds(bench: _AttackBench) -> None:
     """Active says of every round whether there is an attack, as one bool."""
     found = jax.eval_shape(bench.attack.attackers, jax.ShapeDtypeStruct((), bool), jax.ShapeDtypeStruct((), jnp.int32))
     assert (found.shape, found.dtype) == ((), jnp.dtype(bool)), f"active returns {found.dtype}{list(found.shape)}"
 
 
-def _assert_labels(name: str, labels: Any, bench: _Bench) -> None:
+def _assert_labels(name: str, labels: Any, bench: _AttackBench) -> None:
     low, high = int(labels.min()), int(labels.max())
     assert 0 <= low <= high < bench.num_classes, f"{name} gives labels from {low} to {high}"
 

@@ -17,7 +17,7 @@ from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bench:
+class _ClientRuleBench:
     """A client rule and its test input.
 
     Attributes:
@@ -58,32 +58,32 @@ def check_client_rule(rule: ClientRule, *, params: Params = None, shared: Any = 
     """
     kinds.CLIENT_RULE.check("rule", rule)
     start, shared, own = (jax.tree.map(jnp.asarray, part) for part in (parameters(params), shared, own))
-    check(_Bench(rule, Downlink(start, shared, own)), _PROMISES)
+    check(_ClientRuleBench(rule, Downlink(start, shared, own)), _PROMISES)
 
 
-def _keeps_shapes(bench: _Bench) -> None:
+def _keeps_shapes(bench: _ClientRuleBench) -> None:
     """Direction returns a pair like the parameters and the carry."""
     jax.eval_shape(functools.partial(local_pass, bench.rule, loop=True), bench.downlink, bench.data(0))
 
 
-def _scans(bench: _Bench) -> None:
+def _scans(bench: _ClientRuleBench) -> None:
     """A scan over local steps equals a loop."""
     looped = jax.jit(functools.partial(local_pass, bench.rule, loop=True))(bench.downlink, bench.data(0))
     chex.assert_trees_all_close(bench.send(bench.downlink, bench.data(0)), looped, rtol=RTOL, atol=ATOL)
 
 
-def _repeats(bench: _Bench) -> None:
+def _repeats(bench: _ClientRuleBench) -> None:
     """The same input gives the same bits."""
     assert_pure(functools.partial(local_pass, bench.rule), bench.downlink, bench.data(0))
 
 
-def _is_finite(bench: _Bench) -> None:
+def _is_finite(bench: _ClientRuleBench) -> None:
     """What the client sends is finite."""
     for path, leaf in jax.tree.leaves_with_path(bench.send(bench.downlink, bench.data(0))):
         assert np.isfinite(leaf).all(), f"{jax.tree_util.keystr(path).lstrip('.')} is not"
 
 
-def _runs_for_many_clients(bench: _Bench) -> None:
+def _runs_for_many_clients(bench: _ClientRuleBench) -> None:
     """Vmap over clients equals one after another."""
     clients = range(3)
     alone = [bench.send(bench.downlink, bench.data(client)) for client in clients]
@@ -92,7 +92,7 @@ def _runs_for_many_clients(bench: _Bench) -> None:
     chex.assert_trees_all_close(together, stacked(alone), rtol=RTOL, atol=ATOL)
 
 
-def _ignores_padding(bench: _Bench) -> None:
+def _ignores_padding(bench: _ClientRuleBench) -> None:
     """Examples of a mini-batch that are padding do not count."""
     data = bench.data(0)
     real = jnp.ones(data.y.shape, bool).at[:, -1].set(False)
@@ -101,7 +101,7 @@ def _ignores_padding(bench: _Bench) -> None:
     chex.assert_trees_all_close(padded, short, rtol=RTOL, atol=ATOL)
 
 
-def _goes_on(bench: _Bench) -> None:
+def _goes_on(bench: _ClientRuleBench) -> None:
     """A kept carry begins with the initial parameters alone and stays finite from pass to pass."""
     if not bench.rule.keeps_carry:
         return

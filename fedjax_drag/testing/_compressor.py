@@ -18,7 +18,7 @@ _DRAWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bench:
+class _CompressorBench:
     """A compressor and its test input.
 
     Attributes:
@@ -61,10 +61,10 @@ def check_compressor(compressor: Compressor, *, message: Message = None) -> None
       ValueError: if ``compressor`` is something else.
     """
     COMPRESSOR.check("compressor", compressor)
-    check(_Bench(compressor, jax.tree.map(jnp.asarray, parameters(message))), _PROMISES)
+    check(_CompressorBench(compressor, jax.tree.map(jnp.asarray, parameters(message))), _PROMISES)
 
 
-def _keeps_shapes(bench: _Bench) -> None:
+def _keeps_shapes(bench: _CompressorBench) -> None:
     """What is decompressed is like the message, and the memory like the one before."""
     memory = bench.compressor.init(bench.like)
     received, after = jax.eval_shape(bench.compressor.compress, bench.like, memory, jax.random.key(0))
@@ -72,7 +72,7 @@ def _keeps_shapes(bench: _Bench) -> None:
     chex.assert_trees_all_equal_shapes_and_dtypes(after, memory)
 
 
-def _knows_its_bytes(bench: _Bench) -> None:
+def _knows_its_bytes(bench: _CompressorBench) -> None:
     """The bytes are a positive integer that shapes decide."""
     sizes = {bench.compressor.num_bytes(x) for x in (bench.like, jax.eval_shape(lambda: bench.like))}
     assert len(sizes) == 1, f"num_bytes returns {sizes} for arrays and for their shapes"
@@ -82,13 +82,13 @@ def _knows_its_bytes(bench: _Bench) -> None:
     jax.eval_shape(lambda: bench.compressor.init(jax.eval_shape(lambda: bench.like)))
 
 
-def _repeats(bench: _Bench) -> None:
+def _repeats(bench: _CompressorBench) -> None:
     """The same input gives the same bits."""
     memory = bench.compressor.init(bench.like)
     assert_pure(bench.compressor.compress, bench.message(0), memory, jax.random.key(0))
 
 
-def _stays_finite(bench: _Bench) -> None:
+def _stays_finite(bench: _CompressorBench) -> None:
     """Message and memory are finite from message to message, also of zeros."""
     memory = bench.compressor.init(bench.like)
     for index in range(8):
@@ -98,7 +98,7 @@ def _stays_finite(bench: _Bench) -> None:
             assert np.isfinite(leaf).all(), f"{jax.tree_util.keystr(path)} is not"
 
 
-def _runs_for_many_clients(bench: _Bench) -> None:
+def _runs_for_many_clients(bench: _CompressorBench) -> None:
     """Vmap over clients equals one after another."""
     seeds = range(3)
     memory = stacked([bench.compressor.init(bench.like)] * len(seeds))
@@ -107,7 +107,7 @@ def _runs_for_many_clients(bench: _Bench) -> None:
     chex.assert_trees_all_close(together, stacked([bench.sent(seed) for seed in seeds]), rtol=RTOL, atol=ATOL)
 
 
-def _contracts(bench: _Bench) -> None:
+def _contracts(bench: _CompressorBench) -> None:
     """Where errors are fed back, they are shorter than the message on the average."""
     inner = bench.compressor.contraction
     if inner is None:

@@ -10,7 +10,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.aggregators import krum
 from fedjax_drag.algorithms import scaffold
-from fedjax_drag.algorithms._taco import LocalWork, taco
+from fedjax_drag.algorithms._taco import WorkDone, taco
 from fedjax_drag.algorithms._taco_coefficients import coefficients
 from fedjax_drag.algorithms._tailored_fedprox import tailored_fedprox
 from fedjax_drag.types import Attack, Uplink
@@ -28,7 +28,7 @@ def deltas(seed, rows=S):
 
 
 def uplink(sent, steps=STEPS, eta=ETA):
-    work = LocalWork(jnp.full(len(sent), float(steps)), jnp.full(len(sent), steps * eta))
+    work = WorkDone(jnp.full(len(sent), float(steps)), jnp.full(len(sent), steps * eta))
     return Uplink({"w": jnp.asarray(sent)}, work)
 
 
@@ -82,7 +82,7 @@ def test_a_round_follows_the_equations():
 def test_the_work_of_a_round_is_the_lower_median_of_what_the_clients_report():
     """In absolute value, so that a claim below 0 is none of negative work."""
     method, steps = built(), jnp.array([3.0, 100.0, -2.0, 1.0])
-    sent = uplink(deltas(0))._replace(aux=LocalWork(steps, ETA * steps))
+    sent = uplink(deltas(0))._replace(aux=WorkDone(steps, ETA * steps))
     _, state = aggregate(method, PARAMS, sent, method.init(PARAMS), client_ids=IDS)
     assert (state.work.steps, state.work.total_step_size) == (2.0, pytest.approx(2 * ETA))
 

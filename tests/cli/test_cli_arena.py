@@ -8,7 +8,7 @@ import yaml
 
 from fedjax_drag.experiment.arena import demands
 from fedjax_drag.experiment.arena.choice import Choice
-from fedjax_drag.experiment.arena.trials import Outcome, Trials
+from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials
 
 PROTOCOL = {
     "name": "tiny",
@@ -42,7 +42,7 @@ def play(monkeypatch):
 
     def outcome(self, arena, entry):
         choice = Choice((), {"none": (), "sign_flip": ()}, 0.5)
-        return Outcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
+        return EntryOutcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
 
     monkeypatch.setattr(Trials, "play", outcome)
     monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)

@@ -134,13 +134,13 @@ def _arrays(
     return cached(dataset.name, paths, read, version=[1, dataset, *how])
 
 
-class _Rows(NamedTuple):
+class _Table(NamedTuple):
     numbers: np.ndarray  # [N, 6] float64
     words: np.ndarray  # [N, 8] text
     labels: np.ndarray  # [N] int32
 
 
-def _read(dataset: AdultDataset, path: Path) -> _Rows:
+def _read(dataset: AdultDataset, path: Path) -> _Table:
     """The rows of a file; its structure is checked first, since its errors are more specific than a wrong checksum."""
     content = compressed.read(path, limit=_MOST)
     reader = csv.reader(io.StringIO(content.decode("latin-1")), skipinitialspace=True, quoting=csv.QUOTE_NONE)
@@ -152,7 +152,7 @@ def _read(dataset: AdultDataset, path: Path) -> _Rows:
         raise ValueError(f"{path}: no rows; get it again")
     compressed.verify(dataset.name, path, dataset.sha256, content)
     numbers, words, labels = zip(*rows, strict=True)
-    return _Rows(np.array(numbers, np.float64), np.array(words), np.array(labels, np.int32))
+    return _Table(np.array(numbers, np.float64), np.array(words), np.array(labels, np.int32))
 
 
 def _row(cells: list[str]) -> tuple[list[int], list[str], int]:
@@ -171,7 +171,7 @@ def _row(cells: list[str]) -> tuple[list[int], list[str], int]:
     return [int(row[c]) for c in NUMERIC], [row[c] for c in CATEGORICAL], _LABELS.index(label)
 
 
-def _encode(train: _Rows, test: _Rows, normalize: Normalize) -> Arrays:
+def _encode(train: _Table, test: _Table, normalize: Normalize) -> Arrays:
     """Both parts as numbers, by statistics and words of the training rows alone."""
     shift, scale = statistics(train.numbers, normalize)
     vocabularies = [np.unique(words) for words in train.words.T]
@@ -187,7 +187,7 @@ def _encode(train: _Rows, test: _Rows, normalize: Normalize) -> Arrays:
     return arrays
 
 
-def _binned(train: _Rows, test: _Rows) -> Arrays:
+def _binned(train: _Table, test: _Table) -> Arrays:
     """Both parts as columns of 0 and 1, by quantiles of the training rows alone."""
     by_column = _by_column(train)
     cuts = {column: adult_bins.cut_points(by_column[column], number) for column, number in adult_bins.BINS.items()}
@@ -198,7 +198,7 @@ def _binned(train: _Rows, test: _Rows) -> Arrays:
     return arrays
 
 
-def _by_column(rows: _Rows) -> dict[str, np.ndarray]:
+def _by_column(rows: _Table) -> dict[str, np.ndarray]:
     """Numbers and words in the order of the files."""
     values = dict(zip(NUMERIC, rows.numbers.T, strict=True)) | dict(zip(CATEGORICAL, rows.words.T, strict=True))
     return {column: values[column] for column in _COLUMNS}

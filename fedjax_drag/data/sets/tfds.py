@@ -225,7 +225,7 @@ def _check_features(folder: Path) -> None:
             for key, value in node.items():
                 names_class = key.replace("_", "").lower() in ("pythonclassname", "type", "protocls")
                 if (names_class and value not in _CLASSES) or (key == "content" and not isinstance(value, dict)):
-                    raise _FormatError(f"{_FEATURES} has {key}={value!r:.80}: must be one that TFDS writes")
+                    raise _PreparedError(f"{_FEATURES} has {key}={value!r:.80}: must be one that TFDS writes")
                 check(value)
         elif isinstance(node, list):
             for entry in node:
@@ -234,7 +234,7 @@ def _check_features(folder: Path) -> None:
     check(json.loads((folder / _FEATURES).read_bytes()))
 
 
-class _FormatError(Exception):
+class _PreparedError(Exception):
     """The problem with a prepared data set, without its folder."""
 
 
@@ -243,7 +243,7 @@ def _one_line_errors(folder: Path) -> Iterator[None]:
     """Turns errors of the libraries about unreadable files into one line that names the folder."""
     try:
         yield
-    except _FormatError as error:
+    except _PreparedError as error:
         raise ValueError(f"{folder}: {error}; delete this folder and prepare it again") from None
     except Exception as error:
         what = f"{type(error).__name__}: {one_line(error)}"
@@ -264,7 +264,7 @@ def _read(name: str, folder: Path) -> Arrays:
         for split, size in zip(("train", "test"), dataset.sizes, strict=True):
             source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
             if len(source) != size:
-                raise _FormatError(f"{len(source):,} examples in {split}: must be {size:,}")
+                raise _PreparedError(f"{len(source):,} examples in {split}: must be {size:,}")
             order = range(size) if builder.info.disable_shuffling else written_order(split, size)
             x, y = np.empty((size, *dataset.shape), np.uint8), np.empty(size, np.int64)
             for begin in range(0, size, _CHUNK):
@@ -299,7 +299,7 @@ def _pixels(png: bytes, shape: tuple[int, int, int]) -> np.ndarray:
     height, width, channels = shape
     with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
         if image.size != (width, height) or image.mode != {1: "L", 3: "RGB"}[channels]:
-            raise _FormatError(f"an image {image.mode} of {image.size} pixels: must be of shape {shape}")
+            raise _PreparedError(f"an image {image.mode} of {image.size} pixels: must be of shape {shape}")
         return np.asarray(image).reshape(shape)
 
 
@@ -307,5 +307,5 @@ def _labels(y: np.ndarray, dataset: TfdsDataset) -> np.ndarray:
     first, last = dataset.first_label, dataset.first_label + dataset.num_classes - 1
     for label in (y.min(), y.max()):
         if not first <= label <= last:
-            raise _FormatError(f"label {label} found: must be in [{first}, {last}]")
+            raise _PreparedError(f"label {label} found: must be in [{first}, {last}]")
     return (y - first).astype(np.int32)

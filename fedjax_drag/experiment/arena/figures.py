@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedjax_drag.experiment.arena import tables
-from fedjax_drag.experiment.arena.record import Record
+from fedjax_drag.experiment.arena.record import PlayedRows
 from fedjax_drag.experiment.arena.scores import Score, worst_by_seed
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.sweep import heatmap
@@ -26,7 +26,7 @@ _UNSIGNED = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 _GAP = 3.4  # between the names of entries, in percentage points of a chart from 0 to 100
 
 
-def write(standing: Record, folder: Path) -> list[Path]:
+def write(standing: PlayedRows, folder: Path) -> list[Path]:
     """Writes the map of all tasks, that of each task, and accuracy against knowledge, as SVG.
 
     Returns:
@@ -42,7 +42,7 @@ def write(standing: Record, folder: Path) -> list[Path]:
     return paths
 
 
-def heat_map(standing: Record, place: int | None = None) -> Figure:
+def heat_map(standing: PlayedRows, place: int | None = None) -> Figure:
     """Test accuracies by entry and attack, the best worst case first.
 
     Args:
@@ -71,7 +71,7 @@ def heat_map(standing: Record, place: int | None = None) -> Figure:
     return heatmap.draw(matrix, f"{standing.name}: {name}")
 
 
-def knowledge(standing: Record) -> Figure:
+def knowledge(standing: PlayedRows) -> Figure:
     """Worst cases with their intervals, a column for each kind of knowledge, those that need nothing first."""
     scores = standing.scores()
     kinds = sorted({row.knowledge for row in standing.rows.values()}, key=lambda kind: (kind != "nothing", len(kind)))

@@ -10,11 +10,11 @@ import numpy as np
 
 from fedjax_drag.experiment.arena import figures, tables
 from fedjax_drag.experiment.arena.changes import changes
-from fedjax_drag.experiment.arena.record import SHIPPED, Record
+from fedjax_drag.experiment.arena.record import SHIPPED, PlayedRows
 from fedjax_drag.experiment.build import catalog, registry
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.report import csv_files
-from fedjax_drag.experiment.report.matrices import Entry
+from fedjax_drag.experiment.report.matrices import MatrixCell
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.files import write_text
 
@@ -24,7 +24,7 @@ _WIDE = ("place", "clean", "mean", "needs", "passes", "minutes")
 _ROOT = Path(__file__).parents[3]
 
 
-class Source(NamedTuple):
+class PaperReference(NamedTuple):
     """A part of an entry: where it comes from.
 
     Attributes:
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     address: str
 
 
-def write(standing: Record, path: Path, old: Record | None = None) -> Path:
+def write(standing: PlayedRows, path: Path, old: PlayedRows | None = None) -> Path:
     """Writes the page.
 
     Args:
@@ -59,7 +59,7 @@ def write(standing: Record, path: Path, old: Record | None = None) -> Path:
     return path
 
 
-def _content(standing: Record, old: Record | None, folder: Path) -> dict[str, Any]:
+def _content(standing: PlayedRows, old: PlayedRows | None, folder: Path) -> dict[str, Any]:
     """All that the template asks for."""
     head, *lines = tables.ranks(standing)
     return {
@@ -96,7 +96,7 @@ def _content(standing: Record, old: Record | None, folder: Path) -> dict[str, An
     }
 
 
-def _facts(standing: Record) -> list[tuple[str, str, str]]:
+def _facts(standing: PlayedRows) -> list[tuple[str, str, str]]:
     """Headline figures: what it is, the figure, and a line about it."""
     scores = standing.scores()
     best = next(iter(scores))
@@ -112,18 +112,18 @@ def _facts(standing: Record) -> list[tuple[str, str, str]]:
     ]
 
 
-def _places(standing: Record) -> list[int | None]:
+def _places(standing: PlayedRows) -> list[int | None]:
     """Of all tasks together, and of each."""
     return [None, *range(len(standing.tasks))] if len(standing.tasks) > 1 else [0]
 
 
-def _matrix(standing: Record, place: int | None) -> dict[str, Any]:
+def _matrix(standing: PlayedRows, place: int | None) -> dict[str, Any]:
     """A map of accuracies by attack, the worst case first, and the settings chosen in that task."""
     (_, *lines), values = tables.heat(standing, place)
     shares = tables.shares(values)
     rows = []
     for line, strength in zip(lines, shares, strict=True):
-        entries = [Entry(text, round(100 * share)) for text, share in zip(line[1:], strength, strict=True)]
+        entries = [MatrixCell(text, round(100 * share)) for text, share in zip(line[1:], strength, strict=True)]
         rows.append((line[0], [entries[-1], *entries[:-1]]))
     settings = (
         [] if place is None else [(line[0], line[1]) for line in tables.task(standing, place)[1:] if line[1] != "-"]
@@ -138,7 +138,7 @@ def _numbers(lines: list[list[str]], values: np.ndarray) -> list[list[Any]]:
     return [[line[0], row[-1], *row[:-1]] for line, row in zip(lines, values.tolist(), strict=True)]
 
 
-def _figures(standing: Record) -> list[list[Any]]:
+def _figures(standing: PlayedRows) -> list[list[Any]]:
     """The table of the standing as numbers, accuracies as shares."""
     names = ("clean", "worst", "mean")
     head = ["entry", "place", "rank", "last_rank", *(f"{name}{end}" for name in names for end in ("", "_half_width"))]
@@ -150,20 +150,20 @@ def _figures(standing: Record) -> list[list[Any]]:
     return [[*head, "needs", "passes", "seconds"], *(row + fact for row, fact in zip(rows, facts, strict=True))]
 
 
-def _knowledge(standing: Record) -> list[list[Any]]:
+def _knowledge(standing: PlayedRows) -> list[list[Any]]:
     scores = standing.scores()
     return [["entry", "needs", "worst", "half_width"]] + [
         [label, standing.rows[label].knowledge, *one.worst] for label, one in scores.items()
     ]
 
 
-def _known_as(standing: Record) -> str:
+def _known_as(standing: PlayedRows) -> str:
     """The standing as Python and the command line name it: one of the package, or the file beside the page."""
     name = standing.name.removeprefix("arena_")
     return name if (SHIPPED / f"{name}.json").is_file() else "arena.json"
 
 
-def _sources(method: Mapping[str, Any], folder: Path) -> list[Source]:
+def _sources(method: Mapping[str, Any], folder: Path) -> list[PaperReference]:
     """The parts of the package that a method is made of, the outermost first."""
     found = []
     for key, name in dict.fromkeys(_named(method)):
@@ -171,7 +171,7 @@ def _sources(method: Mapping[str, Any], folder: Path) -> list[Source]:
         file = None if builder is None else inspect.getsourcefile(builder)
         if builder is not None and file is not None:
             place = Path(file).relative_to(_ROOT).as_posix()
-            found.append(Source(name, catalog.paper(key, builder), place, _address(place, folder)))
+            found.append(PaperReference(name, catalog.paper(key, builder), place, _address(place, folder)))
     return found
 
 
@@ -193,7 +193,7 @@ def _address(file: str, folder: Path) -> str:
     return Path(os.path.relpath(_ROOT / file, here)).as_posix() if inside else ""
 
 
-def _inline(standing: Record) -> str:
+def _inline(standing: PlayedRows) -> str:
     """The figure in the page's own colours."""
     drawn = figures.as_svg(figures.knowledge(standing))
     drawn = drawn[drawn.index("<svg") :].replace("#222222", "currentColor").replace("#000000", "currentColor")

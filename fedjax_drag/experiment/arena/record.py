@@ -66,7 +66,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class PlayedRows:
     """Rows of entries that have played by the same protocol.
 
     Attributes:
@@ -104,7 +104,7 @@ def fields_of(mapping: Any) -> dict[str, Any]:
     Raises:
       ValueError: the first of them that is not what a record holds.
     """
-    fields = _typed("", mapping, Record)
+    fields = _typed("", mapping, PlayedRows)
     for label, row in fields["rows"].items():
         sizes = len(fields["tasks"]), len(fields["opponents"]), len(fields["seeds"])
         where = f"rows.{label}"

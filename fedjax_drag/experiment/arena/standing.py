@@ -11,8 +11,8 @@ from typing import Any
 from fedjax_drag.experiment.arena import demands, tables
 from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, load_arena
-from fedjax_drag.experiment.arena.record import SHIPPED, Record, Row, fields_of
-from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
+from fedjax_drag.experiment.arena.record import SHIPPED, PlayedRows, Row, fields_of
+from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials, folder_of
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.lock import HoldsLock, refuse_links, waited_for
@@ -27,7 +27,7 @@ FILE, TABLE, PAGE = "arena.json", "arena.md", "arena.html"
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing(Record):
+class Standing(PlayedRows):
     """Rows of entries that have played by the same protocol, and the files, tables and figures that show them."""
 
     def write(self, folder: str | Path) -> None:
@@ -241,7 +241,7 @@ def _demands(arena: Arena, entry: Entry, trials: Trials) -> tuple[list[str], flo
     return demands.needs(config, num_clients), demands.passes(config, num_clients)
 
 
-def _choices(arena: Arena, entry: Entry, outcome: Outcome) -> list[dict[str, Any]]:
+def _choices(arena: Arena, entry: Entry, outcome: EntryOutcome) -> list[dict[str, Any]]:
     strengths: Mapping[str, Sequence[str]] = {one.label: list(one.strengths) for one in arena.opponents}
     return [
         {

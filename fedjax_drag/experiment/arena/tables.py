@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedjax_drag import notebook
-from fedjax_drag.experiment.arena.record import Record
+from fedjax_drag.experiment.arena.record import PlayedRows
 from fedjax_drag.experiment.arena.scores import worst_by_seed
 from fedjax_drag.experiment.intervals import Estimate, estimate
 from fedjax_drag.experiment.sweep.grid import describe
@@ -15,7 +15,7 @@ from fedjax_drag.experiment.sweep.summary_page import markdown
 Lines = list[list[str]]
 
 
-def page(standing: Record, changes: Sequence[str] = ()) -> str:
+def page(standing: PlayedRows, changes: Sequence[str] = ()) -> str:
     """Ranks over all tasks, what has changed, then every task by itself, as Markdown."""
     parts = [f"# {standing.name}, version {standing.version}", about(standing), markdown(ranks(standing))]
     parts[:0] = filter(None, [doubts(standing)])
@@ -27,14 +27,14 @@ def page(standing: Record, changes: Sequence[str] = ()) -> str:
     return "\n\n".join([*parts, *(["Runs that failed count as 0:", "\n".join(failed)] if failed else [])]) + "\n"
 
 
-def doubts(standing: Record) -> str:
+def doubts(standing: PlayedRows) -> str:
     """Which accuracies are no result of learning; empty if none is known to be."""
     found = [f"{label} against {doubt}" for label, row in standing.rows.items() for doubt in row.doubts]
     counts = "a model that is not finite counts as chance, and one whose messages were all rejected stands still"
     return f"Not to be taken at face value ({counts}): {'; '.join(found)}." if found else ""
 
 
-def about(standing: Record) -> str:
+def about(standing: PlayedRows) -> str:
     """What the figures are."""
     return (
         f"Test accuracy in %, mean over {len(standing.seeds)} seeds with the 95 % interval, over {len(standing.tasks)} "
@@ -46,7 +46,7 @@ def about(standing: Record) -> str:
     )
 
 
-def ranks(standing: Record) -> Lines:
+def ranks(standing: PlayedRows) -> Lines:
     """The figures over all tasks, the best entry first."""
     head = ["entry", "place", "ranks", "clean", "worst case", "mean", "needs", "passes", "minutes"]
     lines = [
@@ -56,7 +56,7 @@ def ranks(standing: Record) -> Lines:
     return [head, *lines]
 
 
-def task(standing: Record, place: int) -> Lines:
+def task(standing: PlayedRows, place: int) -> Lines:
     """The settings chosen in a task, the accuracies there by attack, and the worst case."""
     lines = []
     for label in standing.scores():
@@ -68,7 +68,7 @@ def task(standing: Record, place: int) -> Lines:
     return [["entry", "setting", *standing.opponents, "worst case"], *lines]
 
 
-def heat(standing: Record, place: int | None = None) -> tuple[Lines, Float[np.ndarray, "entries columns"]]:
+def heat(standing: PlayedRows, place: int | None = None) -> tuple[Lines, Float[np.ndarray, "entries columns"]]:
     """Accuracies by entry and attack with the worst case last, the highest first: as lines, and as numbers.
 
     Args:
@@ -89,7 +89,7 @@ def heat(standing: Record, place: int | None = None) -> tuple[Lines, Float[np.nd
     return [["entry", *standing.opponents, "worst case"], *lines], values
 
 
-def played(standing: Record) -> str:
+def played(standing: PlayedRows) -> str:
     """When its entries were played, and by which version of this package; empty if the rows do not say."""
     days = sorted({row.played for row in standing.rows.values() if row.played})
     versions = sorted({row.package for row in standing.rows.values() if row.package})
@@ -103,7 +103,7 @@ def shares(values: Float[np.ndarray, "entries columns"]) -> Float[np.ndarray, "e
     return ((values - values.min()) / (np.ptp(values) or 1.0)) ** 3
 
 
-def notebook_page(standing: Record) -> str:
+def notebook_page(standing: PlayedRows) -> str:
     """Ranks and the map of attacks as HTML, the user's own entries marked."""
     if not standing.rows:
         return notebook.table(standing.name, {"entries": "none has been played"})
@@ -116,7 +116,7 @@ def notebook_page(standing: Record) -> str:
     )
 
 
-def _demanded(standing: Record, label: str) -> list[str]:
+def _demanded(standing: PlayedRows, label: str) -> list[str]:
     row = standing.rows[label]
     passes = "-" if row.passes is None else f"{row.passes:.1f}"
     return [row.knowledge, passes, f"{row.seconds / 60:.0f}"]

@@ -30,7 +30,7 @@ TUNING, FINAL = "tuning", "final"
 """Folders of an entry: a sweep for each opponent in both."""
 
 
-class Outcome(NamedTuple):
+class EntryOutcome(NamedTuple):
     """What an entry has shown.
 
     Attributes:
@@ -61,7 +61,7 @@ class Trials(NamedTuple):
     allow_code: bool = False
     ended: Callable[[], Any] = lambda: None
 
-    def play(self, arena: Arena, entry: Entry) -> Outcome:
+    def play(self, arena: Arena, entry: Entry) -> EntryOutcome:
         """Tunes an entry and its attackers, then tests what they have chosen; goes on from what is in the folder.
 
         Args:
@@ -74,7 +74,7 @@ class Trials(NamedTuple):
         """
         choices, tuning_failures = self.tune(arena, entry)
         accuracy, failures, doubts = self.test(arena, entry, choices)
-        return Outcome(choices, accuracy, tuple(dict.fromkeys([*tuning_failures, *failures])), tuple(doubts))
+        return EntryOutcome(choices, accuracy, tuple(dict.fromkeys([*tuning_failures, *failures])), tuple(doubts))
 
     def tune(self, arena: Arena, entry: Entry) -> tuple[dict[Values, Choice], list[str]]:
         """What entry and attackers choose in each task, and what went wrong."""

@@ -16,8 +16,8 @@ from tqdm import tqdm
 from fedjax_drag.experiment.figures.labels import clean, data_title, method, shared
 from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_labels, measured
 from fedjax_drag.experiment.run import metric_kinds, results
-from fedjax_drag.experiment.run.metric_kinds import Kind
-from fedjax_drag.experiment.run.results import Run
+from fedjax_drag.experiment.run.metric_kinds import MetricKind
+from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.files import replaced
@@ -77,7 +77,7 @@ def plot(
     target = Path(path)
     check_format(target)
     folders = [Path(run) for run in runs]
-    drawn: list[Run] = []
+    drawn: list[StoredRun] = []
     given: list[str | None] = []
     for folder, label in zip(folders, given_labels(labels, folders), strict=True):
         found = read(folder)
@@ -102,7 +102,7 @@ def check_format(output: Path) -> None:
         raise ValueError(f"output {str(output)!r}: must end in {', '.join(FORMATS)}")
 
 
-def read(folder: Path) -> list[Run]:
+def read(folder: Path) -> list[StoredRun]:
     """A run, or those of a comparison or of a sweep in the order of its configuration."""
     if not (folder / sweep_folder.CONFIG).is_file():
         return results.read(folder)
@@ -114,7 +114,7 @@ def read(folder: Path) -> list[Run]:
 
 
 def draw(
-    runs: Sequence[Run],
+    runs: Sequence[StoredRun],
     metric: str = "test_accuracy",
     given: Sequence[str | None] | None = None,
     title: str | None = None,
@@ -185,7 +185,7 @@ def _dress(axes: Axes, lines: Sequence[Curve], metric: str, against: str) -> Non
 
 def _limit(axes: Axes, values: np.ndarray, metric: str) -> None:
     """The vertical axis with room for all finite ``values``: in percent for shares, else linear or logarithmic."""
-    if metric_kinds.kind(metric) is Kind.SHARE:
+    if metric_kinds.kind(metric) is MetricKind.SHARE:
         values = np.clip(values, 0, 1)
         low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
         bottom = 0.0 if low < 0.4 else np.floor(low * 10 - 0.5) / 10
@@ -209,7 +209,7 @@ def _limit_along(axes: Axes, values: np.ndarray, against: str) -> None:
     else:
         axes.set_xlim(0 if first <= 0.2 * last else first, last if last > first else last + 1)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=against == ROUND))
-    if metric_kinds.kind(against) is Kind.COST and against != ROUND:
+    if metric_kinds.kind(against) is MetricKind.COST and against != ROUND:
         axes.xaxis.set_major_formatter(EngFormatter("B" if against.startswith("bytes") else ""))
 
 
@@ -275,7 +275,7 @@ def _in_columns(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str]
     return legend
 
 
-def _head(figure: Figure, runs: Sequence[Run], lines: Sequence[Curve], metric: str, title: str | None) -> None:
+def _head(figure: Figure, runs: Sequence[StoredRun], lines: Sequence[Curve], metric: str, title: str | None) -> None:
     """Title, and a line with what all runs share."""
     left, taller = _FRAME[0], figure.get_figheight() / _SIZE[1]
     if title is None:
@@ -303,4 +303,4 @@ def _title(metric: str) -> str:
 def _written(value: float, metric: str) -> str:
     if not np.isfinite(value):
         return "not finite"
-    return f"{value:.1%}" if metric_kinds.kind(metric) is Kind.SHARE else f"{value:.4g}"
+    return f"{value:.1%}" if metric_kinds.kind(metric) is MetricKind.SHARE else f"{value:.4g}"

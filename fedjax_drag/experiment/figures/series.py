@@ -9,8 +9,8 @@ import numpy as np
 
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.figures.labels import clean, distinct
-from fedjax_drag.experiment.run.metric_kinds import Kind, kind
-from fedjax_drag.experiment.run.results import Run
+from fedjax_drag.experiment.run.metric_kinds import MetricKind, kind
+from fedjax_drag.experiment.run.results import StoredRun
 
 ROUND = "round"
 """The column that is the horizontal axis unless another one is chosen."""
@@ -47,7 +47,7 @@ class Curve:
         return bool(np.isfinite(self.x).any())
 
 
-def measured(runs: Sequence[Run], metric: str, against: str = ROUND) -> list[Run]:
+def measured(runs: Sequence[StoredRun], metric: str, against: str = ROUND) -> list[StoredRun]:
     """The runs that have evaluations of ``metric`` and of what it is drawn against.
 
     Raises:
@@ -61,7 +61,7 @@ def measured(runs: Sequence[Run], metric: str, against: str = ROUND) -> list[Run
     return [run for run in runs if {metric, against} <= columns.get(id(run), set())]
 
 
-def curves(runs: Sequence[Run], metric: str, given: Sequence[str | None], against: str = ROUND) -> list[Curve]:
+def curves(runs: Sequence[StoredRun], metric: str, given: Sequence[str | None], against: str = ROUND) -> list[Curve]:
     """A line for each configuration, in the order of the runs.
 
     Args:
@@ -72,7 +72,7 @@ def curves(runs: Sequence[Run], metric: str, given: Sequence[str | None], agains
     """
     identities = [_identity(run.config) for run in runs]
     chosen = {same: label for same, label in zip(identities, given, strict=True) if label is not None}
-    groups: dict[tuple[str, str | None], list[Run]] = {}
+    groups: dict[tuple[str, str | None], list[StoredRun]] = {}
     for run, same, label in zip(runs, identities, given, strict=True):
         groups.setdefault((same, chosen.get(same) if label is None else label), []).append(run)
     made = distinct([group[0].config for group in groups.values()])
@@ -112,7 +112,7 @@ def _identity(config: Config) -> str:
     return json.dumps({key: value for key, value in flatten(config).items() if key != "seed"}, sort_keys=True)
 
 
-def _curve(label: str, metric: str, against: str, group: Sequence[Run]) -> Curve:
+def _curve(label: str, metric: str, against: str, group: Sequence[StoredRun]) -> Curve:
     rounds = group[0].history[ROUND]
     for run in group[1:]:
         rounds = np.intersect1d(rounds, run.history[ROUND])
@@ -125,7 +125,7 @@ def _curve(label: str, metric: str, against: str, group: Sequence[Run]) -> Curve
     return Curve(label, x.mean(0), values.mean(0), values.min(0), values.max(0), len(group), is_cut)
 
 
-def _spent(run: Run, column: str) -> np.ndarray:
+def _spent(run: StoredRun, column: str) -> np.ndarray:
     """A column of a history; what it counts since the last evaluation is added up."""
     values = run.history[column]
-    return np.cumsum(values) if kind(column) is Kind.COST and column != ROUND else values
+    return np.cumsum(values) if kind(column) is MetricKind.COST and column != ROUND else values

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line
 from fedjax_drag.experiment.report.curves import Panel
-from fedjax_drag.experiment.report.reading import Run
+from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import IDENTITY, OF_ALL, PER_CLIENT
 
@@ -33,7 +33,7 @@ _DIVERGING = [[0.0, "#b35806"], [0.25, "#f1a340"], [0.5, "#f7f7f7"], [0.75, "#67
 _MARK = "\N{MULTIPLICATION X} "  # of a malicious client
 
 
-class Clients(NamedTuple):
+class ClientsOfRun(NamedTuple):
     """The clients of a run.
 
     Attributes:
@@ -87,7 +87,7 @@ class _Map(NamedTuple):
     labels: list[str] | None
 
 
-def diagnostics(runs: Sequence[Run], drawing: list[dict[str, Any]]) -> list[Clients]:
+def diagnostics(runs: Sequence[ReportedRun], drawing: list[dict[str, Any]]) -> list[ClientsOfRun]:
     """Per-client charts of the runs that have recorded what they show.
 
     Args:
@@ -98,7 +98,7 @@ def diagnostics(runs: Sequence[Run], drawing: list[dict[str, Any]]) -> list[Clie
     return [found for run in runs[:RUNS] if (found := _clients(run, most, drawing)) is not None]
 
 
-def _clients(run: Run, most: int, drawing: list[dict[str, Any]]) -> Clients | None:
+def _clients(run: ReportedRun, most: int, drawing: list[dict[str, Any]]) -> ClientsOfRun | None:
     cohorts = _cohorts(run)
     names = [] if cohorts is None else _quantities(run, cohorts)
     if cohorts is None or not names:
@@ -118,10 +118,10 @@ def _clients(run: Run, most: int, drawing: list[dict[str, Any]]) -> Clients | No
         about = f"{title}: mean and range over the clients of a side, by round"
         panels.append(Panel(len(drawing) - 2, title, about))
         panels.append(Panel(len(drawing) - 1, f"{title}, by client", f"{title} of each client, by round"))
-    return Clients(run.label, SIDES[: 1 + bool(cohorts.malicious.any())], panels, paired, _notes(cohorts))
+    return ClientsOfRun(run.label, SIDES[: 1 + bool(cohorts.malicious.any())], panels, paired, _notes(cohorts))
 
 
-def _cohorts(run: Run) -> _Cohorts | None:
+def _cohorts(run: ReportedRun) -> _Cohorts | None:
     """Who took part; None if the history does not tell."""
     ids = run.history.get("client_ids")
     if ids is None or ids.ndim != 2 or not ids.size or not np.isfinite(ids).all() or np.abs(ids).max() > 2**31:
@@ -137,7 +137,7 @@ def _cohorts(run: Run) -> _Cohorts | None:
     return _Cohorts(run.history["round"], ids.astype(int), marks("malicious", 0.0), marks("valid", 1.0), reason)
 
 
-def _quantities(run: Run, cohorts: _Cohorts) -> list[str]:
+def _quantities(run: ReportedRun, cohorts: _Cohorts) -> list[str]:
     """Names of what the history has of each client, unless it is the same of all throughout."""
     present = [
         name

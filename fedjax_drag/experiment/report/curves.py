@@ -9,9 +9,9 @@ import numpy as np
 
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line, Scale
-from fedjax_drag.experiment.report.reading import Run
+from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
-from fedjax_drag.experiment.run.metric_kinds import METRICS, Kind, kind
+from fedjax_drag.experiment.run.metric_kinds import METRICS, MetricKind, kind
 from fedjax_drag.simulation.result import TEST, choice_metric
 
 LINES = 8
@@ -30,10 +30,10 @@ class Group:
 
     row: str
     column: str
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
 
     @property
-    def drawn(self) -> tuple[Run, ...]:
+    def drawn(self) -> tuple[ReportedRun, ...]:
         """Those that figures are taken from: the ones that came to their end, or if none has, those that began."""
         ended = tuple(run for run in self.runs if run.status in ("done", "diverged"))
         return ended or tuple(run for run in self.runs if run.history)
@@ -68,7 +68,7 @@ class Panel(NamedTuple):
     about: str
 
 
-class Part(NamedTuple):
+class ChartGroup(NamedTuple):
     """Charts that share a legend: the names of series 0, 1, ..., and those charts."""
 
     names: list[str]
@@ -86,12 +86,12 @@ class Block(NamedTuple):
 
     title: str
     shown: bool
-    parts: list[Part]
+    parts: list[ChartGroup]
 
 
-def groups(runs: Sequence[Run]) -> list[Group]:
+def groups(runs: Sequence[ReportedRun]) -> list[Group]:
     """The runs by row and column, in their order."""
-    found: dict[tuple[str, str], list[Run]] = {}
+    found: dict[tuple[str, str], list[ReportedRun]] = {}
     for run in runs:
         found.setdefault((run.row, run.column), []).append(run)
     return [Group(row, column, tuple(same)) for (row, column), same in found.items()]
@@ -121,7 +121,7 @@ def blocks(found: Sequence[Group], target: float | None, drawing: list[dict[str,
             return charts.curves(lines, axis, goal)
 
         lines = [(group, group.line(measure, 0)) for group in found]
-        axis = charts.scale(title, [line for _, line in lines if line], kind(measure) is Kind.SHARE)
+        axis = charts.scale(title, [line for _, line in lines if line], kind(measure) is MetricKind.SHARE)
         made.append(block(title, measure in shown, lines, axis, chart, f"{title} over communication rounds", drawing))
     return made
 
@@ -165,7 +165,7 @@ def block(
                 drawing.append(chart(drawn, axis))
                 where = f"{about}, {column}" if column else about
                 panels.append(Panel(len(drawing) - 1, column if len(columns) > 1 else "", where))
-        parts.append(Part(names, panels))
+        parts.append(ChartGroup(names, panels))
     return Block(title, shown, parts)
 
 
@@ -175,7 +175,7 @@ def _measures(found: Sequence[Group]) -> list[str]:
     for run in (run for group in found for run in group.drawn):
         for name in run.history:
             values = run.scalars(name)
-            if values is not None and kind(name) is not Kind.COST:
+            if values is not None and kind(name) is not MetricKind.COST:
                 present[name] = present.get(name, False) or bool(np.any(np.nan_to_num(values)))
     shown = [name for name, nonzero in present.items() if nonzero]
     return [name for name in METRICS if name in shown] + [name for name in shown if name not in METRICS]

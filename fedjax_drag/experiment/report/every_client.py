@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line, Scale
 from fedjax_drag.experiment.report.curves import Block, Group, block
-from fedjax_drag.experiment.report.reading import Run
+from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 
 _SHARES = np.linspace(0.0, 1.0, 101)
@@ -51,7 +51,7 @@ def _line(group: Group, name: str, arranged: Callable[[np.ndarray], np.ndarray])
     return Line(group.row, 0, x, stacked.mean(0), *spread)
 
 
-def _final(run: Run, name: str) -> np.ndarray | None:
+def _final(run: ReportedRun, name: str) -> np.ndarray | None:
     """The last evaluation of a metric with several numbers; None without a finite one."""
     found = run.history.get(name)
     if found is None or found.ndim != 2 or not np.isfinite(found[-1]).any():

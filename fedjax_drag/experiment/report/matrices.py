@@ -10,13 +10,13 @@ from fedjax_drag.experiment.config.conditions import is_condition
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.curves import Group, choice_of, groups
-from fedjax_drag.experiment.report.reading import Found, Run, cells
+from fedjax_drag.experiment.report.reading import Found, ReportedRun, cells
 from fedjax_drag.experiment.report.tables import DASH, last, over
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep import outcome_table
 
 
-class Entry(NamedTuple):
+class MatrixCell(NamedTuple):
     """A cell of a matrix.
 
     Attributes:
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     muted: bool = False
 
 
-class Grid(NamedTuple):
+class MatrixTable(NamedTuple):
     """A matrix of figures.
 
     Attributes:
@@ -49,14 +49,14 @@ class Grid(NamedTuple):
     axis: str
     heads: list[tuple[str, list[tuple[str, int]]]]
     columns: list[str]
-    rows: list[tuple[str, list[Entry]]]
+    rows: list[tuple[str, list[MatrixCell]]]
     worst: bool
     num_seeds: int
     metric: str
     csv: str
 
 
-def matrix(found: Found) -> Grid | None:
+def matrix(found: Found) -> MatrixTable | None:
     """The final accuracies of a sweep with more than one column; None if there is none."""
     if found.grid is None:
         return None
@@ -74,20 +74,20 @@ def matrix(found: Found) -> Grid | None:
     lines = []
     for place, label in enumerate(made.rows):
         entries = [
-            Entry(text, shade, numbers.get((rows[label], column), 0))
+            MatrixCell(text, shade, numbers.get((rows[label], column), 0))
             for text, shade, column in zip(made.texts[place], shades[place][-number:], made.columns, strict=True)
         ]
-        first = [] if made.worst is None else [Entry(outcome_table.percent(made.worst[place]), shades[place][0])]
+        first = [] if made.worst is None else [MatrixCell(outcome_table.percent(made.worst[place]), shades[place][0])]
         lines.append((rows[label], first + entries))
     columns = [*([] if made.worst is None else ["worst case"]), *made.columns]
     body = ([row, *line] for row, line in zip(made.rows, values.tolist(), strict=True))
     table = csv_files.link([[made.axis, *columns], *body])
     settings = dict.fromkeys(tuple(run.values[axis] for axis in across) for run in found.runs)
     heads = _heads(across, [outcome_table.texts(grid.labels[axis]) for axis in across], list(settings))
-    return Grid(made.axis, heads, columns, lines, made.worst is not None, made.num_seeds, made.metric, table)
+    return MatrixTable(made.axis, heads, columns, lines, made.worst is not None, made.num_seeds, made.metric, table)
 
 
-def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, Grid]]:
+def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTable]]:
     """The final accuracy by two numeric axes, the lowest over the conditions: a matrix for each other choice, by name.
 
     Args:
@@ -99,7 +99,7 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, Grid]]:
         return []
     others = [axis for axis in grid.axes if axis not in ("seed", *axes) and not is_condition(axis)]
     conditions = [axis for axis in grid.axes if is_condition(axis)]
-    finals: dict[str, dict[tuple[Any, Any], dict[str, list[Run]]]] = {}
+    finals: dict[str, dict[tuple[Any, Any], dict[str, list[ReportedRun]]]] = {}
     for run in found.runs:
         cell = finals.setdefault(outcome_table.setting(grid, run.values, others), {})
         at = cell.setdefault((run.values[axes[0]], run.values[axes[1]]), {})
@@ -121,18 +121,18 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, Grid]]:
             places[place] = numbers[lowest.row, lowest.column]
         shades = _shades(values)
         lines = [
-            (row, [Entry(*entry) for entry in zip(texts[i].tolist(), shades[i], places[i].tolist(), strict=True)])
+            (row, [MatrixCell(*entry) for entry in zip(texts[i].tolist(), shades[i], places[i].tolist(), strict=True)])
             for i, row in enumerate(outcome_table.setting(grid, {axes[0]: value}, axes[:1]) for value in rows)
         ]
         heads = [(axes[1], [(text, 1) for text in columns.values()])]
         body = ([row, *line] for row, line in zip(rows, values.tolist(), strict=True))
         table = csv_files.link([[f"{axes[0]}, by {axes[1]}", *columns], *body])
         seeds = max(len(group.runs) for group in groups(found.runs))
-        made.append((name, Grid(axes[0], heads, list(columns.values()), lines, False, seeds, metric, table)))
+        made.append((name, MatrixTable(axes[0], heads, list(columns.values()), lines, False, seeds, metric, table)))
     return made
 
 
-def differences(found: Sequence[Group], crossed: bool) -> tuple[str, Grid] | None:
+def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable] | None:
     """Final accuracies less those of the best setting, paired by seed; None without two seeds in common.
 
     Args:
@@ -169,14 +169,14 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, Grid] | Non
             own, theirs = finals.get((row, column), {}), finals.get(other, {})
             seeds = sorted(own.keys() & theirs.keys())
             if other == (row, column) or len(seeds) < 2:
-                entries.append(Entry("best" if other == (row, column) else DASH, None, muted=True))
+                entries.append(MatrixCell("best" if other == (row, column) else DASH, None, muted=True))
                 continue
             compared += 1
             difference = estimate(np.array([own[seed] - theirs[seed] for seed in seeds]))
             text = f"{100 * difference.mean:+.1f} \N{PLUS-MINUS SIGN} {100 * difference.half:.1f}".replace(
                 "-0.0 ", "0.0 "
             )
-            entries.append(Entry(text.replace("-", "\N{MINUS SIGN}"), None, muted=not difference.is_clear))
+            entries.append(MatrixCell(text.replace("-", "\N{MINUS SIGN}"), None, muted=not difference.is_clear))
             table.append([row, column, ", ".join(filter(None, other)), len(seeds), *difference])  # pyright: ignore
         lines.append((row, entries))
     if not compared:
@@ -184,7 +184,7 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, Grid] | Non
     shown = [column or metric_kinds.title(metric) for column in columns]
     heads = [("", [(column, 1) for column in shown])]
     seeds = max(len(by_seed) for by_seed in finals.values())
-    return name, Grid("", heads, shown, lines, False, seeds, metric, csv_files.link(table))
+    return name, MatrixTable("", heads, shown, lines, False, seeds, metric, csv_files.link(table))
 
 
 def _heads(

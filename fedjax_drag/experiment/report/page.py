@@ -24,8 +24,8 @@ from fedjax_drag.experiment.report import (
     tables,
 )
 from fedjax_drag.experiment.report.curves import Group
-from fedjax_drag.experiment.report.matrices import Grid
-from fedjax_drag.experiment.report.reading import Found, Run, finite, read
+from fedjax_drag.experiment.report.matrices import MatrixTable
+from fedjax_drag.experiment.report.reading import Found, ReportedRun, finite, read
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.files import write_text
@@ -135,7 +135,7 @@ def _variant(name: str, folder: str) -> str:
     return "" if folder == own else folder
 
 
-def _facts(found: Found, groups: Sequence[Group], matrix: Grid | None, target: float | None) -> list[Fact]:
+def _facts(found: Found, groups: Sequence[Group], matrix: MatrixTable | None, target: float | None) -> list[Fact]:
     """What a reader wants to know first."""
     begun = [group for group in groups if group.drawn]
     if not begun:
@@ -171,7 +171,7 @@ def _choice(metric: str, accuracy: float) -> str:
     )
 
 
-def _facts_of_run(run: Run, metric: str, target: float | None) -> list[Fact]:
+def _facts_of_run(run: ReportedRun, metric: str, target: float | None) -> list[Fact]:
     best = tables.best_of(run, metric)
     last = int(run.history["round"][-1])
     final = float(run.history[TEST][-1])
@@ -199,7 +199,7 @@ def _percent(accuracy: float) -> str:
     )
 
 
-def _wrong(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def _wrong(runs: Sequence[ReportedRun]) -> list[tuple[str, str]]:
     """Messages of runs that did not come to a good end, with the runs that they are about."""
     found: dict[str, list[str]] = {}
     for run in runs:
@@ -212,7 +212,7 @@ def _wrong(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return told[:_WRONG] + ([("and more", f"{len(told) - _WRONG} other messages")] if len(told) > _WRONG else [])
 
 
-def _environments(runs: Sequence[Run]) -> list[str]:
+def _environments(runs: Sequence[ReportedRun]) -> list[str]:
     """What the numbers depend on beside the configuration, once for all runs that agree but for seed and time."""
     own = ("seed", "started")
     texts = [

@@ -9,7 +9,7 @@ from fedjax_drag.experiment.config.conditions import is_condition
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line, Scale
 from fedjax_drag.experiment.report.curves import Block, Group, block, choice_of, groups
-from fedjax_drag.experiment.report.reading import Found, Run
+from fedjax_drag.experiment.report.reading import Found, ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep import outcome_table
 
@@ -44,7 +44,7 @@ def blocks(found: Found, drawing: list[dict[str, Any]]) -> list[Block]:
     others = [other for other in grid.axes if other not in ("seed", axis)]
     choices, conditions = ([x for x in others if is_condition(x) is wanted] for wanted in (False, True))
     by, over = (choices, conditions) if choices else (conditions, [])
-    lines: dict[tuple[str, str], list[Run]] = {}
+    lines: dict[tuple[str, str], list[ReportedRun]] = {}
     for run in found.runs:
         names = outcome_table.setting(grid, run.values, by), outcome_table.setting(grid, run.values, over)
         lines.setdefault((names[0] or found.name, names[1]), []).append(run)
@@ -59,7 +59,7 @@ def blocks(found: Found, drawing: list[dict[str, Any]]) -> list[Block]:
     return [block(f"Final {title} by {axis}", True, drawn, scale, chart, f"final {title} by {axis}", drawing)]
 
 
-def _line(name: str, runs: Sequence[Run], axis: str, metric: str) -> Line | None:
+def _line(name: str, runs: Sequence[ReportedRun], axis: str, metric: str) -> Line | None:
     """Mean over seeds in a band from their minimum to their maximum; None without a run that has begun."""
     finals: dict[float, tuple[float, ...]] = {}
     for value in sorted({float(run.values[axis]) for run in runs}):

@@ -23,7 +23,7 @@ from fedjax_drag.simulation.result import rejection
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """One run, or what there is of it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Found:
 
     kind: str
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
     grid: Grid | None
     yaml: str
 
@@ -140,7 +140,7 @@ def _sweep(folder: Path) -> Found:
     return Found("sweep", grid.base.name, tuple(runs), grid, yaml)
 
 
-def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str | None = None) -> Run:
+def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str | None = None) -> ReportedRun:
     history: History = {}
     metrics = folder / METRICS
     figures = _mapping(folder / results.SUMMARY)
@@ -158,7 +158,7 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
     if failure is not None:
         status, message = "failed", failure
     environment = _mapping(folder / results.ENVIRONMENT)
-    return Run(*names, config, history, status, message, figures, environment)
+    return ReportedRun(*names, config, history, status, message, figures, environment)
 
 
 def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.curves import Panel
-from fedjax_drag.experiment.report.reading import Run
+from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run.planning import Federations
 
 SPLITS = 4
@@ -25,14 +25,14 @@ CLIENTS = 1000
 _COLORS = [[0.0, "#ffffd9"], [0.25, "#c7e9b4"], [0.5, "#41b6c4"], [0.75, "#225ea8"], [1.0, "#081d58"]]
 
 
-class Split(NamedTuple):
+class SkewMap(NamedTuple):
     """A way in which the data were divided: its heat map and what is to be said about it."""
 
     panel: Panel
     note: str
 
 
-def splits(runs: Sequence[Run], drawing: list[dict[str, Any]]) -> tuple[list[Split], str]:
+def splits(runs: Sequence[ReportedRun], drawing: list[dict[str, Any]]) -> tuple[list[SkewMap], str]:
     """The different splits of the first seed, and a note if some or all are missing.
 
     Args:
@@ -56,7 +56,7 @@ def splits(runs: Sequence[Run], drawing: list[dict[str, Any]]) -> tuple[list[Spl
         panel = Panel(
             len(drawing) - 1, f"{report.title}, seed {run.config.seed}", f"examples by client and class: {report.title}"
         )
-        made.append(Split(panel, _note(report)))
+        made.append(SkewMap(panel, _note(report)))
     left = len(different) - SPLITS
     return made, f"{left} more splits are not shown." if left > 0 else ""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.curves import Group, choice_of
-from fedjax_drag.experiment.report.reading import Run, finite
+from fedjax_drag.experiment.report.reading import ReportedRun, finite
 from fedjax_drag.simulation.result import ROUNDING, TEST, VALIDATION, client_seconds, first_reached, last_highest
 
 DASH = "\N{EN DASH}"
@@ -20,7 +20,7 @@ _LONGEST = 1e12  # numbers from here on are written with an exponent
 _STEP = 0.05  # between the accuracies of which one is chosen as target
 
 
-class Row(NamedTuple):
+class ResultLine(NamedTuple):
     """A line of the table of results.
 
     Attributes:
@@ -44,7 +44,7 @@ class Table(NamedTuple):
     """The table of results; the heads are those of the figures; ``csv`` has a line for each run, in numbers."""
 
     heads: list[str]
-    rows: list[Row]
+    rows: list[ResultLine]
     csv: str
 
 
@@ -70,13 +70,13 @@ def results(found: Sequence[Group], target: float | None) -> Table:
     With validation examples the best round and the target are by validation accuracy.
     """
     metric = choice_of(found)
-    accuracies: list[tuple[str, Callable[[Run], float]]] = [("final accuracy, %", lambda run: last(run, TEST))]
+    accuracies: list[tuple[str, Callable[[ReportedRun], float]]] = [("final accuracy, %", lambda run: last(run, TEST))]
     if metric == VALIDATION:
         accuracies.append(("best validation accuracy, %", lambda run: best_of(run, metric).accuracy))
         accuracies.append(("test accuracy there, %", lambda run: best_of(run, metric).test_accuracy))
     else:
         accuracies.append(("best accuracy, %", lambda run: best_of(run, metric).accuracy))
-    wanted: list[tuple[str, Callable[[Run], float | None], Callable[[Group], str]]] = [
+    wanted: list[tuple[str, Callable[[ReportedRun], float | None], Callable[[Group], str]]] = [
         (head, figure, lambda group, figure=figure: over(group, lambda run: 100 * figure(run)))
         for head, figure in accuracies
     ]
@@ -84,7 +84,7 @@ def results(found: Sequence[Group], target: float | None) -> Table:
     wanted.append((worst, lambda run: (_worst_tenth(run) or np.nan) / 100, lambda group: over(group, _worst_tenth)))
     if target is not None:
         aim = (metric, target)
-        costs: list[tuple[str, Callable[[Run], np.ndarray | None], str]] = [
+        costs: list[tuple[str, Callable[[ReportedRun], np.ndarray | None], str]] = [
             ("rounds", lambda run: run.history["round"], ",.0f"),
             ("client seconds", _client_seconds, ".3g"),
             ("MB sent", _megabytes, ",.0f"),
@@ -101,7 +101,7 @@ def results(found: Sequence[Group], target: float | None) -> Table:
     texts = [[tell(group) for _, _, tell in wanted] for group in found]
     kept = [any(line[i] != DASH for line in texts) for i in range(len(wanted))]
     rows = [
-        Row(group.row, group.column, *_end(group.runs), list(itertools.compress(line, kept)), _folders(group))
+        ResultLine(group.row, group.column, *_end(group.runs), list(itertools.compress(line, kept)), _folders(group))
         for group, line in zip(found, texts, strict=True)
     ]
     figures = [(head.removesuffix(", %"), figure) for head, figure, _ in itertools.compress(wanted, kept)]
@@ -120,7 +120,7 @@ def _folders(group: Group) -> list[tuple[int, str]]:
     return [(run.config.seed, run.place) for run in group.runs if run.place and run.history]
 
 
-def best_of(run: Run, metric: str) -> BestRound:
+def best_of(run: ReportedRun, metric: str) -> BestRound:
     """The last round with the highest accuracy of a run that has begun; an accuracy that is not finite counts as 0."""
     accuracy = np.nan_to_num(run.history[metric], nan=0.0, posinf=0.0, neginf=0.0)
     place = last_highest(accuracy)
@@ -128,53 +128,57 @@ def best_of(run: Run, metric: str) -> BestRound:
     return BestRound(int(run.history["round"][place]), float(accuracy[place]), test)
 
 
-def _worst_tenth(run: Run) -> float | None:
+def _worst_tenth(run: ReportedRun) -> float | None:
     """Final accuracy on the own examples of the worst tenth of the clients, in percent; None if not evaluated."""
     found = run.scalars("client_accuracy_worst_tenth")
     return None if found is None else 100 * float(found[-1])
 
 
-def rounds_to(run: Run, metric: str, target: float) -> int | None:
+def rounds_to(run: ReportedRun, metric: str, target: float) -> int | None:
     """First evaluated round in which an accuracy of a run reaches ``target``, or None."""
     place = first_reached(run.history[metric], target)
     return None if place is None else int(run.history["round"][place])
 
 
-def last(run: Run, metric: str) -> float:
+def last(run: ReportedRun, metric: str) -> float:
     """An accuracy at the end of a run that has begun."""
     return float(run.history[metric][-1])
 
 
-def _seconds(run: Run) -> float | None:
+def _seconds(run: ReportedRun) -> float | None:
     return finite(run.figures.get("seconds"))
 
 
-def _when_reached(run: Run, target: tuple[str, float], measured: Callable[[Run], np.ndarray | None]) -> float | None:
+def _when_reached(
+    run: ReportedRun, target: tuple[str, float], measured: Callable[[ReportedRun], np.ndarray | None]
+) -> float | None:
     """What was measured when a run first had the accuracy of a kind that is the target; None if it never had."""
     place, values = first_reached(run.history[target[0]], target[1]), measured(run)
     return None if place is None or values is None else float(values[place])
 
 
-def _client_seconds(run: Run) -> np.ndarray | None:
+def _client_seconds(run: ReportedRun) -> np.ndarray | None:
     """What the slowest client of every round would have needed so far ``[E]``; None if clients were not timed."""
     seconds, steps = finite(run.figures.get("seconds_per_local_step")), run.scalars("slowest_steps")
     return None if seconds is None or steps is None else client_seconds(steps, seconds)
 
 
-def _megabytes(run: Run) -> np.ndarray | None:
+def _megabytes(run: ReportedRun) -> np.ndarray | None:
     """Bytes to and from clients so far, in millions ``[E]``; None if they were not counted."""
     down, up = run.scalars("bytes_down"), run.scalars("bytes_up")
     return None if down is None or up is None else np.cumsum(down + up) / 1e6
 
 
-def over(group: Group, figure: Callable[[Run], float | None], spread: bool = True) -> str:
+def over(group: Group, figure: Callable[[ReportedRun], float | None], spread: bool = True) -> str:
     """A figure of the runs behind a line: mean and standard deviation."""
     known = [value for run in group.drawn if (value := figure(run)) is not None and np.isfinite(value)]
     # Seeds that ran as one program share its wall clock, so that their spread is none of the measurement.
     return _told(known if spread or not known else [float(np.mean(known))], ".1f")
 
 
-def _to(group: Group, target: tuple[str, float], measured: Callable[[Run], np.ndarray | None], form: str) -> str:
+def _to(
+    group: Group, target: tuple[str, float], measured: Callable[[ReportedRun], np.ndarray | None], form: str
+) -> str:
     """What was measured when a group's runs first had the accuracy of a kind that is the target."""
     known = [run for run in group.drawn if measured(run) is not None]
     reached = [x for run in known if (x := _when_reached(run, target, measured)) is not None]
@@ -197,7 +201,7 @@ def _told(values: Sequence[float], form: str) -> str:
     return f"{np.mean(values):{form}}{spread}"
 
 
-def _end(runs: Sequence[Run]) -> tuple[str, bool]:
+def _end(runs: Sequence[ReportedRun]) -> tuple[str, bool]:
     """How runs ended, and whether that is well."""
     counts = Counter(run.status for run in runs)
     told = ", ".join(status if len(runs) == 1 else f"{number} {status}" for status, number in counts.items())

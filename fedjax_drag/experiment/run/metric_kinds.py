@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     """What a metric of each evaluation measures."""
 
     SHARE = "in [0, 1], shown in percent"
@@ -18,40 +18,40 @@ class Metric(NamedTuple):
     """A metric with one number for each evaluation."""
 
     title: str
-    kind: Kind
+    kind: MetricKind
 
 
 METRICS: Mapping[str, Metric] = {
-    "test_accuracy": Metric("test accuracy", Kind.SHARE),
-    "test_loss": Metric("test loss", Kind.VALUE),
-    "validation_accuracy": Metric("validation accuracy", Kind.SHARE),
-    "validation_loss": Metric("validation loss", Kind.VALUE),
-    "train_loss": Metric("training loss", Kind.VALUE),
-    "output_accuracy": Metric("test accuracy of the model handed out", Kind.SHARE),
-    "output_loss": Metric("test loss of the model handed out", Kind.VALUE),
-    "output_validation_accuracy": Metric("validation accuracy of the model handed out", Kind.SHARE),
-    "output_validation_loss": Metric("validation loss of the model handed out", Kind.VALUE),
-    "attack_success_rate": Metric("attack success rate", Kind.SHARE),
-    "client_accuracy_mean": Metric("client accuracy, mean", Kind.SHARE),
-    "client_accuracy_worst_tenth": Metric("client accuracy, worst tenth", Kind.SHARE),
-    "client_accuracy_std": Metric("client accuracy, standard deviation", Kind.SHARE),
-    "cosine_to_benign": Metric("cosine of the update with the benign mean", Kind.VALUE),
-    "malicious_weight": Metric("malicious clients' share of the weights", Kind.SHARE),
-    "detection_tpr": Metric("malicious clients rejected", Kind.SHARE),
-    "detection_fpr": Metric("benign clients rejected", Kind.SHARE),
-    "num_rejected": Metric("messages rejected as not finite or too long", Kind.COUNT),
-    "epsilon": Metric("epsilon spent", Kind.VALUE),
-    "num_expelled": Metric("clients expelled", Kind.COUNT),
-    "round": Metric("communication round", Kind.COST),
-    "local_steps": Metric("local steps", Kind.COST),
-    "participants": Metric("participants", Kind.COST),
-    "drawn": Metric("clients drawn", Kind.COST),
-    "silent_rounds": Metric("rounds without an answer", Kind.COST),
-    "slowest_steps": Metric("local steps of the slowest client", Kind.COST),
-    "gradient_evaluations": Metric("gradient evaluations", Kind.COST),
-    "vector_operations": Metric("vector operations", Kind.COST),
-    "bytes_down": Metric("bytes sent to clients", Kind.COST),
-    "bytes_up": Metric("bytes sent by clients", Kind.COST),
+    "test_accuracy": Metric("test accuracy", MetricKind.SHARE),
+    "test_loss": Metric("test loss", MetricKind.VALUE),
+    "validation_accuracy": Metric("validation accuracy", MetricKind.SHARE),
+    "validation_loss": Metric("validation loss", MetricKind.VALUE),
+    "train_loss": Metric("training loss", MetricKind.VALUE),
+    "output_accuracy": Metric("test accuracy of the model handed out", MetricKind.SHARE),
+    "output_loss": Metric("test loss of the model handed out", MetricKind.VALUE),
+    "output_validation_accuracy": Metric("validation accuracy of the model handed out", MetricKind.SHARE),
+    "output_validation_loss": Metric("validation loss of the model handed out", MetricKind.VALUE),
+    "attack_success_rate": Metric("attack success rate", MetricKind.SHARE),
+    "client_accuracy_mean": Metric("client accuracy, mean", MetricKind.SHARE),
+    "client_accuracy_worst_tenth": Metric("client accuracy, worst tenth", MetricKind.SHARE),
+    "client_accuracy_std": Metric("client accuracy, standard deviation", MetricKind.SHARE),
+    "cosine_to_benign": Metric("cosine of the update with the benign mean", MetricKind.VALUE),
+    "malicious_weight": Metric("malicious clients' share of the weights", MetricKind.SHARE),
+    "detection_tpr": Metric("malicious clients rejected", MetricKind.SHARE),
+    "detection_fpr": Metric("benign clients rejected", MetricKind.SHARE),
+    "num_rejected": Metric("messages rejected as not finite or too long", MetricKind.COUNT),
+    "epsilon": Metric("epsilon spent", MetricKind.VALUE),
+    "num_expelled": Metric("clients expelled", MetricKind.COUNT),
+    "round": Metric("communication round", MetricKind.COST),
+    "local_steps": Metric("local steps", MetricKind.COST),
+    "participants": Metric("participants", MetricKind.COST),
+    "drawn": Metric("clients drawn", MetricKind.COST),
+    "silent_rounds": Metric("rounds without an answer", MetricKind.COST),
+    "slowest_steps": Metric("local steps of the slowest client", MetricKind.COST),
+    "gradient_evaluations": Metric("gradient evaluations", MetricKind.COST),
+    "vector_operations": Metric("vector operations", MetricKind.COST),
+    "bytes_down": Metric("bytes sent to clients", MetricKind.COST),
+    "bytes_up": Metric("bytes sent by clients", MetricKind.COST),
 }
 """Metrics of the package, in the order in which they are shown; those of a rule's own follow."""
 
@@ -73,9 +73,9 @@ IDENTITY = ("client_ids", "malicious", "valid")
 """Metrics that say which clients the cohort has, and no quantity of theirs."""
 
 
-def kind(name: str) -> Kind:
+def kind(name: str) -> MetricKind:
     """The kind of a metric; a rule's own metric is a plain value."""
-    return METRICS[name].kind if name in METRICS else Kind.VALUE
+    return METRICS[name].kind if name in METRICS else MetricKind.VALUE
 
 
 def title(name: str) -> str:

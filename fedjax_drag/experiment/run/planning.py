@@ -41,7 +41,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan(HoldsLock):
+class CheckedExperiment(HoldsLock):
     """A checked experiment: all its runs are built, none has started.
 
     Attributes:
@@ -91,7 +91,7 @@ def plan(
     federations: Federations | None = None,
     log: Iterable[str] = (),
     allow_code: bool = False,
-) -> Plan:
+) -> CheckedExperiment:
     """Checks and builds all runs of a configuration; locks ``out``, and clears it to overwrite it.
 
     Args and exceptions are those of :func:`~fedjax_drag.experiment.run.run.run`; an
@@ -111,7 +111,7 @@ def plan(
             jobs = _jobs(experiment, folder, resume, federations or Federations())
         if folder is not None and overwrite:
             from_first(results.clear, folder)
-    return Plan(experiment.config, jobs, folder, resume, tools, lock=lock)
+    return CheckedExperiment(experiment.config, jobs, folder, resume, tools, lock=lock)
 
 
 def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations: Federations) -> tuple[Job, ...]:

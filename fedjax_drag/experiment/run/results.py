@@ -74,7 +74,7 @@ REMEDY = "choose --resume, --overwrite or another --out (in Python resume=True, 
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class StoredRun:
     """A run read back from its folder.
 
     Attributes:
@@ -333,7 +333,7 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
-def read(folder: Path) -> list[Run]:
+def read(folder: Path) -> list[StoredRun]:
     """Reads a run, or the runs of a comparison in the order of its configuration.
 
     Raises:
@@ -348,11 +348,11 @@ def read(folder: Path) -> list[Run]:
     labels = [slug(label) for label in config.compare or {}]
     if labels:
         begun = [folder / label for label in labels if (folder / label / CONFIG).is_file()]
-        return [run for inner in begun for run in read(inner)] or [Run(folder, config, {}, _note(folder, {}, ()))]
+        return [run for inner in begun for run in read(inner)] or [StoredRun(folder, config, {}, _note(folder, {}, ()))]
     history, damage = metrics_file.read(folder / METRICS)
     with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged
         history = metrics_file.typed(history, read_summary(folder).get("dtypes"))
-    return [Run(folder, config, history, _note(folder, history, damage))]
+    return [StoredRun(folder, config, history, _note(folder, history, damage))]
 
 
 def _note(folder: Path, history: History, damage: Sequence[str]) -> str:

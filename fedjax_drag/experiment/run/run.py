@@ -11,7 +11,7 @@ from fedjax_drag.experiment.config.loading import Source
 from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked
-from fedjax_drag.experiment.run.planning import Job, Plan, plan
+from fedjax_drag.experiment.run.planning import CheckedExperiment, Job, plan
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.simulation import Result
 from fedjax_drag.simulation.devices.processes import from_first, is_first
@@ -64,7 +64,7 @@ def run(
     return finished if planned.config.compare is not None else next(iter(finished.values()))
 
 
-def execute(planned: Plan, quiet: bool | None = None) -> dict[str, Result]:
+def execute(planned: CheckedExperiment, quiet: bool | None = None) -> dict[str, Result]:
     """Runs everything planned, in order.
 
     Args:
@@ -85,7 +85,7 @@ def execute(planned: Plan, quiet: bool | None = None) -> dict[str, Result]:
     return finished
 
 
-def divergences(planned: Plan, finished: Mapping[str, Result]) -> list[str]:
+def divergences(planned: CheckedExperiment, finished: Mapping[str, Result]) -> list[str]:
     """A line for each run that divergence has stopped: when, and the checkpoint before.
 
     Args:

@@ -33,7 +33,7 @@ DEFAULTS = {"name": "fedjax-drag", "timeout_min": 24 * 60}
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
+class JobShare:
     """The work of one job.
 
     Attributes:
@@ -48,7 +48,7 @@ class Share:
         """Runs the cells; those that are finished are read."""
         one_device_per_core()
         keep_compiled()
-        planned = sweep.Plan(self.grid, self.folder, resume=True, federations=Federations())
+        planned = sweep.CheckedSweep(self.grid, self.folder, resume=True, federations=Federations())
         return sweep.execute(planned, quiet=True).cells
 
     @property
@@ -101,7 +101,7 @@ def executor(launcher: str, folder: Path, options: Iterable[str] = ()) -> Any:
     return made
 
 
-def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | None = None) -> sweep.Sweep:
+def execute(planned: sweep.CheckedSweep, submit_to: Any, num_jobs: int, quiet: bool | None = None) -> sweep.Sweep:
     """Runs the cells of a planned sweep in several jobs and waits for them.
 
     A job that dies is submitted again with the cells it has left (:mod:`~fedjax_drag.experiment.sweep.job_queue`); a
@@ -126,10 +126,10 @@ def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | No
     shares = _shares(planned, num_jobs)
     numbers = itertools.count(len(shares))
 
-    def part(points: Sequence[Point]) -> Share:
+    def part(points: Sequence[Point]) -> JobShare:
         return _share(planned, points, next(numbers))
 
-    def submit(chosen: Sequence[Share]) -> list[Any]:
+    def submit(chosen: Sequence[JobShare]) -> list[Any]:
         with submit_to.batch():
             return [submit_to.submit(share) for share in chosen]
 
@@ -139,7 +139,7 @@ def execute(planned: sweep.Plan, submit_to: Any, num_jobs: int, quiet: bool | No
     return sweep.execute(dataclasses.replace(planned, resume=True), quiet=True, known=known)
 
 
-def _shares(planned: sweep.Plan, num_jobs: int) -> list[Share]:
+def _shares(planned: sweep.CheckedSweep, num_jobs: int) -> list[JobShare]:
     """The cells in equal parts of neighbours: those that differ in numbers only share a program."""
     assert planned.folder is not None
     (planned.folder / sweep_folder.CELLS).mkdir(parents=True, exist_ok=True)
@@ -151,10 +151,10 @@ def _shares(planned: sweep.Plan, num_jobs: int) -> list[Share]:
     return [_share(planned, points[start:end], number) for number, (start, end) in enumerate(itertools.pairwise(ends))]
 
 
-def _share(planned: sweep.Plan, points: Sequence[Point], number: int) -> Share:
+def _share(planned: sweep.CheckedSweep, points: Sequence[Point], number: int) -> JobShare:
     assert planned.folder is not None
     folder = planned.folder / JOBS / f"{PART}{number}"
     folder.mkdir(parents=True)
     cells = os.path.relpath(planned.folder / sweep_folder.CELLS, folder)
     (folder / sweep_folder.CELLS).symlink_to(cells, target_is_directory=True)
-    return Share(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute())
+    return JobShare(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute())

@@ -63,7 +63,7 @@ class Sweep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan(HoldsLock):
+class CheckedSweep(HoldsLock):
     """A checked sweep, none of whose cells has started.
 
     Attributes:
@@ -138,7 +138,7 @@ def plan(
     resume: bool = False,
     overwrite: bool = False,
     allow_code: bool = False,
-) -> Plan:
+) -> CheckedSweep:
     """Checks all cells of a sweep; locks ``out``, and clears it to overwrite it.
 
     Args and exceptions are those of :func:`sweep`.
@@ -158,7 +158,7 @@ def plan(
         _check_files(grid.points)
         if folder is not None and overwrite:
             sweep_folder.clear(folder)
-    return Plan(grid, folder, resume, federations, lock=lock)
+    return CheckedSweep(grid, folder, resume, federations, lock=lock)
 
 
 def _check_files(points: Iterable[Point]) -> None:
@@ -185,7 +185,7 @@ def _check_same(grid: Grid, folder: Path) -> None:
             results.check_same(cell, point.config)
 
 
-def begin(planned: Plan) -> None:
+def begin(planned: CheckedSweep) -> None:
     """Makes the folder of a planned sweep, if it is to have one, with its configuration."""
     if planned.folder is not None:
         planned.folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def begin(planned: Plan) -> None:
 
 
 def execute(
-    planned: Plan,
+    planned: CheckedSweep,
     quiet: bool | None = None,
     cells_per_program: int | None = None,
     known: Mapping[int, Cell] = types.MappingProxyType({}),
@@ -232,7 +232,7 @@ def execute(
     return Sweep(tuple(ended), outcome_table.table(grid, ended), worst, choice.best(grid, ended))
 
 
-def _record(planned: Plan, cells: Mapping[int, Cell]) -> bool:
+def _record(planned: CheckedSweep, cells: Mapping[int, Cell]) -> bool:
     return planned.folder is not None and sweep_folder.record(planned.folder, planned.grid, _in_order(cells))
 
 
@@ -241,7 +241,7 @@ def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
 
 
 def _outcomes(
-    planned: Plan, quiet: bool | None, most: int | None, given: Mapping[int, Cell]
+    planned: CheckedSweep, quiet: bool | None, most: int | None, given: Mapping[int, Cell]
 ) -> Iterator[dict[int, Cell]]:
     """The outcomes of cells, by place: first of those, if any, that are finished or cannot start, then by program."""
     members: list[Member] = []
@@ -263,7 +263,7 @@ def _outcomes(
         yield from _run(planned, group, quiet, most)
 
 
-def _member(planned: Plan, place: int, point: Point, folder: Path | None) -> Member:
+def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:
     begun = folder is not None and (folder / results.CONFIG).is_file()
     walk = results.read_walk(folder) if folder and begun else None
     settings = build.settings(point.config, planned.federations.split(point.config), walk)
@@ -292,7 +292,7 @@ def _rounds_done(folder: Path | None) -> int:
 
 
 def _run(
-    planned: Plan,
+    planned: CheckedSweep,
     members: Sequence[Member],
     quiet: bool | None,
     most: int | None,
@@ -309,7 +309,7 @@ def _run(
         yield {place: _alone(planned, member, quiet)}
 
 
-def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
+def _alone(planned: CheckedSweep, member: Member, quiet: bool | None) -> Cell:
     point, folder = member.point, member.folder
     begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, in a program with others
     try:
@@ -321,7 +321,7 @@ def _alone(planned: Plan, member: Member, quiet: bool | None) -> Cell:
         return failed(point, error)
 
 
-def _stopped(planned: Plan, cells: Mapping[int, Cell]) -> dict[int, Cell]:
+def _stopped(planned: CheckedSweep, cells: Mapping[int, Cell]) -> dict[int, Cell]:
     """The outcomes of cells that have none yet, and were stopped on their way."""
     if planned.folder is None:
         return {}

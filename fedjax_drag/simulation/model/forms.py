@@ -7,12 +7,12 @@ import jax
 
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.model.linen import LinenForm
-from fedjax_drag.simulation.model.model import Form, Statistics, is_nnx, is_pair
+from fedjax_drag.simulation.model.model import ModelForm, Statistics, is_nnx, is_pair
 from fedjax_drag.simulation.model.pair import PairForm
 from fedjax_drag.types import Params
 
 
-def form_of(model: Any, example: jax.ShapeDtypeStruct, frozen: bool = False) -> Form:
+def form_of(model: Any, example: jax.ShapeDtypeStruct, frozen: bool = False) -> ModelForm:
     """A user's model as pure functions of all its parameters.
 
     Args:

@@ -204,7 +204,7 @@ NO_STREAMS: Streams = {}
 
 
 @runtime_checkable
-class Form(Protocol):
+class ModelForm(Protocol):
     """A user's model as pure functions of all its parameters; hashable, and equal to another of equal functions."""
 
     @property
@@ -257,7 +257,7 @@ class Model(Part):
       compute_dtype: of the forward and backward pass; parameters, statistics and logits stay as they are.
     """
 
-    form: Form
+    form: ModelForm
     loss: CallablePart
     preprocess: Callable[[jax.Array], jax.Array]
     num_classes: int

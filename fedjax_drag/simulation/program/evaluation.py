@@ -47,7 +47,7 @@ class HeldOut(NamedTuple):
         return self._replace(examples=jax.tree.map(lambda x: x[self.examples], train))
 
 
-class Split(NamedTuple):
+class ClientSplit(NamedTuple):
     """A data set divided into what the clients train on and what they hold out.
 
     Attributes:
@@ -59,7 +59,7 @@ class Split(NamedTuple):
     held_out: HeldOut | None
 
 
-def hold_out(data: FederatedDataset, share: bool | float) -> Split:
+def hold_out(data: FederatedDataset, share: bool | float) -> ClientSplit:
     """Takes a share of each client's examples from the end of its row; rows are in random order.
 
     A client with n examples holds out ``round(share * n)`` of them, at least one and at most n - 1; a client with a
@@ -73,7 +73,7 @@ def hold_out(data: FederatedDataset, share: bool | float) -> Split:
       ValueError: an example is in the rows twice, so that what one row holds out could be trained on by another.
     """
     if not share:
-        return Split(data, None)
+        return ClientSplit(data, None)
     assert data.rows is not None
     assert data.counts is not None
     place = np.arange(data.rows.shape[1])
@@ -85,7 +85,7 @@ def hold_out(data: FederatedDataset, share: bool | float) -> Split:
     left = data.counts - number
     held = data.rows[(place >= left[:, None]) & (place < data.counts[:, None])]
     rows = np.where(place < left[:, None], data.rows, 0)[:, : left.max()]
-    return Split(dataclasses.replace(data, rows=rows, counts=left), _on_host(held, number))
+    return ClientSplit(dataclasses.replace(data, rows=rows, counts=left), _on_host(held, number))
 
 
 def _on_host(examples: np.ndarray, counts: np.ndarray) -> HeldOut:
@@ -191,7 +191,7 @@ EvaluateClients = Callable[[Params, ModelState, Any, HeldOut, Any], dict[str, ja
 own."""
 
 
-class Shared(NamedTuple):
+class EvaluationInput(NamedTuple):
     """What all batches read.
 
     Attributes:
@@ -223,7 +223,7 @@ def make_evaluate_clients(model: Model, mesh: Mesh | None = None) -> EvaluateCli
     over_batches = make_mapper(Walk("map"), mesh)
     shares = mesh.size if mesh else 1
 
-    def of_batch(shared: Shared, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
+    def of_batch(shared: EvaluationInput, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
         return _is_correct(model, shared, batch_index)
 
     def evaluate_clients(
@@ -233,7 +233,7 @@ def make_evaluate_clients(model: Model, mesh: Mesh | None = None) -> EvaluateCli
         length = jax.tree.leaves(held_out.examples)[0].shape[0]
         owner = jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
         num_batches = -(-length // (_batch_size(length) * shares)) * shares
-        shared = Shared(params, state, train, held_out, statistics, owner)
+        shared = EvaluationInput(params, state, train, held_out, statistics, owner)
         correct = over_batches(of_batch, shared, jnp.arange(num_batches))
         # Places after the last client's examples, in the last batch and in a padded list, do not count.
         correct = correct.reshape(-1)[:length] & (jnp.arange(length) < counts.sum())
@@ -247,7 +247,7 @@ def _batch_size(length: int) -> int:
     return min(EVALUATION_BATCH, length)
 
 
-def _is_correct(model: Model, shared: Shared, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
+def _is_correct(model: Model, shared: EvaluationInput, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
     """Whether the class of each example of a batch is predicted; places after the last example repeat it."""
     length = len(shared.owner)
     places = jnp.minimum(batch_index * _batch_size(length) + jnp.arange(_batch_size(length)), length - 1)
@@ -255,7 +255,7 @@ def _is_correct(model: Model, shared: Shared, batch_index: Int[Array, ""]) -> Bo
     return _logits(model, shared, shared.owner[places], batch.x).argmax(-1) == batch.y
 
 
-def _logits(model: Model, shared: Shared, owner: Int[Array, " batch"], x: jax.Array) -> jax.Array:
+def _logits(model: Model, shared: EvaluationInput, owner: Int[Array, " batch"], x: jax.Array) -> jax.Array:
     """What the model predicts for examples of the clients ``owner``, by their own statistics if they keep them."""
     if shared.statistics is None:
         return model.apply(shared.params, shared.state, x)

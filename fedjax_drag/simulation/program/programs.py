@@ -35,7 +35,7 @@ Metrics = dict[str, jax.Array]
 """Metrics of a round by name: scalars, or ``[S]``, an entry for each client."""
 
 
-class Kind(enum.Enum):
+class OverRounds(enum.Enum):
     """What a row of the history has of a metric that is accumulated over rounds."""
 
     SUM = "sum over the rounds since the row before"
@@ -45,18 +45,18 @@ class Kind(enum.Enum):
 class Accumulated(NamedTuple):
     """A scalar metric that is accumulated over rounds."""
 
-    kind: Kind
+    kind: OverRounds
     dtype: Any
 
 
 ACCUMULATED: Mapping[str, Accumulated] = {
-    "train_loss": Accumulated(Kind.MEAN, np.float32),
-    "num_rejected": Accumulated(Kind.SUM, np.int32),
-    "participants": Accumulated(Kind.SUM, np.int32),
-    "drawn": Accumulated(Kind.SUM, np.int32),
-    "silent_rounds": Accumulated(Kind.SUM, np.int32),
-    "local_steps": Accumulated(Kind.SUM, np.int32),
-    "slowest_steps": Accumulated(Kind.SUM, np.int32),
+    "train_loss": Accumulated(OverRounds.MEAN, np.float32),
+    "num_rejected": Accumulated(OverRounds.SUM, np.int32),
+    "participants": Accumulated(OverRounds.SUM, np.int32),
+    "drawn": Accumulated(OverRounds.SUM, np.int32),
+    "silent_rounds": Accumulated(OverRounds.SUM, np.int32),
+    "local_steps": Accumulated(OverRounds.SUM, np.int32),
+    "slowest_steps": Accumulated(OverRounds.SUM, np.int32),
 }
 """The metrics that are accumulated, where a round has them; a row has all others from the evaluated round."""
 

@@ -18,7 +18,7 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.metrics import attack_metrics, work_metrics
 from fedjax_drag.simulation.program.stacking import stack
 from fedjax_drag.simulation.program.streaming import stream
-from fedjax_drag.simulation.run import ClientInput, Cohort, Outcome, RoundInput, Run, RunState
+from fedjax_drag.simulation.run import ClientInput, Cohort, RoundInput, RoundOutcome, Run, RunState
 from fedjax_drag.types import Downlink, Params, State
 
 
@@ -169,7 +169,7 @@ def _reachable(
     return federation._replace(train=()), bring(federation.train, rows, run.mesh)
 
 
-def _closed(run: Run, before: RunState, cohort: Cohort, outcome: Outcome) -> tuple[RunState, dict[str, jax.Array]]:
+def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -> tuple[RunState, dict[str, jax.Array]]:
     """The state after a round, and its metrics."""
     attack, valid = run.attack, cohort.valid
     ids, malicious = cohort.clients.client_id, cohort.clients.malicious
@@ -190,7 +190,7 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: Outcome) -> tup
     return placed((state, metrics), run.mesh)
 
 
-def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: Outcome) -> Statistics:
+def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -> Statistics:
     """The model's statistics on the server after a round."""
     clients, old = cohort.clients, before.model.statistics
     key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)

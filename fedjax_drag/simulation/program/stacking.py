@@ -15,11 +15,11 @@ from fedjax_drag.simulation.program.client_pass import sent_pass
 from fedjax_drag.simulation.program.clients_axis import make_mapper
 from fedjax_drag.simulation.program.dissimilarity import make_dissimilarity, requested
 from fedjax_drag.simulation.program.metrics import sum_of_benign
-from fedjax_drag.simulation.run import Cohort, LocalResult, Outcome, Run, RunState
+from fedjax_drag.simulation.run import Cohort, LocalResult, RoundOutcome, Run, RunState
 from fedjax_drag.types import POISON_NEEDS, Params, State, Uplink
 
 
-def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None) -> tuple[Outcome, LocalResult]:
+def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None) -> tuple[RoundOutcome, LocalResult]:
     """Local passes, attack and aggregation of a round.
 
     Args:
@@ -38,7 +38,7 @@ def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None
         benign_sum = sum_of_benign(uplink.delta, cohort.clients.malicious, cohort.valid)
         uplink = forged(run, state, cohort, uplink)
     accepted = tree.usable_rows(uplink) | (not run.reject_nonfinite)
-    return Outcome(*aggregate(run, state.params, cohort, uplink), local, accepted, benign_sum), local
+    return RoundOutcome(*aggregate(run, state.params, cohort, uplink), local, accepted, benign_sum), local
 
 
 def aggregate(

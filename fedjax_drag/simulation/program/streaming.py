@@ -13,11 +13,11 @@ from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.program.client_pass import sent_pass
 from fedjax_drag.simulation.program.clients_axis import make_accumulator
 from fedjax_drag.simulation.program.metrics import sum_of_benign
-from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, Outcome, RoundInput, Run, RunState
+from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, RoundInput, RoundOutcome, Run, RunState
 from fedjax_drag.types import PER_CLIENT_EXTRAS, Params, State, Sums
 
 
-class Shared(NamedTuple):
+class StreamInput(NamedTuple):
     """What is the same for all clients of a pass over the cohort.
 
     Attributes:
@@ -35,7 +35,7 @@ class Shared(NamedTuple):
     first_pass: Bool[Array, ""]
 
 
-class Entry(NamedTuple):
+class StreamedClient(NamedTuple):
     """What a client brings; every leaf has a leading axis ``[S]``, or that of a chunk.
 
     Attributes:
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
     extras: dict[str, Any]
 
 
-class Totals(NamedTuple):
+class StreamTotals(NamedTuple):
     """Sums over clients.
 
     Attributes:
@@ -61,7 +61,7 @@ class Totals(NamedTuple):
     benign: Params
 
 
-class Kept(NamedTuple):
+class StreamedRows(NamedTuple):
     """What is kept of each client, leading axis ``[S]``.
 
     Attributes:
@@ -78,11 +78,11 @@ class Kept(NamedTuple):
 class CohortPass(NamedTuple):
     """What is left of one pass over the cohort."""
 
-    totals: Totals
-    kept: Kept
+    totals: StreamTotals
+    kept: StreamedRows
 
 
-def stream(run: Run, state: RunState, cohort: Cohort) -> Outcome:
+def stream(run: Run, state: RunState, cohort: Cohort) -> RoundOutcome:
     """Local passes and aggregation of a round, the messages added up as they come.
 
     Args:
@@ -95,20 +95,22 @@ def stream(run: Run, state: RunState, cohort: Cohort) -> Outcome:
     rows, extras = _rows_only(cohort.state), {**cohort.extras, **run.constants}
     per_entry = {name: value for name, value in cohort.extras.items() if name in PER_CLIENT_EXTRAS}
     of_all = {name: value for name, value in cohort.extras.items() if name not in PER_CLIENT_EXTRAS}
-    shared = Shared(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
+    shared = StreamInput(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
     run_client, accumulate = functools.partial(_run_client, run), functools.partial(_accumulate, run, sums)
-    entries = Entry(cohort.clients, rows, per_entry)
+    entries = StreamedClient(cohort.clients, rows, per_entry)
     over_entries = functools.partial(make_accumulator(run.walk, run.mesh), run_client, accumulate, inputs=entries)
     ready, (totals, kept) = _pass_once_or_twice(sums, over_entries, shared, extras)
     finished = sums.finish(state.params, totals.algorithm, _with_rows(ready, rows), kept.algorithm, **extras)
-    return Outcome(*finished, kept.local, kept.accepted, totals.benign)
+    return RoundOutcome(*finished, kept.local, kept.accepted, totals.benign)
 
 
-def _run_client(run: Run, shared: Shared, entry: Entry) -> LocalResult:
+def _run_client(run: Run, shared: StreamInput, entry: StreamedClient) -> LocalResult:
     return sent_pass(run, shared.round, entry.client)
 
 
-def _accumulate(run: Run, sums: Sums, shared: Shared, chunk: Entry, results: LocalResult) -> tuple[Totals, Kept]:
+def _accumulate(
+    run: Run, sums: Sums, shared: StreamInput, chunk: StreamedClient, results: LocalResult
+) -> tuple[StreamTotals, StreamedRows]:
     """What a chunk of clients adds to the sums, and what is kept of each of them."""
     extras = {**shared.extras, **chunk.extras, **run.constants}
     if sums.needs_first_pass is not None:
@@ -119,11 +121,14 @@ def _accumulate(run: Run, sums: Sums, shared: Shared, chunk: Entry, results: Loc
     if run.attack is not None:
         benign = sum_of_benign(results.uplink.delta, chunk.client.malicious, chunk.extras.get("valid"))
     accepted = tree.usable_rows(results.uplink) | (not run.reject_nonfinite)
-    return Totals(total, benign), Kept(kept, results._replace(uplink=()), accepted)
+    return StreamTotals(total, benign), StreamedRows(kept, results._replace(uplink=()), accepted)
 
 
 def _pass_once_or_twice(
-    sums: Sums, over_entries: Callable[[Shared], tuple[Totals, Kept]], shared: Shared, extras: dict[str, Any]
+    sums: Sums,
+    over_entries: Callable[[StreamInput], tuple[StreamTotals, StreamedRows]],
+    shared: StreamInput,
+    extras: dict[str, Any],
 ) -> tuple[State, CohortPass]:
     """Passes over the cohort, twice where the state is not ready for ``accumulate`` before a first pass.
 

@@ -8,7 +8,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.experiment.arena import demands
 from fedjax_drag.experiment.arena.choice import Choice
-from fedjax_drag.experiment.arena.trials import Outcome, Trials
+from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials
 from fedjax_drag.experiment.run import results
 
 PROTOCOL = {
@@ -46,7 +46,7 @@ def played(monkeypatch):
         self.grids(arena, entry)
         entries.append((entry.label, entry.settings))
         choice = Choice(tuple(values[0] for values in entry.settings.values()), {"none": (), "sign_flip": ()}, 0.5)
-        return Outcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
+        return EntryOutcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
 
     monkeypatch.setattr(Trials, "play", play)
     monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)

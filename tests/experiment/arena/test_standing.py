@@ -16,7 +16,7 @@ from fedjax_drag import stopping
 from fedjax_drag.experiment.arena import demands, standing
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.protocol import load_arena
-from fedjax_drag.experiment.arena.trials import Outcome, Trials, folder_of
+from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials, folder_of
 from fedjax_drag.experiment.run import lock
 from fedjax_drag.simulation import progress
 
@@ -55,7 +55,7 @@ def played(monkeypatch):
         first = tuple(values[0] for values in entry.settings.values())
         choice = Choice(first, {"none": (), "scale_noise": (10.0,)}, QUALITY[entry.label])
         table = np.full((2, 2, 2), QUALITY[entry.label]) + 0.01 * np.arange(2)
-        return Outcome({(1,): choice, (2,): choice}, table, ("no data",) if entry.label == "krum" else ())
+        return EntryOutcome({(1,): choice, (2,): choice}, table, ("no data",) if entry.label == "krum" else ())
 
     monkeypatch.setattr(Trials, "play", play)
     monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
