@@ -85,7 +85,7 @@ class fedadam(Optimizer):
       ValueError: if an argument is out of range.
 
     References:
-      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Readings: the paper requires
+      Reddi et al., Adaptive federated optimization, 2021, Algorithm 2. Interpretations: the paper requires
       ``v >= tau^2`` at the start; here they are equal. It does not state the start of ``m``; here it is 0.
     """
 

@@ -39,9 +39,9 @@ class arc(Clipped):
       that of the wrapped rule, and 4 passes; memory S x d
 
     References:
-      Allouah et al., Adaptive gradient clipping for robust federated learning, 2025, Algorithm 2. Readings: n counts
-      the valid clients, and where rejections leave f or fewer nothing is clipped; k is exact, where ByzFL's product
-      of rounded numbers may be one less.
+      Allouah et al., Adaptive gradient clipping for robust federated learning, 2025, Algorithm 2. Interpretations: n
+      counts the valid clients, and where rejections leave f or fewer nothing is clipped; k is exact, where ByzFL's
+      product of rounded numbers may be one less.
     """
 
     num_byzantine: int | None = None

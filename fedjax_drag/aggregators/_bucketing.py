@@ -37,7 +37,7 @@ class bucketing(WrappingAggregator):
 
     References:
       Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, Algorithm 1.
-      Reading: n clients that count are put into buckets and the others are ignored.
+      Interpretation: n clients that count are put into buckets and the others are ignored.
     """
 
     bucket_size: int = 2

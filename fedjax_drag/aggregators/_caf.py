@@ -47,11 +47,11 @@ class caf(ByzantineAggregator):
 
     References:
       Allouah, Guerraoui and Stephan, Towards trustworthy federated learning with untrusted participants, 2025,
-      Algorithm 2. Readings: the largest tau is that of clients that have weight left, so that every turn takes all the
-      weight of one and 2 f turns are enough; ByzFL takes that of all. Eigenvectors are exact, from the distances
-      between the clients, where ByzFL takes a step of the power method from a random vector. With f = 0, where ByzFL
-      returns nothing, the rule is the mean. n counts the valid clients; where rejections leave 2 f or fewer, filtering
-      ends at a weight of 1, and the guarantee is lost.
+      Algorithm 2. Interpretations: the largest tau is that of clients that have weight left, so that every turn takes
+      all the weight of one and 2 f turns are enough; ByzFL takes that of all. Eigenvectors are exact, from the
+      distances between the clients, where ByzFL takes a step of the power method from a random vector. With f = 0,
+      where ByzFL returns nothing, the rule is the mean. n counts the valid clients; where rejections leave 2 f or
+      fewer, filtering ends at a weight of 1, and the guarantee is lost.
     """
 
     reports = ("trust",)

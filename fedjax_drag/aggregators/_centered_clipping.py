@@ -54,7 +54,7 @@ class centered_clipping(PlainAggregator):
       2 passes over the deltas for each iteration, and 2
 
     References:
-      Karimireddy et al., Learning from history for Byzantine robust optimization, 2021. Reading: the paper lets
+      Karimireddy et al., Learning from history for Byzantine robust optimization, 2021. Interpretation: the paper lets
       clients send momentum; here ``g_m`` are plain deltas, and the only state is ``v``.
     """
 

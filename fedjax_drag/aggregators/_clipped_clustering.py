@@ -63,7 +63,7 @@ class clipped_clustering(PlainAggregator):
 
     References:
       Li, Ngai and Voigt, An experimental study of Byzantine-robust aggregation schemes in federated learning, 2023.
-      Readings: of all lengths ever received, the last ``history`` are kept; lengths of all messages that are not
+      Interpretations: of all lengths ever received, the last ``history`` are kept; lengths of all messages that are not
       rejected count, of malicious clients too. Directions do not change by clipping, so that cosines are those of the
       deltas; with a zero delta they are 0.
     """

@@ -51,9 +51,9 @@ class clusterguard(PlainAggregator):
 
     References:
       Ranaweera et al., Enhancing federated learning through secure cluster-weighted client aggregation, Algorithm 1.
-      Readings: line 15 lacks ``w_t +``. The pseudocode names the number of clusters K, like that of the clients; with
-      so many, all would weigh the same. The defaults are the pseudocode's: lines 11 and 34 to 49 cluster ``D_m`` alone,
-      as it is; the text clusters on ``D_m`` and the data set size, and says nothing of their scales
+      Interpretations: line 15 lacks ``w_t +``. The pseudocode names the number of clusters K, like that of the clients;
+      with so many, all would weigh the same. The defaults are the pseudocode's: lines 11 and 34 to 49 cluster ``D_m``
+      alone, as it is; the text clusters on ``D_m`` and the data set size, and says nothing of their scales
       (``use_num_examples``, ``standardise``). Standardised distances are near 1, so that the softmax, whose scores are
       of the size of a cohort, gives nearly all weight to the few clients nearest the largest cluster's centroid; raw
       ones are mostly much smaller than 1, and a cluster's members weigh nearly the same. Line 32 does not say between

@@ -45,9 +45,9 @@ class clustering(PlainAggregator):
       3 passes over the deltas, a Gram product (S^2 d operations), S^2 for the linkage
 
     References:
-      Sattler et al., On the Byzantine robustness of clustered federated learning, 2020. Reading: the paper asks for
-      the bipartition with the smallest largest cosine across groups. Its authors compute complete linkage, as is done
-      here; the exact minimiser, which is single linkage, tends to split off one client.
+      Sattler et al., On the Byzantine robustness of clustered federated learning, 2020. Interpretation: the paper asks
+      for the bipartition with the smallest largest cosine across groups. Its authors compute complete linkage, as is
+      done here; the exact minimiser, which is single linkage, tends to split off one client.
     """
 
     reports = ("selected",)

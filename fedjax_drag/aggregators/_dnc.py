@@ -53,10 +53,10 @@ class dnc(ByzantineAggregator):
 
     References:
       Shejwalkar and Houmansadr, Manipulating the Byzantine: optimizing model poisoning attacks and defenses for
-      federated learning, NDSS 2021 (DnC). Readings: c = 1 and b = 10,000 are the defaults of Blades too, which takes
-      one iteration or, in later versions, five. The b coordinates are one from each of b equal parts of the parameters,
-      each parameter array giving in proportion to its size, so that no permutation of all coordinates is drawn. The
-      singular vector is found from the distances between the clients.
+      federated learning, NDSS 2021 (DnC). Interpretations: c = 1 and b = 10,000 are the defaults of Blades too, which
+      takes one iteration or, in later versions, five. The b coordinates are one from each of b equal parts of the
+      parameters, each parameter array giving in proportion to its size, so that no permutation of all coordinates is
+      drawn. The singular vector is found from the distances between the clients.
     """
 
     filter_fraction: Scalar = 1.0

@@ -48,11 +48,11 @@ class flame(PlainAggregator):
       parameters
 
     References:
-      Nguyen et al., FLAME: taming backdoors in federated learning, 2022, Algorithm 1. Readings: Algorithm 1 takes the
-      cosines of the local models, the text those of the model updates; of models that have hardly left a common start
-      all cosines are nearly 1. HDBSCAN's smallest cluster is floor(n/2) + 1, a point is its own only neighbour
-      (``min_samples=1``), and the root of its tree may be a cluster. ``M`` is the median over all clients, with the
-      mean of the two middle lengths of an even number.
+      Nguyen et al., FLAME: taming backdoors in federated learning, 2022, Algorithm 1. Interpretations: Algorithm 1
+      takes the cosines of the local models, the text those of the model updates; of models that have hardly left a
+      common start all cosines are nearly 1. HDBSCAN's smallest cluster is floor(n/2) + 1, a point is its own only
+      neighbour (``min_samples=1``), and the root of its tree may be a cluster. ``M`` is the median over all clients,
+      with the mean of the two middle lengths of an even number.
     """
 
     noise_factor: Scalar = 0.001

@@ -60,9 +60,9 @@ class foolsgold(PlainAggregator):
 
     References:
       Fung et al., The limitations of federated learning in sybil settings, 2020, Algorithm 1 with kappa = 1.
-      Readings: the paper adds ``sum w g``, where a delta is one gradient step; here ``w`` scales the client's share
-      in the mean, as in the authors' code for deep networks, so that trusting everybody is :func:`fedavg`. Cosines
-      are over the whole model, without the weighting by indicative features. The largest ``a`` counts as 0.99.
+      Interpretations: the paper adds ``sum w g``, where a delta is one gradient step; here ``w`` scales the client's
+      share in the mean, as in the authors' code for deep networks, so that trusting everybody is :func:`fedavg`.
+      Cosines are over the whole model, without the weighting by indicative features. The largest ``a`` counts as 0.99.
     """
 
     num_clients: int | None = None

@@ -34,7 +34,7 @@ class foolsgold_taco(PlainAggregator):
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Algorithm 1.
-      Reading: the extra factor 1/N is dropped; a negative cosine counts as 0.
+      Interpretation: the extra factor 1/N is dropped; a negative cosine counts as 0.
     """
 
     reports = ("trust",)

@@ -54,8 +54,8 @@ class geomed(PlainAggregator):
 
     References:
       Chen, Su and Xu, Distributed statistical machine learning in adversarial settings: Byzantine gradient
-      descent, 2017, Algorithm 2. Reading: ClusterGuardFL cites it for its GeoMed, but describes the point with the
-      smallest sum of distances to all clients' updates, without groups: ``num_groups="clients"``.
+      descent, 2017, Algorithm 2. Interpretation: ClusterGuardFL cites it for its GeoMed, but describes the point with
+      the smallest sum of distances to all clients' updates, without groups: ``num_groups="clients"``.
     """
 
     num_groups: int | Literal["clients"] | None = None

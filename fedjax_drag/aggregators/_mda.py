@@ -46,9 +46,9 @@ class mda(ByzantineAggregator):
 
     References:
       El Mhamdi et al., Genuinely distributed Byzantine machine learning, 2020, after Rousseeuw, Multivariate estimation
-      with high breakdown point, 1985. Readings: several subsets often have the same diameter, since a farthest pair may
-      be in all of them; of these, where the paper takes any and ByzFL the first, the one with the smallest sum of
-      squared distances counts, so that the order of the clients does not matter. n counts the valid clients; where
+      with high breakdown point, 1985. Interpretations: several subsets often have the same diameter, since a farthest
+      pair may be in all of them; of these, where the paper takes any and ByzFL the first, the one with the smallest sum
+      of squared distances counts, so that the order of the clients does not matter. n counts the valid clients; where
       rejections leave f or fewer, nothing moves.
     """
 

@@ -58,10 +58,10 @@ class meamed(ByzantineAggregator):
       twice the cost of :func:`median` and 5 passes; memory 2 S x d
 
     References:
-      Xie, Koyejo and Gupta, Generalized Byzantine-tolerant SGD, 2018, "mean around median". Readings: the median of an
-      even number is the mean of the two middle values; values equally far from it at the edge of the n - f have equal
-      shares, where the paper and ByzFL take any of them. n counts the valid clients; where rejections leave 2 f or
-      fewer, the guarantee is lost.
+      Xie, Koyejo and Gupta, Generalized Byzantine-tolerant SGD, 2018, "mean around median". Interpretations: the median
+      of an even number is the mean of the two middle values; values equally far from it at the edge of the n - f have
+      equal shares, where the paper and ByzFL take any of them. n counts the valid clients; where rejections leave 2 f
+      or fewer, the guarantee is lost.
     """
 
     def combine(

@@ -44,10 +44,10 @@ class monna(ByzantineAggregator):
       4 passes over the deltas, and a local pass over root data where no client is trusted
 
     References:
-      Farhadkhani et al., Robust collaborative learning with linear gradient overhead, 2023. Readings: there, without a
-      server, every node averages what is nearest to its own vector; here the server takes a node's part, and its own
-      vector is the delta of its pass over root data. A node that waits for n - f messages averages n - 2 f of them;
-      the server has all n and averages n - f, as in ByzFL. The momentum in the name is the clients' part
+      Farhadkhani et al., Robust collaborative learning with linear gradient overhead, 2023. Interpretations: there,
+      without a server, every node averages what is nearest to its own vector; here the server takes a node's part, and
+      its own vector is the delta of its pass over root data. A node that waits for n - f messages averages n - 2 f of
+      them; the server has all n and averages n - f, as in ByzFL. The momentum in the name is the clients' part
       (:func:`~fedjax_drag.clients.momentum_sgd`).
     """
 

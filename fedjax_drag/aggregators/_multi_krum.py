@@ -37,8 +37,8 @@ class multi_krum(ByzantineAggregator):
 
     References:
       Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017, Section 5.
-      Readings: scores are computed once, and not again after each selection; with n - f selected, their number in
-      the paper's experiments, a malicious client may be among them only if it lies near the others.
+      Interpretations: scores are computed once, and not again after each selection; with n - f selected, their number
+      in the paper's experiments, a malicious client may be among them only if it lies near the others.
     """
 
     num_selected: int | None = None

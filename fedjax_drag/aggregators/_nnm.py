@@ -39,7 +39,7 @@ class nnm(WrappingAggregator):
 
     References:
       Allouah et al., Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity, 2023, Algorithm 2.
-      Reading: n counts the valid clients.
+      Interpretation: n counts the valid clients.
     """
 
     num_byzantine: int | None = None

@@ -52,11 +52,11 @@ class signguard(PlainAggregator):
     References:
       Xu et al., Byzantine-robust federated learning through collaborative malicious gradient filtering, ICDCS 2022:
       SignGuard, with L, R and a tenth of the coordinates as in the authors' code; without the similarity of
-      SignGuard-Sim and -Dist. Readings: each coordinate is drawn by itself, where that code takes a contiguous tenth.
-      The shares are compared as they are, where it divides each by the largest of the cohort. Mean shift has a flat
-      kernel and starts from every client; its bandwidth is scikit-learn's estimate at quantile 0.5, as in that code:
-      the mean distance to the farthest of a client's nearest half. Shares that are as far apart, up to rounding, are
-      within it, where scikit-learn's rounding decides. Of clusters of the same size the denser one counts.
+      SignGuard-Sim and -Dist. Interpretations: each coordinate is drawn by itself, where that code takes a contiguous
+      tenth. The shares are compared as they are, where it divides each by the largest of the cohort. Mean shift has a
+      flat kernel and starts from every client; its bandwidth is scikit-learn's estimate at quantile 0.5, as in that
+      code: the mean distance to the farthest of a client's nearest half. Shares that are as far apart, up to rounding,
+      are within it, where scikit-learn's rounding decides. Of clusters of the same size the denser one counts.
     """
 
     lower: Scalar = 0.1

@@ -40,8 +40,8 @@ class signsgd_majority(SummedAggregator):
 
     References:
       Bernstein et al., signSGD: compressed optimisation for non-convex problems, 2018, Algorithm 3 (majority vote), and
-      signSGD with majority vote is communication efficient and fault tolerant, 2019. Reading: the vote is on deltas,
-      the clients' local passes, not on single gradients.
+      signSGD with majority vote is communication efficient and fault tolerant, 2019. Interpretation: the vote is on
+      deltas, the clients' local passes, not on single gradients.
     """
 
     step_size: Scalar = 0.001

@@ -46,9 +46,9 @@ class smea(ByzantineAggregator):
       3 passes over the deltas, a Gram product (S^2 d operations), the eigenvalues of an S x S matrix for each subset
 
     References:
-      Allouah et al., On the privacy-robustness-utility trilemma in distributed learning, 2023. Readings: eigenvalues
-      are exact, from the distances between the clients, where ByzFL takes a step of the power method from a random
-      vector. n counts the valid clients; where rejections leave f or fewer, nothing moves.
+      Allouah et al., On the privacy-robustness-utility trilemma in distributed learning, 2023. Interpretations:
+      eigenvalues are exact, from the distances between the clients, where ByzFL takes a step of the power method from a
+      random vector. n counts the valid clients; where rejections leave f or fewer, nothing moves.
     """
 
     reports = ("selected",)

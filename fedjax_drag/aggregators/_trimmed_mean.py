@@ -43,7 +43,7 @@ class trimmed_mean(PlainAggregator):
 
     References:
       Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, 2018, Algorithm 1,
-      option II. Reading: beta n, which need not be a whole number, is rounded down.
+      option II. Interpretation: beta n, which need not be a whole number, is rounded down.
     """
 
     trim_fraction: Scalar = 0.2

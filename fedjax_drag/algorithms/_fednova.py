@@ -54,10 +54,10 @@ class fednova(TwoSided):
 
     References:
       Wang et al., Tackling the objective inconsistency problem in heterogeneous federated optimization, 2020,
-      Sections 4 and 5. Readings: ``tau`` is the mean of ``||a_m||_1`` for every local solver (the paper leaves it
-      free); with ``mu > 0`` its authors' code takes the mean number of steps instead. The combination of momentum and
-      proximal term, which the paper does not treat, follows the same definition of ``a_m``; the authors' code then adds
-      a step to ``||a_m||_1`` for each of the two.
+      Sections 4 and 5. Interpretations: ``tau`` is the mean of ``||a_m||_1`` for every local solver (the paper leaves
+      it free); with ``mu > 0`` its authors' code takes the mean number of steps instead. The combination of momentum
+      and proximal term, which the paper does not treat, follows the same definition of ``a_m``; the authors' code then
+      adds a step to ``||a_m||_1`` for each of the two.
     """
 
     rho: Scalar = 0.0

@@ -62,8 +62,8 @@ class mime(SummedMethod):
 
     References:
       Karimireddy et al., Breaking the centralized barrier for cross-device federated learning (Mime), 2021,
-      Algorithm 1, MimeLite, with momentum SGD. Reading: the paper takes a full-batch gradient at ``theta``; here it
-      is that of the mini-batches of the pass, since a pass need not go through all of a client's data.
+      Algorithm 1, MimeLite, with momentum SGD. Interpretation: the paper takes a full-batch gradient at ``theta``; here
+      it is that of the mini-batches of the pass, since a pass need not go through all of a client's data.
     """
 
     b: Scalar = 0.9

@@ -96,7 +96,7 @@ class stem(TwoSided):
 
     References:
       Khanduri et al., STEM: A stochastic two-sided momentum algorithm achieving near-optimal sample and communication
-      complexities for federated learning, 2021; in the form of TACO, Algorithm 1. Readings: TACO adds ``v``, a
+      complexities for federated learning, 2021; in the form of TACO, Algorithm 1. Interpretations: TACO adds ``v``, a
       gradient, to a delta; here it is multiplied by ``eta``. In the original a round continues from each client's own
       last point; here from the last round's ``theta``, so that clients keep nothing and need not take part in
       every round.

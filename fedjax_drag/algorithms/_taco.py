@@ -95,8 +95,8 @@ class taco(TwoSided):
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Algorithm 2,
-      equations 7 to 10 and 15. Readings: the paper's deltas have the opposite sign. Its equations and its Lemma 1
-      differ in ``gamma``. It expels after ``lambda`` strikes in Algorithm 2, here ``max_strikes=lambda``, and after
+      equations 7 to 10 and 15. Interpretations: the paper's deltas have the opposite sign. Its equations and its Lemma
+      1 differ in ``gamma``. It expels after ``lambda`` strikes in Algorithm 2, here ``max_strikes=lambda``, and after
       more in the text, ``max_strikes=lambda + 1``; the strikes need not be in consecutive rounds. Sums, means and the
       mean of ``alpha`` in ``z`` are over the round's clients that count. Without tailored correction there is none
       (Table VI, whose first row is FedAvg). ``D`` is the rule's step, before ``server_step_size``.

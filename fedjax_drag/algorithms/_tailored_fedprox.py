@@ -59,7 +59,7 @@ class tailored_fedprox(TwoSided):
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Fig. 6.
-      Reading: the coefficient is multiplied by ``1 - alpha_m``, not replaced by it.
+      Interpretation: the coefficient is multiplied by ``1 - alpha_m``, not replaced by it.
     """
 
     num_clients: int | None = None

@@ -31,10 +31,10 @@ class alie(Attack):
 
     References:
       Baruch, Baruch and Goldberg, A little is enough: circumventing defenses for distributed learning, 2019, Algorithm
-      3. The paper estimates from its own clients, which is ``"partial"``. Readings: the variance is divided by the
-      number of clients. Its authors' code subtracts ``z std`` from the mean of gradients, here it is subtracted from
-      that of deltas, whose sign is the opposite: on gradients ``"above"`` is what that code sends, and ``"below"`` what
-      ByzFL, Blades and others do. Where the benign clients spread symmetrically, the two sides are alike.
+      3. The paper estimates from its own clients, which is ``"partial"``. Interpretations: the variance is divided by
+      the number of clients. Its authors' code subtracts ``z std`` from the mean of gradients, here it is subtracted
+      from that of deltas, whose sign is the opposite: on gradients ``"above"`` is what that code sends, and ``"below"``
+      what ByzFL, Blades and others do. Where the benign clients spread symmetrically, the two sides are alike.
     """
 
     z: Scalar | None = None

@@ -38,11 +38,11 @@ class dba(backdoor):
         the trigger, or the target is not among the classes.
 
     References:
-      Xie et al., DBA: Distributed backdoor attacks against federated learning, ICLR 2020. Readings: the paper's parts
-      are four bars with a gap between them in the upper left corner, one for each of four attackers; here they are next
-      to each other, so that together they are the trigger of :func:`backdoor`. All malicious clients attack in every
-      round, or in those of :func:`during`; the paper's attack in one round each (single-shot) is with ``boost``, its
-      attack over many rounds without.
+      Xie et al., DBA: Distributed backdoor attacks against federated learning, ICLR 2020. Interpretations: the paper's
+      parts are four bars with a gap between them in the upper left corner, one for each of four attackers; here they
+      are next to each other, so that together they are the trigger of :func:`backdoor`. All malicious clients attack in
+      every round, or in those of :func:`during`; the paper's attack in one round each (single-shot) is with ``boost``,
+      its attack over many rounds without.
     """
 
     trigger_size: int = 4

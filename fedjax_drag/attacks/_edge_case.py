@@ -50,10 +50,10 @@ def edge_case(
         example as rare.
 
     References:
-      Wang et al., Attack of the tails: yes, you really can backdoor federated learning, NeurIPS 2020. Readings: the
-      paper takes examples from another source, such as airplanes of one airline, and defines them by a small density of
-      the input distribution; here that is a Gaussian of equal variance in all directions around the mean of the class.
-      With ``boost`` it is the paper's model replacement, with ``boost=1`` its black-box attack.
+      Wang et al., Attack of the tails: yes, you really can backdoor federated learning, NeurIPS 2020. Interpretations:
+      the paper takes examples from another source, such as airplanes of one airline, and defines them by a small
+      density of the input distribution; here that is a Gaussian of equal variance in all directions around the mean of
+      the class. With ``boost`` it is the paper's model replacement, with ``boost=1`` its black-box attack.
     """
     if not isinstance(fed, FederatedDataset):
         raise checks.ArgumentError("fed", "must be a data set, such as fd.data.load('digits')", given=fed)

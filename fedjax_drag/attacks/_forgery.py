@@ -67,7 +67,7 @@ def _check_forgery(attack: Attack, structure: Any, leaves: Sequence[tuple[tuple[
     like = structure.unflatten([jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
     malicious = jnp.arange(leaves[0][0][0]) % 2 == 1
     key = jax.random.key(0)
-    difference = tree.unlike(jax.eval_shape(functools.partial(forged, attack), key, like, malicious), like)
+    difference = tree.mismatch(jax.eval_shape(functools.partial(forged, attack), key, like, malicious), like)
     if difference:
         raise checks.ArgumentError("attack", f"forge returns {difference}")
 

@@ -27,8 +27,8 @@ class gaussian(Attack):
 
     References:
       Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017; Section V of
-      ClusterGuardFL. Reading: the latter gives no ``sigma``, nor does it say whether the noise is added; the former
-      replaces the message.
+      ClusterGuardFL. Interpretation: the latter gives no ``sigma``, nor does it say whether the noise is added; the
+      former replaces the message.
     """
 
     sigma: Scalar

@@ -24,7 +24,7 @@ class mimic(Attack):
     References:
       Karimireddy, He and Jaggi, Byzantine-robust learning on heterogeneous datasets via bucketing, 2022, the mimic
       attack. Deviation: the paper learns the direction over the first rounds and then keeps to one client, which need
-      not take part in every round; here both are computed in each round. Reading: a direction has no sign,
+      not take part in every round; here both are computed in each round. Interpretation: a direction has no sign,
       hence the absolute projection.
     """
 

@@ -32,8 +32,8 @@ class neurotoxin(WrappedAttack):
       what the server sent to it: the parameters of this round and of the one before; and what the attack inside knows.
 
     References:
-      Zhang et al., Neurotoxin: Durable backdoors in federated learning, ICML 2022. Readings: the paper projects every
-      local gradient, here it is the delta at the end of the local pass, which is the same for one step. Its code
+      Zhang et al., Neurotoxin: Durable backdoors in federated learning, ICML 2022. Interpretations: the paper projects
+      every local gradient, here it is the delta at the end of the local pass, which is the same for one step. Its code
       estimates the coordinates from a gradient on the attacker's own clean examples, the text from the last update of
       the server, as here.
     """

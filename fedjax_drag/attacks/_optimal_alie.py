@@ -38,9 +38,9 @@ class optimal_alie(Searched):
     References:
       González et al., ByzFL: Research framework for robust federated learning, 2025, Optimal_ALittleIsEnough, whose
       search and defaults these are; the idea is of Shejwalkar and Houmansadr, NDSS 2021. The attack is that of
-      Baruch, Baruch and Goldberg, 2019, as in :func:`alie`. Readings: the variance is divided by the number of clients,
-      as in ByzFL's text; its code divides by one less. ByzFL pushes above the mean of gradients: deltas, which have the
-      opposite sign, are then below theirs. The two sides are not alike (``docs/arena.md`` measures both).
+      Baruch, Baruch and Goldberg, 2019, as in :func:`alie`. Interpretations: the variance is divided by the number of
+      clients, as in ByzFL's text; its code divides by one less. ByzFL pushes above the mean of gradients: deltas, which
+      have the opposite sign, are then below theirs. The two sides are not alike (``docs/arena.md`` measures both).
       :func:`optimised` follows the gradient through the rule in every direction, within a budget.
     """
 

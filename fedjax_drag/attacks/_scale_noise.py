@@ -26,8 +26,8 @@ class scale_noise(Attack):
 
     References:
       "Noise injection" in Xiao et al., Divergence-based adaptive aggregation for Byzantine robust
-      federated learning, Section VI, and Zhu et al., DRAG. Reading: the 3 in the ``N(0, 3)`` of the former is the
-      variance, as the latter says.
+      federated learning, Section VI, and Zhu et al., DRAG. Interpretation: the 3 in the ``N(0, 3)`` of the former is
+      the variance, as the latter says.
     """
 
     variance: Scalar = 3.0

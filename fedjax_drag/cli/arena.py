@@ -11,9 +11,9 @@ from fedjax_drag.cli.common import (
     Quiet,
     config_argument,
     laid_out,
-    misuse,
     reported,
-    uncollected,
+    user_errors,
+    without_garbage_collection,
     writes,
 )
 
@@ -79,7 +79,7 @@ def run(
     Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
     """
     with reported(debug):
-        with misuse(), uncollected():
+        with user_errors(), without_garbage_collection():
             from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.arena import standing as standings
             from fedjax_drag.experiment.arena.protocol import load_arena
@@ -127,7 +127,7 @@ def table(
       fedjax-drag arena table runs/arena_digits --since digits --html arena.html
     """
     with reported(debug):
-        with misuse(), writes("html", html), writes("figures", figures):
+        with user_errors(), writes("html", html), writes("figures", figures):
             from fedjax_drag.experiment.arena.standing import read
 
             shown, old = read(standing), None if since is None else read(since)

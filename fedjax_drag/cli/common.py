@@ -28,7 +28,7 @@ def _config_path(context: typer.Context, given: str | None) -> Any:
     """The file of a configuration that was given by its path or its name, looked up before JAX is imported."""
     if given is None or context.resilient_parsing:  # the shell asks for completions
         return given
-    with reported(debug=False), misuse():
+    with reported(debug=False), user_errors():
         return shipped.find(given)
 
 
@@ -71,7 +71,7 @@ class MisuseError(Exception):
 
 
 @contextmanager
-def misuse() -> Iterator[None]:
+def user_errors() -> Iterator[None]:
     """Marks errors inside as the user's."""
     try:
         yield
@@ -106,7 +106,7 @@ def _well_formed(context: typer.Context, changes: list[str] | None) -> list[str]
     if context.resilient_parsing or not changes:
         return changes
     options = {option.name: option for option in context.command.params if option.opts[0].startswith("-")}
-    with reported(debug=False), misuse():
+    with reported(debug=False), user_errors():
         for change in changes:
             key, _, value = change.partition("=")
             if option := options.get(key):
@@ -154,7 +154,7 @@ def writes(option: str, path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Looks for no garbage: while modules are imported and programs traced there is none, and looking takes time."""
     collects = gc.isenabled()
     gc.disable()
@@ -222,7 +222,7 @@ def has_lost_a_process(error: BaseException) -> bool:
 
 
 @contextmanager
-def watched(for_nans: bool) -> Iterator[None]:
+def nan_checks(for_nans: bool) -> Iterator[None]:
     """With ``for_nans`` JAX raises an exception where a program returns a NaN."""
     if not for_nans:
         yield

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, MisuseError, config_argument, laid_out, misuse, reported, writes
+from fedjax_drag.cli.common import Debug, MisuseError, config_argument, laid_out, reported, user_errors, writes
 from fedjax_drag.experiment.config import shipped
 from fedjax_drag.files import read_bytes
 
@@ -54,7 +54,7 @@ def copy(
       fedjax-drag run first.yaml --out runs/first
     """
     place = output or Path(config.name)
-    with reported(debug), misuse(), writes("output", place):
+    with reported(debug), user_errors(), writes("output", place):
         content = read_bytes(config)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import AllowCode, Debug, Overrides, config_argument, laid_out, misuse, reported, writes
+from fedjax_drag.cli.common import AllowCode, Debug, Overrides, config_argument, laid_out, reported, user_errors, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -31,7 +31,7 @@ def status(
       fedjax-drag data status --data-dir .
     """
     with reported(debug):
-        with misuse():
+        with user_errors():
             from fedjax_drag.data import loading
 
             if data_dir is not None and not data_dir.is_dir():
@@ -69,7 +69,7 @@ def prepare(
       fedjax-drag run fashion_mnist_drag data.source=tfds
     """
     with reported(debug):
-        with misuse():
+        with user_errors():
             from fedjax_drag.data import preparing as preparing
 
             folder = preparing.prepare(name, source, data_dir, allow_download)
@@ -95,7 +95,7 @@ def skew(
       fedjax-drag data skew quickstart partition.beta=10 -o skew.png
     """
     with reported(debug):
-        with misuse(), writes("output", output):
+        with user_errors(), writes("output", output):
             from fedjax_drag.experiment.build import build
             from fedjax_drag.experiment.build.experiment import load_experiment
             from fedjax_drag.experiment.figures.plotting import check_format

@@ -26,7 +26,7 @@ def shares_a_run() -> bool:
     return "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
 
 
-def abandon(status: Any) -> None:
+def exit_now(status: Any) -> None:
     """Ends a process at once that was stopped, or that has failed and shares a run with others.
 
     A normal exit would wait for threads of a stopped run, and minutes for other processes as they would for it.

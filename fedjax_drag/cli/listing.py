@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, laid_out, misuse, reported
+from fedjax_drag.cli.common import Debug, laid_out, reported, user_errors
 
 # Nothing else is imported here: JAX takes its time, and neither --help nor a wrong kind needs it.
 
@@ -59,7 +59,7 @@ def list_(
         if kind is None:
             typer.echo("\n".join(KINDS))
             return
-        with misuse():
+        with user_errors():
             from fedjax_drag.checks import one_of
 
             one_of("kind", kind, KINDS)

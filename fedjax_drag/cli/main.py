@@ -1,7 +1,7 @@
 """Where the ``fedjax-drag`` command begins: signals are taken over before anything that takes time is imported."""
 
 from fedjax_drag import stopping
-from fedjax_drag.cli.ending import abandon, last_words
+from fedjax_drag.cli.ending import exit_now, last_words
 
 
 def main() -> None:
@@ -12,5 +12,5 @@ def main() -> None:
     try:
         app(prog_name="fedjax-drag")
     except SystemExit as ended:
-        abandon(ended.code)
+        exit_now(ended.code)
         raise

@@ -16,8 +16,8 @@ from fedjax_drag.cli.common import (
     Overrides,
     config_argument,
     laid_out,
-    misuse,
     reported,
+    user_errors,
 )
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def plan(
     Exit status: 0 everything fits, 1 something does not fit, 2 bad usage or configuration, or no compiler.
     """
     with reported(debug):
-        with misuse():
+        with user_errors():
             found, experiment = _loaded(config, overrides or (), target, allow_code)
         say = _silence if quiet else lambda words: typer.echo(f"compiling {words} ...", err=True)
-        with misuse():
+        with user_errors():
             fits = _tell(experiment, found, say, cells_per_program, as_json)
     if not fits:
         raise typer.Exit(FAILED)

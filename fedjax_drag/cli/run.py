@@ -18,10 +18,10 @@ from fedjax_drag.cli.common import (
     config_argument,
     default_folder,
     laid_out,
-    misuse,
+    nan_checks,
     reported,
-    uncollected,
-    watched,
+    user_errors,
+    without_garbage_collection,
 )
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def run(
     are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume goes on from there).
     """
     processes = Processes(distributed, coordinator, num_processes, process_id)
-    with reported(debug), watched(debug_nans):
-        with misuse(), uncollected():
+    with reported(debug), nan_checks(debug_nans):
+        with user_errors(), without_garbage_collection():
             planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes, allow_code)
         with planned, stopping.saving():
             _execute(planned, quiet)

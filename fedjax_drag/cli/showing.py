@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, laid_out, misuse, reported, writes
+from fedjax_drag.cli.common import Debug, laid_out, reported, user_errors, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -42,7 +42,7 @@ def plot(
       fedjax-drag plot runs/strength --against bytes_up -o bytes.svg
     """
     with reported(debug):
-        with misuse(), writes("output", output):
+        with user_errors(), writes("output", output):
             from fedjax_drag.experiment.figures import plotting
 
             path = plotting.plot(runs, output, metric=metric, against=against, labels=label or (), title=title)
@@ -75,7 +75,7 @@ def report(
       fedjax-drag report runs/short --target 0.8 --out robustness.html
     """
     with reported(debug):
-        with misuse(), writes("out", out or folder / "report.html"):
+        with user_errors(), writes("out", out or folder / "report.html"):
             from fedjax_drag.experiment import report as reports
 
             place = reports.write(folder, out, target, skew)

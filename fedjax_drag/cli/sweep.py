@@ -17,10 +17,10 @@ from fedjax_drag.cli.common import (
     config_argument,
     default_folder,
     laid_out,
-    misuse,
+    nan_checks,
     reported,
-    uncollected,
-    watched,
+    user_errors,
+    without_garbage_collection,
 )
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
@@ -96,8 +96,8 @@ def sweep(
     Exit status: 0 done, 1 cells failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume
     goes on from there).
     """
-    with reported(debug), watched(debug_nans):
-        with misuse(), uncollected():
+    with reported(debug), nan_checks(debug_nans):
+        with user_errors(), without_garbage_collection():
             from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster, sweep_folder

@@ -12,8 +12,8 @@ from fedjax_drag.cli.common import (
     Overrides,
     config_argument,
     laid_out,
-    misuse,
     reported,
+    user_errors,
     writes,
 )
 
@@ -58,7 +58,7 @@ def tune(
     Exit status: 0 done, 2 bad usage or configuration, 130 stopped by Ctrl-C, after what was measured is printed.
     """
     with reported(debug):
-        with misuse(), writes("write", write), stopping.saving():
+        with user_errors(), writes("write", write), stopping.saving():
             from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 

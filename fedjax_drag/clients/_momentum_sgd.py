@@ -37,8 +37,8 @@ class momentum_sgd(ClientRule):
     References:
       Karimireddy, He and Jaggi, Learning from history for Byzantine robust optimization, 2021 (worker momentum); with
       the conventions of ByzFL (González et al., ByzFL: Research framework for robust federated learning, 2025): the
-      gradient counts ``1 - beta``, and ``m_i`` starts at 0 without a correction for it. Reading: in the papers every
-      worker takes part in every round; here a client that is not in the cohort keeps its momentum as it is.
+      gradient counts ``1 - beta``, and ``m_i`` starts at 0 without a correction for it. Interpretation: in the papers
+      every worker takes part in every round; here a client that is not in the cohort keeps its momentum as it is.
     """
 
     beta: Scalar = 0.9

@@ -38,8 +38,8 @@ class robust_sgd(ClientRule):
 
     References:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section IV-B.
-      Reading: "over per-sample gradients" states neither the examples nor the time. Here the reducer takes the place
-      of the mini-batch mean in each of the U steps of equation 12, so that the reference stays the delta of a
+      Interpretation: "over per-sample gradients" states neither the examples nor the time. Here the reducer takes the
+      place of the mini-batch mean in each of the U steps of equation 12, so that the reference stays the delta of a
       local pass (equation 13), of the same number of steps as the clients' deltas.
     """
 

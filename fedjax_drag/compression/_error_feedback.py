@@ -43,7 +43,7 @@ class error_feedback(Compressor):
     References:
       Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
       speech DNNs, 2014; Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML
-      2019 (EF-SGD). Reading: the messages are deltas, whose step sizes are in them already.
+      2019 (EF-SGD). Interpretation: the messages are deltas, whose step sizes are in them already.
     """
 
     compressor: Compressor

@@ -37,9 +37,9 @@ class low_rank(FedBackCompressor):
 
     References:
       Vogels et al., PowerSGD: Practical low-rank gradient compression for distributed optimization, 2019, Algorithms 1
-      and 2. Reading: the paper averages ``P`` and ``Q`` over the workers; here every client has factors of its own, as
-      with one worker, so that any rule can aggregate what the server decompresses. ``Q`` starts from normal numbers
-      that are the same for all clients. The orthogonalisation is a QR decomposition.
+      and 2. Interpretation: the paper averages ``P`` and ``Q`` over the workers; here every client has factors of its
+      own, as with one worker, so that any rule can aggregate what the server decompresses. ``Q`` starts from normal
+      numbers that are the same for all clients. The orthogonalisation is a QR decomposition.
     """
 
     rank: int

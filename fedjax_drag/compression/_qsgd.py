@@ -38,8 +38,8 @@ class qsgd(FedBackCompressor):
 
     References:
       Alistarh et al., QSGD: Communication-efficient SGD via gradient quantization and encoding, 2017, Section 3.1
-      and Lemma 3.1. Readings: levels have codes of one length, not the paper's Elias codes; the levels are counted so
-      that code and sign fill ``bits``.
+      and Lemma 3.1. Interpretations: levels have codes of one length, not the paper's Elias codes; the levels are
+      counted so that code and sign fill ``bits``.
     """
 
     bits: Scalar

@@ -210,7 +210,7 @@ class _Clock:
         try:
             simulation = self._traced(keys)
             precision = simulation.spec.matmul_precision
-            program = (simulation.walk, simulation.mesh, simulation.rounds_per_compile, precision)
+            program = (simulation.batching, simulation.mesh, simulation.rounds_per_compile, precision)
             if program in self.known:  # such as clients_axis=auto and what it stands for
                 same = self.known[program]
                 row = same._replace(setting=setting, keys=row.keys, note=note or f"same as {same.setting}")

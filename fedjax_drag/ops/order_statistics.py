@@ -36,7 +36,7 @@ _FindFn = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array
 """``(block [S, *p], valid [S], trim) -> (mean, low, high)``."""
 
 
-class Middle(NamedTuple):
+class TrimmedRange(NamedTuple):
     """The values of each coordinate that remain when the outermost clients are cut off.
 
     Attributes:
@@ -50,7 +50,7 @@ class Middle(NamedTuple):
     high: Any
 
 
-def middle(deltas: Deltas, valid: Bool[Array, " clients"], trim: Int[Array, ""]) -> Middle:
+def middle(deltas: Deltas, valid: Bool[Array, " clients"], trim: Int[Array, ""]) -> TrimmedRange:
     """The mean of each coordinate's order statistics from rank ``trim`` to ``n - 1 - trim``, of n valid clients.
 
     Args:
@@ -59,8 +59,8 @@ def middle(deltas: Deltas, valid: Bool[Array, " clients"], trim: Int[Array, ""])
       trim: how many clients to cut off at either end, below n/2; an integer that may be traced.
 
     Returns:
-      A :class:`Middle` of pytrees like ``params``. The gradient of the mean falls on the clients that were kept; those
-      that tie at an end of what was kept have equal shares of it.
+      A :class:`TrimmedRange` of pytrees like ``params``. The gradient of the mean falls on the clients that were kept;
+      those that tie at an end of what was kept have equal shares of it.
     """
     size, sorting = tree.cohort_size(deltas), functools.partial(_middle_of_leaves, _by_sorting)
     if size <= _LARGEST_INLINE:
@@ -70,14 +70,14 @@ def middle(deltas: Deltas, valid: Bool[Array, " clients"], trim: Int[Array, ""])
     return jax.lax.platform_dependent(deltas, valid, trim, cpu=on_cpu, default=sorting)
 
 
-def _middle_of_leaves(find: _FindFn, deltas: Deltas, valid: jax.Array, trim: jax.Array) -> Middle:
+def _middle_of_leaves(find: _FindFn, deltas: Deltas, valid: jax.Array, trim: jax.Array) -> TrimmedRange:
     """:func:`middle` of each leaf as it lies."""
     leaves, structure = jax.tree.flatten(deltas)
     parts = zip(*(_middle(find, leaf, valid, trim) for leaf in leaves), strict=True)
-    return Middle(*(structure.unflatten(part) for part in parts))
+    return TrimmedRange(*(structure.unflatten(part) for part in parts))
 
 
-def _middle_of_all(find: _FindFn, deltas: Deltas, valid: jax.Array, trim: jax.Array) -> Middle:
+def _middle_of_all(find: _FindFn, deltas: Deltas, valid: jax.Array, trim: jax.Array) -> TrimmedRange:
     """:func:`middle` of all leaves in one array, a copy, so that a long program is compiled only once."""
     leaves, structure = jax.tree.flatten(deltas)
     size, common = tree.cohort_size(deltas), jnp.result_type(*leaves)
@@ -90,7 +90,7 @@ def _middle_of_all(find: _FindFn, deltas: Deltas, valid: jax.Array, trim: jax.Ar
 
     parts = zip(*(jnp.split(part, cuts) for part in whole), strict=True)
     columns = zip(*(shaped(leaf, *one) for leaf, one in zip(leaves, parts, strict=True)), strict=True)
-    return Middle(*(structure.unflatten(column) for column in columns))
+    return TrimmedRange(*(structure.unflatten(column) for column in columns))
 
 
 def median_of(numbers: Float[Array, " clients"], valid: Bool[Array, " clients"]) -> Float[Array, ""]:
@@ -100,7 +100,7 @@ def median_of(numbers: Float[Array, " clients"], valid: Bool[Array, " clients"])
     return jnp.where(number > 0, low + (high - low) / 2, 0.0)
 
 
-def kept_share(deltas: Deltas, valid: Bool[Array, " clients"], kept: Middle) -> Float[Array, " clients"]:
+def kept_share(deltas: Deltas, valid: Bool[Array, " clients"], kept: TrimmedRange) -> Float[Array, " clients"]:
     """Each client's share ``[S]`` of the values between the ends of what is kept; these sum to 1.
 
     It finds the ends again by comparison. Behind an unstored product their last bits may differ in some coordinates,

@@ -193,9 +193,9 @@ class SummedAggregator(Aggregator):
         """Whether the clients must be gone through once before; see ``Sums``. Only with ``has_first_pass``."""
         raise undefined(self, "needs_first_pass")
 
-    def absorb_first_pass(self, total: Any, state: State, kept: Any, *, valid: jax.Array, **extras: Any) -> State:
+    def prepare(self, total: Any, state: State, kept: Any, *, valid: jax.Array, **extras: Any) -> State:
         """The state that ``accumulate`` needs, from a first pass; see ``Sums``. Only with ``has_first_pass``."""
-        raise undefined(self, "absorb_first_pass")
+        raise undefined(self, "prepare")
 
     def compare(self, deltas: Deltas, total: Any, valid: jax.Array) -> dict[str, jax.Array]:
         """Metrics ``[S]`` named in ``compared``, of each client's delta beside the sum over all of them.
@@ -212,7 +212,7 @@ class SummedAggregator(Aggregator):
 
     @property
     def streamed(self) -> Sums:
-        before = (self.needs_first_pass, self.absorb_first_pass) if self.has_first_pass else (None, None)
+        before = (self.needs_first_pass, self.prepare) if self.has_first_pass else (None, None)
         sums = screened_sums(Sums(self.accumulate, self.finish, *before))
 
         def finish(params: Params, total: Any, state: State, kept: Any, **extras: Any) -> tuple[Params, State]:
@@ -226,9 +226,9 @@ class SummedAggregator(Aggregator):
         sums = self.streamed
 
         def absorbed() -> State:
-            assert sums.absorb_first_pass is not None
+            assert sums.prepare is not None
             total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
-            return sums.absorb_first_pass(total, state, kept, **extras)
+            return sums.prepare(total, state, kept, **extras)
 
         size = tree.check_cohort(params, deltas)
         extras = check_extras(extras, self.requires, params, size, self.num_clients)
@@ -249,7 +249,7 @@ class summed_rule(SummedAggregator):
       rule: the sums of the clients that count; see :class:`SummedAggregator`.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       split: as of :class:`~fedjax_drag.types.Aggregator`.
-      hindsight: metrics ``[S]`` that compare a client's delta with the sum over all of them, each as
+      metrics_after_sum: metrics ``[S]`` that compare a client's delta with the sum over all of them, each as
         ``(deltas, total, valid) -> [S]``. They have length 0 where deltas come in chunks and are not kept.
       of_mean: as of :class:`~fedjax_drag.types.Sums`.
     """
@@ -258,7 +258,7 @@ class summed_rule(SummedAggregator):
     rule: Sums
     needs: frozenset[str] = frozenset()
     split: Literal["clients", "coordinates"] = "clients"
-    hindsight: Mapping[str, Callable[..., jax.Array]] | None = None
+    metrics_after_sum: Mapping[str, Callable[..., jax.Array]] | None = None
     of_mean: bool = False
 
     def __repr__(self) -> str:
@@ -271,7 +271,7 @@ class summed_rule(SummedAggregator):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        return tuple(self.hindsight or ())
+        return tuple(self.metrics_after_sum or ())
 
     @property
     def has_first_pass(self) -> bool:
@@ -291,12 +291,12 @@ class summed_rule(SummedAggregator):
         assert self.rule.needs_first_pass is not None
         return self.rule.needs_first_pass(state)
 
-    def absorb_first_pass(self, total: Any, state: State, kept: Any, **extras: Any) -> State:
-        assert self.rule.absorb_first_pass is not None
-        return self.rule.absorb_first_pass(total, state, kept, **extras)
+    def prepare(self, total: Any, state: State, kept: Any, **extras: Any) -> State:
+        assert self.rule.prepare is not None
+        return self.rule.prepare(total, state, kept, **extras)
 
     def compare(self, deltas: Deltas, total: Any, valid: jax.Array) -> dict[str, jax.Array]:
-        return {name: figure(deltas, total, valid) for name, figure in (self.hindsight or {}).items()}
+        return {name: figure(deltas, total, valid) for name, figure in (self.metrics_after_sum or {}).items()}
 
 
 def average(total: Any, valid: Bool[Array, " clients"]) -> Any:
@@ -305,6 +305,6 @@ def average(total: Any, valid: Bool[Array, " clients"]) -> Any:
 
 
 def cosine_to_sum(deltas: Any, total: Any, valid: Bool[Array, " clients"]) -> Float[Array, " clients"]:
-    """Cosine of each client's delta to the sum, ``[S]``: hindsight of a rule whose update points along it."""
+    """Cosine of each client's delta to the sum, ``[S]``: metrics_after_sum of a rule whose update points along it."""
     del valid
     return tree.cosines(deltas, total)

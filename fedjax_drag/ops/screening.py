@@ -200,16 +200,16 @@ def screened_sums(rule: Sums) -> Sums:
         after = rule.finish(params, total, state, kept.of_rule, valid=kept.who.counted, **extras)
         return concluded((params, state), after, kept.who, reject_nonfinite)
 
-    def absorb_first_pass(
+    def prepare(
         total: Any, state: State, kept: ScreenedKept, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
     ) -> State:
         del valid, reject_nonfinite
-        assert rule.absorb_first_pass is not None
+        assert rule.prepare is not None
         counted = kept.who.counted
-        ready = rule.absorb_first_pass(total, state, kept.of_rule, valid=counted, **extras)
+        ready = rule.prepare(total, state, kept.of_rule, valid=counted, **extras)
         return tree.where(counted.any(), ready, state)
 
-    return Sums(accumulate, finish, rule.needs_first_pass, rule.absorb_first_pass and absorb_first_pass)
+    return Sums(accumulate, finish, rule.needs_first_pass, rule.prepare and prepare)
 
 
 def concluded(

@@ -203,7 +203,7 @@ class WeightedAggregator(SummedAggregator):
         kept = Kept(valid, clients.norm, clients.cosine if self.has_reference else (), used)
         return () if used.own is None else tree.weighted_sum(used.own, deltas), kept
 
-    def absorb_first_pass(self, total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any) -> State:
+    def prepare(self, total: Params, state: State, kept: Kept, *, valid: jax.Array, **extras: Any) -> State:
         return self.absorb_mean(average(total, valid), state, kept=kept, **extras)
 
     def finish(

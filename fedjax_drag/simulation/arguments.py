@@ -18,7 +18,7 @@ from fedjax_drag.data.dataset import DATASET
 from fedjax_drag.kinds import Kind
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.model.model import is_model
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, Uplink
@@ -145,7 +145,7 @@ def check_attack(attack: Attack | None, uses_root: bool) -> None:
     malicious = jax.ShapeDtypeStruct((), bool)
     with checks.explained("attack: active", "take a round, int32 and traced, and return a bool"):
         found = jax.eval_shape(attack.attackers, malicious, jax.ShapeDtypeStruct((), jnp.int32))
-    if difference := tree.unlike(found, malicious):
+    if difference := tree.mismatch(found, malicious):
         raise ValueError(f"attack: active returns {difference}")
 
 
@@ -189,7 +189,9 @@ MOST_AT_ONCE = 512
 """Clients at once under ``"auto"``: enough to occupy any accelerator; more need memory that grows with the cohort."""
 
 
-def resolve_walk(clients_axis: str, clients_per_chunk: int | None, platform: str, cohort_size: int) -> Walk:
+def resolve_batching(
+    clients_axis: str, clients_per_chunk: int | None, platform: str, cohort_size: int
+) -> ClientBatching:
     """The way over the clients of a round: what the settings say, or the platform's usual one for ``"auto"``.
 
     That is one after another on a CPU, all of whose cores a single client occupies, and all at once elsewhere, in
@@ -201,7 +203,7 @@ def resolve_walk(clients_axis: str, clients_per_chunk: int | None, platform: str
         if platform != "cpu" and clients_per_chunk is None and cohort_size > MOST_AT_ONCE:
             clients_per_chunk = MOST_AT_ONCE
         clients_axis = "map" if clients_per_chunk is not None or platform == "cpu" else "vmap"
-    return Walk(clients_axis, clients_per_chunk)
+    return ClientBatching(clients_axis, clients_per_chunk)
 
 
 def check_jit() -> None:

@@ -36,7 +36,7 @@ from fedjax_drag.simulation.planning.outline import Outline
 from fedjax_drag.simulation.planning.setup import Spent, spent_by
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.client_cost import measure_seconds
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.programs import TIMED_STEPS
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import RunState
@@ -93,9 +93,9 @@ class BatchSimulation:
     spent: Sequence[Spent]
 
     @property
-    def walk(self) -> Walk:
+    def batching(self) -> ClientBatching:
         """The way over the clients of a cell's round."""
-        return self.whole.runs[0].walk
+        return self.whole.runs[0].batching
 
     @property
     def mesh(self) -> Mesh | None:

@@ -23,7 +23,7 @@ from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.planning.outline import Outline, outline, shape_of
 from fedjax_drag.simulation.planning.setup import federate, run_of
 from fedjax_drag.simulation.program import programs
-from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
+from fedjax_drag.simulation.program.clients_axis import ClientBatching, make_mapper
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Metrics, Totals, own_examples
 from fedjax_drag.simulation.run import Run, RunState
@@ -52,16 +52,16 @@ class Over(NamedTuple):
     """The way over cells.
 
     Attributes:
-      walk: over those of a device.
+      batching: over those of a device.
       mesh: devices that share them, or None.
     """
 
-    walk: Walk
+    batching: ClientBatching
     mesh: Mesh | None
 
     def __call__(self, one: Callable[[Any, Any], Any], shared: Any, cells: Any) -> Any:
         """``one(shared, cell)`` of every cell, stacked."""
-        out = make_mapper(self.walk, self.mesh)(one, shared, cells)
+        out = make_mapper(self.batching, self.mesh)(one, shared, cells)
         return out if self.mesh is None else jax.lax.with_sharding_constraint(out, share_of(self.mesh))
 
 
@@ -166,7 +166,7 @@ def gathered(
         raise ValueError("cells differ in more than numbers, seeds and the split of the data: cannot be one program")
     federations = _padded([federate(one)._replace(train=()) for one in settings])
     keys = tuple(jax.random.key(one.seed) for one in settings)
-    return Whole(*_divided(runs), tuple(federations), keys), Over(Walk(cells_axis), mesh), width
+    return Whole(*_divided(runs), tuple(federations), keys), Over(ClientBatching(cells_axis), mesh), width
 
 
 def likeness(settings: Settings, run: Run | None = None) -> Hashable:

@@ -20,7 +20,7 @@ from fedjax_drag.simulation.planning.outline import Outline, outline
 from fedjax_drag.simulation.planning.setup import federate, run_of, spent_by
 from fedjax_drag.simulation.planning.sharing import mesh_of
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.progress import watched
+from fedjax_drag.simulation.progress import progress_shown
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
@@ -177,5 +177,5 @@ def simulate(
             f"num_rounds={simulation.num_rounds}: counts from the start; must be more than the {start} of initial"
         )
     progress = progress if processes.is_first() else False
-    with watched(algorithm.name, simulation.num_rounds, start, progress) as show:
+    with progress_shown(algorithm.name, simulation.num_rounds, start, progress) as show:
         return simulation.run([show, *callbacks, Stopper(early)], initial)

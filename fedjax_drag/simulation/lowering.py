@@ -30,7 +30,7 @@ from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered, outline
 from fedjax_drag.simulation.planning.setup import federate, run_of
 from fedjax_drag.simulation.planning.sharing import mesh_of
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.run import Run
 from fedjax_drag.simulation.settings import Arguments, Settings
 from fedjax_drag.types import Aggregator, Algorithm
@@ -71,13 +71,13 @@ class LoweredRun:
       programs: ``advance`` for rounds, ``evaluate`` and perhaps ``draw``; each has JAX's ``compile`` and ``as_text``.
       outline: shapes of the state, and what else is known of the run.
       mesh: devices that share the clients; None for one device.
-      walk: how a device goes through its clients of a round.
+      batching: how a device goes through its clients of a round.
     """
 
     programs: Lowered
     outline: Outline
     mesh: Mesh | None
-    walk: Walk
+    batching: ClientBatching
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +87,13 @@ class LoweredCells:
     Attributes:
       programs: ``init``, ``advance`` and ``evaluate``, for :attr:`width` cells.
       width: cells in one call; a multiple of the number of devices.
-      walk: how a device goes through the clients of a cell's round.
+      batching: how a device goes through the clients of a cell's round.
       mesh: devices that share the cells; None for one device.
     """
 
     programs: LoweredBatch
     width: int
-    walk: Walk
+    batching: ClientBatching
     mesh: Mesh | None
 
 
@@ -144,7 +144,7 @@ def lower_settings(asked: Settings, devices: Devices | None = None) -> LoweredRu
     federation, held_out, key = outlined(rest, everyone)
     federation = federation._replace(train=train)
     known = outline(run, federation, key, asked.client_state)
-    return LoweredRun(lowered(run, known, federation, held_out, key), known, mesh, run.walk)
+    return LoweredRun(lowered(run, known, federation, held_out, key), known, mesh, run.batching)
 
 
 def lower_batch(
@@ -175,7 +175,7 @@ def lower_batch(
     given = None if given is None else outlined(given, everyone)
     cells = shapes_of(whole.at([0]), width, share_of(mesh) or everyone)
     programs = lower_cells(over, common, cells, examples, given, first.shapes, platform)
-    return LoweredCells(programs, width, whole.runs[0].walk, mesh)
+    return LoweredCells(programs, width, whole.runs[0].batching, mesh)
 
 
 def _outlined_arrays(run: Run, sharding: Any) -> Run:

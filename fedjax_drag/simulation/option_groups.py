@@ -166,7 +166,7 @@ class Execution:
       clients_axis: how the clients of a round are gone through: ``"vmap"`` (all at once), ``"map"`` (one after another,
         or in chunks) or ``"auto"`` (default): one after another on a CPU, all of whose cores a single client occupies,
         and all at once elsewhere, in chunks of 512 where the cohort is larger. The ways agree to rounding only.
-        :attr:`Simulation.walk` is the one taken.
+        :attr:`Simulation.batching` is the one taken.
       clients_per_chunk: clients that run at once under ``"map"``; default 1.
       mesh: the devices over which the clients are sharded; ``cohort_size`` must be a multiple of their number.
         ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many devices of all processes

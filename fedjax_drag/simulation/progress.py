@@ -162,7 +162,7 @@ def unless_quiet(
 
 
 @contextlib.contextmanager
-def watched(label: str, num_rounds: int, start: int, progress: bool | None) -> Iterator[Callable[[Any], None]]:
+def progress_shown(label: str, num_rounds: int, start: int, progress: bool | None) -> Iterator[Callable[[Any], None]]:
     """A callback that shows the progress of a run until the block ends.
 
     Args:

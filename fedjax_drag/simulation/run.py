@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag.compression import Compressor
 from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState, Statistics
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, Part, Scalar, State, Uplink
 from fedjax_drag.types._part import CallablePart
@@ -60,7 +60,7 @@ class Run(Part):
       may_be_absent: whether a client that is drawn, or that the method would draw, may be missing.
       compresses_forged: whether forged messages are what a compressor can send.
       streams: whether clients' messages are added up as they come.
-      walk: the way over the clients of a round.
+      batching: the way over the clients of a round.
       mesh: devices that share the clients; None for one device.
       shard_data: whether the devices of ``mesh`` divide the training examples among them.
       diagnostics: whether to report metrics of single clients; what is not reported is not computed.
@@ -92,7 +92,7 @@ class Run(Part):
     may_be_absent: bool = False
     compresses_forged: bool = False
     streams: bool = False
-    walk: Walk = Walk("map")
+    batching: ClientBatching = ClientBatching("map")
     mesh: Mesh | None = None
     shard_data: bool = False
     diagnostics: bool = True

@@ -24,7 +24,7 @@ from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered
 from fedjax_drag.simulation.planning.setup import Spent
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.client_cost import ClientCost, measure_seconds
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, own_examples
 from fedjax_drag.simulation.result import Result
@@ -95,9 +95,9 @@ class Simulation:
         return self.outline.cost
 
     @property
-    def walk(self) -> Walk:
+    def batching(self) -> ClientBatching:
         """How a device goes through its clients of a round."""
-        return self.spec.walk
+        return self.spec.batching
 
     @property
     def mesh(self) -> Mesh | None:
@@ -186,7 +186,7 @@ class Simulation:
 
     def _check_memory(self, compiled: Sequence[Any]) -> None:
         rows, rows_on = self.client_state_bytes, self.outline.rows_on
-        ways_out = memory.ways_out(*self.walk, rows_on if rows else None, self.mesh is not None)
+        ways_out = memory.ways_out(*self.batching, rows_on if rows else None, self.mesh is not None)
         advanced = self.federation._replace(held_out=None), self.key
         present = advanced, (self.test, self.validation, self.federation.evaluated)
         needs = zip(map(memory.needed, compiled[:2]), present, strict=True)

@@ -85,7 +85,7 @@ class _AlgorithmBench:
         size = len(extras["client_ids"])
         if size not in self.starts:  # tracing takes most of the time of a check
             first = self.method.init(self.params)
-            self.starts[size] = tree.settle(first, jax.eval_shape(self.round, self.params, first, extras)[1])
+            self.starts[size] = tree.cast_like(first, jax.eval_shape(self.round, self.params, first, extras)[1])
         return self.starts[size]
 
     def rounds(self, inputs: list[dict[str, Any]], broken: Any = None) -> tuple[Params, State]:
@@ -151,7 +151,7 @@ def _keeps_shapes(bench: _AlgorithmBench) -> None:
 
 
 def _assert_like(what: str, found: Any, like: Any) -> None:
-    difference = tree.unlike(found, like)
+    difference = tree.mismatch(found, like)
     assert not difference, f"{what} {difference}"
 
 

@@ -106,7 +106,7 @@ def _keeps_shapes(bench: _AttackBench) -> None:
 
 
 def _assert_like(name: str, found: Any, like: Any) -> None:
-    difference = tree.unlike(found, like)
+    difference = tree.mismatch(found, like)
     assert not difference, f"{name} returns {difference}"
 
 

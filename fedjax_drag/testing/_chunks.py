@@ -39,9 +39,9 @@ def round_in_chunks(
         return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), *kept)
 
     if sums.needs_first_pass is not None:
-        assert sums.absorb_first_pass is not None, "sums with needs_first_pass need absorb_first_pass"
+        assert sums.prepare is not None, "sums with needs_first_pass need prepare"
         total, kept = pass_over(state, first_pass=True)
-        ready = sums.absorb_first_pass(total, state, kept, **extras)
+        ready = sums.prepare(total, state, kept, **extras)
         state = jax.lax.cond(sums.needs_first_pass(state), lambda: ready, lambda: state)
     total, kept = pass_over(state)
     return sums.finish(params, total, state, kept, **extras)

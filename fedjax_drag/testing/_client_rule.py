@@ -107,7 +107,7 @@ def _goes_on(bench: _ClientRuleBench) -> None:
         return
     start = bench.downlink.start
     first = bench.rule.begin(Downlink(start))
-    difference = tree.unlike(first, bench.rule.begin(bench.downlink))
+    difference = tree.mismatch(first, bench.rule.begin(bench.downlink))
     assert not difference, f"begin returns a carry {difference}, like that of a whole downlink"
 
     @jax.jit

@@ -43,9 +43,9 @@ def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Bat
     returned: Any = rule.direction(gradient, w, carry, downlink, batch, **keyed)
     pair = isinstance(returned, tuple) and len(returned) == 2
     assert pair, f"direction returns {type(returned).__name__}: must be a pair (direction, carry)"
-    difference = tree.unlike(returned[0], w)
+    difference = tree.mismatch(returned[0], w)
     assert not difference, f"direction returns a direction {difference}, like the parameters"
-    difference = tree.unlike(returned[1], carry)
+    difference = tree.mismatch(returned[1], carry)
     assert not difference, f"direction returns a carry {difference}, like the one before"
     return jax.tree.map(lambda p, d: (p - STEP_SIZE * d).astype(p.dtype), w, returned[0]), returned[1]
 

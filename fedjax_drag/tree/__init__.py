@@ -29,6 +29,7 @@ from fedjax_drag.tree._arithmetic import (
 )
 from fedjax_drag.tree._norms import SAFE_SQUARES, angles, cosines, finite_rows, is_finite, norm, norms, usable_rows
 from fedjax_drag.tree._structure import (
+    cast_like,
     check_arrays,
     check_cohort,
     check_like,
@@ -36,8 +37,7 @@ from fedjax_drag.tree._structure import (
     check_types,
     cohort_size,
     initial_state,
-    settle,
-    unlike,
+    mismatch,
 )
 from fedjax_drag.tree._sums import mean, mix, uniform_weights, weighted_sum
 
@@ -46,6 +46,7 @@ __all__ = [
     "accurate",
     "add",
     "angles",
+    "cast_like",
     "check_arrays",
     "check_cohort",
     "check_like",
@@ -59,6 +60,7 @@ __all__ = [
     "inverse",
     "is_finite",
     "mean",
+    "mismatch",
     "mix",
     "move",
     "norm",
@@ -66,12 +68,10 @@ __all__ = [
     "product",
     "row_sums",
     "scale",
-    "settle",
     "stored",
     "subtract",
     "take",
     "uniform_weights",
-    "unlike",
     "usable_rows",
     "weighted_sum",
     "where",

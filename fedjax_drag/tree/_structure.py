@@ -98,7 +98,7 @@ def check_types(name: str, given: Any, before: Any) -> None:
             raise ValueError(f"{where} of type {jnp.result_type(leaf)}: must stay {jnp.result_type(old)}")
 
 
-def unlike(found: Any, like: Any) -> str:
+def mismatch(found: Any, like: Any) -> str:
     """The first difference in structure, shapes or dtypes between a pytree and another; empty if there is none.
 
     Leaves may be shapes, of the class ``jax.ShapeDtypeStruct``.
@@ -135,10 +135,10 @@ def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **ex
     """
     static = {name: extras.pop(name) for name in STATIC_EXTRAS if name in extras}
     after = jax.eval_shape(lambda p, d, s, e: apply(p, d, s, **static, **e)[1], params, deltas, state, extras)
-    return settle(state, after)
+    return cast_like(state, after)
 
 
-def settle(tree: Any, shapes: Any) -> Any:
+def cast_like(tree: Any, shapes: Any) -> Any:
     """``tree`` with zeros for the entries of fields ``metrics`` whose shape or dtype is not that of ``shapes``.
 
     Raises:

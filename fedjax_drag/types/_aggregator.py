@@ -119,8 +119,8 @@ class FinishFn(Protocol):
 
 
 @runtime_checkable
-class AbsorbFirstPassFn(Protocol):
-    """``absorb_first_pass`` of :class:`Sums`."""
+class PrepareFn(Protocol):
+    """``prepare`` of :class:`Sums`."""
 
     def __call__(self, total: Any, state: State, kept: Any, /, *_: Any, **extras: Any) -> State:
         """The state that ``accumulate`` needs, from a first pass over the clients.
@@ -153,8 +153,8 @@ class Sums(NamedTuple):
       finish: ``(params, total, state, kept, **extras) -> (params, state)`` of the cohort; see :class:`FinishFn`.
       needs_first_pass: ``(state) -> bool``, scalar: whether the clients must be gone through once before the state is
         ready for ``accumulate``. In that first pass ``accumulate`` receives the extra ``first_pass=True``, and its sums
-        go to ``absorb_first_pass``. None if the state is always ready.
-      absorb_first_pass: ``(total, state, kept, **extras) -> state``; see :class:`AbsorbFirstPassFn`. None if
+        go to ``prepare``. None if the state is always ready.
+      prepare: ``(total, state, kept, **extras) -> state``; see :class:`PrepareFn`. None if
         ``needs_first_pass`` is.
       whole: the ``apply`` or ``aggregate`` that these are the sums of. Sums do not describe another function, such as
         that of a copy made with ``_replace(apply=...)``.
@@ -165,7 +165,7 @@ class Sums(NamedTuple):
     accumulate: AccumulateFn
     finish: FinishFn
     needs_first_pass: Callable[[State], jax.Array] | None = None
-    absorb_first_pass: AbsorbFirstPassFn | None = None
+    prepare: PrepareFn | None = None
     whole: ApplyFn | None = None
     of_mean: bool = False
 

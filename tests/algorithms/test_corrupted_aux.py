@@ -44,7 +44,7 @@ class Round:
             *args, **self.extra, valid=jnp.ones(COHORT, bool) if valid is None else valid
         )
         params = nested_params()
-        self.state = tree.settle(method.init(params), jax.eval_shape(self.first, params)[1])
+        self.state = tree.cast_like(method.init(params), jax.eval_shape(self.first, params)[1])
         self.params, self.state = self.aggregate(params, self.send(params, self.state), self.state)
         self.uplink = self.send(self.params, self.state)
         self.after = self.aggregate(self.params, self.uplink, self.state)

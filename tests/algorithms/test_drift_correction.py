@@ -74,7 +74,7 @@ def fresh(method, cohort):
     """The initial state in its final shapes, so that a round is compiled once."""
     state = method.init(START)
     after = jax.eval_shape(functools.partial(round_of, method), START, state, cohort, jnp.int32(0))[1]
-    return tree.settle(state, after)
+    return tree.cast_like(state, after)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedjax_drag.experiment.arena import demands
+from fedjax_drag.experiment.arena import requirements
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials
 
@@ -45,7 +45,7 @@ def play(monkeypatch):
         return EntryOutcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
 
     monkeypatch.setattr(Trials, "play", outcome)
-    monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
+    monkeypatch.setattr(requirements, "passes", lambda config, num_clients: 3.0)
     return outcome
 
 

@@ -13,7 +13,7 @@ from test_cli import one_line
 from fedjax_drag.accelerators import targets
 from fedjax_drag.accelerators.counts import Kernel, Work
 from fedjax_drag.experiment.plan.run_plan import RunPlan
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,9 @@ def made(needed):
     figures = {"usable": 1000, "needed": needed, "client_state": 0, "data": 1, "state": 2, "temporary": 3}
     counts = {"devices": 1, "cohort_size": 4, "rounds": 6, "evaluations": 3}
     done = {"round": work, "evaluation": work, "seconds": 0.25}
-    return lambda label, config, target, *_: RunPlan(label, target, walk=Walk("vmap"), **figures, **counts, **done)
+    return lambda label, config, target, *_: RunPlan(
+        label, target, batching=ClientBatching("vmap"), **figures, **counts, **done
+    )
 
 
 @pytest.mark.parametrize(("needed", "status", "first"), [(999, 0, "  fits  "), (1001, 1, "  does not fit")])

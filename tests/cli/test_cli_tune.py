@@ -33,7 +33,7 @@ def test_errors_of_tune_are_one_line(command, tiny_file):
 
 def test_ctrl_c_leaves_the_rows_that_were_measured(command, tiny_file, monkeypatch):
     def seconds(simulation, interval):
-        if simulation.walk.clients_axis == "vmap":
+        if simulation.batching.clients_axis == "vmap":
             raise KeyboardInterrupt
         return 0.004
 

@@ -71,7 +71,7 @@ def in_chunks(sums, params, messages, state, extra, size):
 
     if sums.needs_first_pass is not None:
         total, kept = pass_over(state, first_pass=True)
-        ready = sums.absorb_first_pass(total, state, kept, **extra)
+        ready = sums.prepare(total, state, kept, **extra)
         state = jax.lax.cond(sums.needs_first_pass(state), lambda: ready, lambda: state)
     total, kept = pass_over(state)
     return sums.finish(params, total, state, kept, **extra)

@@ -65,7 +65,7 @@ def inverse_norm_as_sums():
         unit = tree.inverse(closeness.sum())
         return tree.move(params, tree.scale(unit, total)), MetricsOnly({"weight": unit * closeness})
 
-    return summed_rule(stateless(), Sums(accumulate, finish), hindsight={"cosine": cosine_to_sum})
+    return summed_rule(stateless(), Sums(accumulate, finish), metrics_after_sum={"cosine": cosine_to_sum})
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def mean_of_chunks():
     def finish(params, total, state, counted, **_):
         return tree.move(params, total), MetricsOnly({"weight": counted * tree.inverse(counted.sum())})
 
-    return summed_rule(stateless(), Sums(accumulate, finish), hindsight={"cosine": cosine_to_sum})
+    return summed_rule(stateless(), Sums(accumulate, finish), metrics_after_sum={"cosine": cosine_to_sum})
 
 
 @pytest.mark.thorough

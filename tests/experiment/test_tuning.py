@@ -21,7 +21,7 @@ def as_if(monkeypatch):
 
 def by_way(map=2.0, chunk=3.0, vmap=1.0):
     def seconds(simulation):
-        axis, size = simulation.walk
+        axis, size = simulation.batching
         return vmap if axis == "vmap" else map if size in (None, 1) else chunk
 
     return seconds
@@ -90,7 +90,7 @@ def test_what_is_not_one_valid_run_is_refused(tiny, overrides, message):
 
 def test_what_does_not_fit_into_memory_is_named_and_passed_over(tiny, as_if):
     def seconds(simulation):
-        if simulation.walk.clients_axis == "vmap":
+        if simulation.batching.clients_axis == "vmap":
             raise MemoryError("needs 5 GiB, and 4 GiB are free")
         return 1.0
 
@@ -104,7 +104,7 @@ def test_what_does_not_fit_into_memory_is_named_and_passed_over(tiny, as_if):
 @pytest.mark.thorough
 def test_a_present_setting_that_does_not_fit_is_passed_over_too(tiny, as_if):
     def seconds(simulation):
-        if simulation.walk.clients_axis == "vmap":
+        if simulation.batching.clients_axis == "vmap":
             raise MemoryError("needs 5 GiB")
         return 1.0
 

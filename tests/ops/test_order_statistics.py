@@ -348,6 +348,7 @@ def test_clients_split_over_devices(size):
 @pytest.mark.parametrize("size", [5, 40])
 def test_majority_vote(size):
     G, valid = np.delete(cohort(size), np.s_[70:80], axis=1), mask(size)  # without subnormal values
+    G = G.clip(-1e30, 1e30)  # clients with longer messages do not count
     vote = np.sign(np.sign(G[valid]).sum(axis=0))
     update, metrics = rule("signsgd_majority")(np.where(valid[:, None], G, np.float32(np.nan)), valid, step_size=0.25)
     np.testing.assert_array_equal(update, 0.25 * vote)

@@ -253,7 +253,7 @@ class Federation:
         after = jax.eval_shape(
             functools.partial(step, method), params, state, *self.data(dtype), cohort, places, lost, np.int32(0)
         )
-        return params, tree.settle(state, after[1])
+        return params, tree.cast_like(state, after[1])
 
     def data(self, dtype):
         return jnp.asarray(self.problem.x, dtype), jnp.asarray(self.problem.y, jnp.int32)
@@ -398,7 +398,7 @@ def test_fednova_where_clients_take_different_numbers_of_steps():
     plan = [twins.Round(t, (0, 1, 2), batches, STEP_SIZE) for t in range(2)]
     params = as_tree(federation.theta.astype(np.float32))
     state = method.init(params)
-    state = tree.settle(state, jax.eval_shape(round_of, params, state)[1])
+    state = tree.cast_like(state, jax.eval_shape(round_of, params, state)[1])
     for theta, memory in twins.run(twins.fednova, federation.theta, plan, **settings):
         params, state = round_of(params, state)
         assert_close(flat(params), theta, 1e-5, "parameters", federation.theta)

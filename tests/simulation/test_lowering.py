@@ -13,12 +13,12 @@ import fedjax_drag as fd
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run.planning import Federations
-from fedjax_drag.simulation.arguments import resolve_walk
+from fedjax_drag.simulation.arguments import resolve_batching
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.engine import prepare
 from fedjax_drag.simulation.lowering import lower_batch, lower_settings
 from fedjax_drag.simulation.planning.setup import run_of
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 
 def settings(**changes):
@@ -56,7 +56,7 @@ def test_the_programs_are_those_of_a_run(changes):
         assert (one is None) == (other is None)
         assert one is None or one.as_text() == other.as_text()
     assert ours.outline.shapes == theirs.shapes
-    assert (ours.walk, ours.mesh) == (theirs.walk, theirs.mesh)
+    assert (ours.batching, ours.mesh) == (theirs.batching, theirs.mesh)
 
 
 def sweep():
@@ -70,7 +70,7 @@ def test_programs_of_cells_are_those_of_a_sweep():
     cells = sweep()
     ours = lower_batch(cells)
     theirs = prepare_batch(cells)
-    assert (ours.width, ours.walk, ours.mesh) == (4, theirs.walk, None)
+    assert (ours.width, ours.batching, ours.mesh) == (4, theirs.batching, None)
     for one, other in zip(ours.programs, theirs.lowered, strict=True):
         assert one.as_text() == other.as_text()
 
@@ -110,22 +110,22 @@ def test_data_may_be_shapes_that_take_no_memory():
 def test_choices_follow_the_platform(platform):
     device = Elsewhere()
     device.platform = platform
-    assert run_of(settings(), [device] * 4).walk.clients_axis == ("map" if platform == "cpu" else "vmap")
+    assert run_of(settings(), [device] * 4).batching.clients_axis == ("map" if platform == "cpu" else "vmap")
 
 
 @pytest.mark.parametrize(
-    ("platform", "cohort_size", "walk"),
+    ("platform", "cohort_size", "batching"),
     [
-        ("cpu", 513, Walk("map")),
-        ("gpu", 512, Walk("vmap")),
-        ("gpu", 513, Walk("map", 512)),
-        ("tpu", 9999, Walk("map", 512)),
+        ("cpu", 513, ClientBatching("map")),
+        ("gpu", 512, ClientBatching("vmap")),
+        ("gpu", 513, ClientBatching("map", 512)),
+        ("tpu", 9999, ClientBatching("map", 512)),
     ],
 )
-def test_large_cohorts_are_not_all_at_once(platform, cohort_size, walk):
-    assert resolve_walk("auto", None, platform, cohort_size) == walk
-    assert resolve_walk("vmap", None, platform, cohort_size) == Walk("vmap")
-    assert resolve_walk("auto", 3, platform, cohort_size) == Walk("map", 3)
+def test_large_cohorts_are_not_all_at_once(platform, cohort_size, batching):
+    assert resolve_batching("auto", None, platform, cohort_size) == batching
+    assert resolve_batching("vmap", None, platform, cohort_size) == ClientBatching("vmap")
+    assert resolve_batching("auto", 3, platform, cohort_size) == ClientBatching("map", 3)
 
 
 @pytest.mark.parametrize("devices", [[], "h100", [1]])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_drag.simulation import progress
-from fedjax_drag.simulation.progress import Progress, unless_quiet, watched
+from fedjax_drag.simulation.progress import Progress, progress_shown, unless_quiet
 
 
 class Terminal(StringIO):
@@ -93,7 +93,7 @@ def test_no_lines_when_quiet_nor_beside_a_bar(monkeypatch):
 )
 def test_a_line_for_each_evaluation_where_there_is_no_terminal_on_request_only(monkeypatch, stream, progress, lines):
     monkeypatch.setattr(sys, "stderr", stream)
-    with watched("DRAG", 20, 0, progress) as show:
+    with progress_shown("DRAG", 20, 0, progress) as show:
         for number in (10, 20):
             show(SimpleNamespace(round=number, metrics={"test_accuracy": number / 40}))
     assert (
@@ -105,7 +105,7 @@ def test_a_line_for_each_evaluation_where_there_is_no_terminal_on_request_only(m
 def test_a_bar_in_a_terminal_unless_it_is_refused(monkeypatch):
     for wanted, drawn in ((None, True), (True, True), (False, False)):
         monkeypatch.setattr(sys, "stderr", stream := Terminal())
-        with watched("DRAG", 20, 0, wanted) as show:
+        with progress_shown("DRAG", 20, 0, wanted) as show:
             show(SimpleNamespace(round=20, metrics={"test_accuracy": 0.5}))
         assert ("round 20/20" in stream.getvalue()) is drawn
 

@@ -62,8 +62,8 @@ def label_groups(
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Table II.
-      Readings: the paper states neither how labels are drawn, nor how the examples of a class are shared, nor that
-      every class has a holder.
+      Interpretations: the paper states neither how labels are drawn, nor how the examples of a class are shared, nor
+      that every class has a holder.
     """
     check(fed, num_clients, seed)
     checks.one_of("sizes", sizes, ("by_class", "equal"))

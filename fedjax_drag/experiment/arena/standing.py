@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.arena import demands, tables
+from fedjax_drag.experiment.arena import requirements, tables
 from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, load_arena
 from fedjax_drag.experiment.arena.record import SHIPPED, PlayedRows, Row, fields_of
@@ -238,7 +238,7 @@ def _demands(arena: Arena, entry: Entry, trials: Trials) -> tuple[list[str], flo
     """What it must know, and its passes over the deltas."""
     config = trials.config(arena, entry)
     num_clients = Federations().split(config).num_clients
-    return demands.needs(config, num_clients), demands.passes(config, num_clients)
+    return requirements.needs(config, num_clients), requirements.passes(config, num_clients)
 
 
 def _choices(arena: Arena, entry: Entry, outcome: EntryOutcome) -> list[dict[str, Any]]:

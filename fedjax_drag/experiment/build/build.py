@@ -19,7 +19,7 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.model.model import is_model
 from fedjax_drag.simulation.option_groups import GROUPS
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import Settings
 
@@ -146,18 +146,18 @@ def part(config: Config, key: str) -> Any:
     return None if component is None else _call(key, component, {})
 
 
-def settings(config: Config, fed: FederatedDataset, walk: Walk | None = None) -> Settings:
+def settings(config: Config, fed: FederatedDataset, batching: ClientBatching | None = None) -> Settings:
     """The settings that a configuration asks for.
 
     Args:
       config: resolved.
       fed: its data, split among clients.
-      walk: how to go through the clients, in place of what the configuration says; None for what it says.
+      batching: how to go through the clients, in place of what the configuration says; None for what it says.
 
     Raises:
       ValueError: a part of the configuration is not valid.
     """
-    plain = {key: getattr(config, key) for key in _PLAIN} | (walk._asdict() if walk else {})
+    plain = {key: getattr(config, key) for key in _PLAIN} | (batching._asdict() if batching else {})
     return Settings(
         algorithm=method(config, fed.num_clients),
         model=model(config, fed),

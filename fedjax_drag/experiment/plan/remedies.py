@@ -53,7 +53,7 @@ def find(plan: RunPlan, config: Config, federations: Federations, say: Say) -> R
 
 def _changes(plan: RunPlan, config: Config) -> Iterator[tuple[str, Mapping[str, Any], Target]]:
     """Changes that need less memory: words, keys and the target."""
-    at_once = plan.cohort_size if plan.walk.clients_axis == "vmap" else plan.walk.clients_per_chunk or 1
+    at_once = plan.cohort_size if plan.batching.clients_axis == "vmap" else plan.batching.clients_per_chunk or 1
     chunks = _chunks(plan, at_once)
     for chunk in chunks:
         keys = {"clients_axis": "map", "clients_per_chunk": chunk if chunk > 1 else None}

@@ -26,7 +26,7 @@ from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.lowering import LoweredRun, lower_settings
 from fedjax_drag.simulation.planning.setup import steps_of_clients
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.local import LOCAL_STEPS
 from fedjax_drag.simulation.settings import Settings
 
@@ -39,7 +39,7 @@ class RunPlan:
       label: of the run.
       target: of the compilers.
       devices: how many share the clients.
-      walk: the way over the clients of a round.
+      batching: the way over the clients of a round.
       cohort_size: clients in a round.
       usable: bytes of a device that JAX gives to programs.
       needed: bytes that the run needs on each device; where the compiler refused, what it names.
@@ -57,7 +57,7 @@ class RunPlan:
     label: str
     target: Target
     devices: int
-    walk: Walk
+    batching: ClientBatching
     cohort_size: int
     usable: int
     needed: int
@@ -96,7 +96,7 @@ def plan_run(label: str, config: Config, target: Target, federations: Federation
     common = _common(label, settings, target, lowered)
     try:
         say(f"{label}: the program for rounds, for {target.description}")
-        lengths = {LOCAL_STEPS: typical_steps(settings, lowered.walk, lowered.mesh)}
+        lengths = {LOCAL_STEPS: typical_steps(settings, lowered.batching, lowered.mesh)}
         advance = compile_rounds(lowered.programs.advance, lengths)
         say(f"{label}: the program for evaluations")
         program = compiled(lowered.programs.evaluate)
@@ -121,16 +121,16 @@ def plan_run(label: str, config: Config, target: Target, federations: Federation
     )
 
 
-def typical_steps(settings: Settings, walk: Walk, mesh: Mesh | None) -> int:
+def typical_steps(settings: Settings, batching: ClientBatching, mesh: Mesh | None) -> int:
     """Local steps of a client where they differ: the mean over clients, or over the longest of those at once.
 
     Args:
       settings: of the run.
-      walk: the way over the clients of a round.
+      batching: the way over the clients of a round.
       mesh: devices that share the clients, or None.
     """
     steps, sharing = steps_of_clients(settings), mesh.size if mesh else 1
-    at_once = settings.cohort_size // sharing if walk.clients_axis == "vmap" else walk.clients_per_chunk or 1
+    at_once = settings.cohort_size // sharing if batching.clients_axis == "vmap" else batching.clients_per_chunk or 1
     at_once = min(at_once, len(steps))
     groups = steps[: len(steps) // at_once * at_once].reshape(-1, at_once)
     return round(float(np.max(groups, axis=1).mean()))
@@ -141,7 +141,7 @@ def _common(label: str, settings: Settings, target: Target, lowered: LoweredRun)
         "label": label,
         "target": target,
         "devices": lowered.mesh.size if lowered.mesh else 1,
-        "walk": lowered.walk,
+        "batching": lowered.batching,
         "cohort_size": settings.cohort_size,
         "usable": target.chip.usable,
         "client_state": per_client.num_bytes(lowered.outline.shapes),

@@ -178,7 +178,7 @@ def _compiled(lowered: LoweredCells, first: Settings, common: dict[str, Any], ta
     """A group at one width."""
     usable, per_device = target.chip.usable, common["width"] // common["devices"]
     try:
-        advance = compile_rounds(lowered.programs.advance, {LOCAL_STEPS: typical_steps(first, lowered.walk, None)})
+        advance = compile_rounds(lowered.programs.advance, {LOCAL_STEPS: typical_steps(first, lowered.batching, None)})
         program = compiled(lowered.programs.evaluate)
     except TooLargeError as error:
         return ProgramPlan(**common, usable=usable, needed=max(error.needed, usable + 1))

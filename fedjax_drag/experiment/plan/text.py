@@ -9,7 +9,7 @@ from fedjax_drag.accelerators.targets import Target
 from fedjax_drag.experiment.plan.remedies import MOST_TRIED, Remedy
 from fedjax_drag.experiment.plan.run_plan import RunPlan
 from fedjax_drag.experiment.plan.sweep_plan import ProgramPlan, SweepPlan
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 _WIDTH = 13  # of the first column
 
@@ -53,7 +53,7 @@ def as_mapping(plan: RunPlan | SweepPlan, remedy: Remedy | None = None) -> dict[
         return {"target": plan.target.name, **totals, "programs": programs}
     own = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
     chip = plan.target.chip
-    own |= {"target": plan.target.name, "walk": plan.walk._asdict(), "fits": plan.fits}
+    own |= {"target": plan.target.name, "batching": plan.batching._asdict(), "fits": plan.fits}
     own |= {name: _work(getattr(plan, name), chip) for name in ("round", "evaluation")}
     if remedy is not None:
         own["fits_with"] = {"change": remedy.words, "plan": as_mapping(remedy.plan)}
@@ -77,7 +77,7 @@ def _work(work: Work | None, chip: Any = None) -> dict[str, Any] | None:
 
 def _run_rows(plan: RunPlan) -> dict[str, str]:
     rows = {"fits" if plan.fits else "does not fit": _fit(plan.needed, plan.usable, plan.target)}
-    rows["clients"] = _clients(plan.walk, plan.cohort_size, plan.devices, plan.target)
+    rows["clients"] = _clients(plan.batching, plan.cohort_size, plan.devices, plan.target)
     if plan.round is None or plan.evaluation is None or plan.seconds is None:
         return rows
     parts = {"data": plan.data, "state": plan.state, "temporary": plan.temporary}
@@ -126,10 +126,10 @@ def _fit(needed: int, usable: int, target: Target) -> str:
     return f"{memory(needed)} of {memory(usable)}{share} on each device"
 
 
-def _clients(walk: Walk, cohort_size: int, devices: int, target: Target) -> str:
+def _clients(batching: ClientBatching, cohort_size: int, devices: int, target: Target) -> str:
     each = cohort_size // devices
-    at_once = each if walk.clients_axis == "vmap" else min(each, walk.clients_per_chunk or 1)
-    way = f"{each} of a round, {'all' if at_once == each else at_once} at once ({walk.clients_axis})"
+    at_once = each if batching.clients_axis == "vmap" else min(each, batching.clients_per_chunk or 1)
+    way = f"{each} of a round, {'all' if at_once == each else at_once} at once ({batching.clients_axis})"
     if devices > 1:
         return f"{way}, on each of {devices} devices"
     idle = target.num_devices - 1

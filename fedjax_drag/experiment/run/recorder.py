@@ -98,7 +98,7 @@ class Recorder:
             if self.is_over and from_first(results.read_environment, folder):
                 from_first(results.write_config, folder, config)
             else:
-                of_run = simulation.walk, simulation.mesh_devices, self._seconds_before if earlier else None
+                of_run = simulation.batching, simulation.mesh_devices, self._seconds_before if earlier else None
                 from_first(results.begin, folder, config, *of_run, self._checkpoints.run)
             from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
         except BaseException:

@@ -31,7 +31,7 @@ from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, History, plain
 from fedjax_drag.files import check_kinds, fitting, read_json, sha256, write_text
 from fedjax_drag.simulation.planning import initial_params
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.version import __version__
 
 CONFIG, ENVIRONMENT, SUMMARY = "config.yaml", "environment.json", "summary.json"
@@ -241,7 +241,7 @@ def _clear_inner(folder: Path) -> None:
 def begin(
     folder: Path,
     config: Config,
-    walk: Walk | None = None,
+    batching: ClientBatching | None = None,
     mesh_devices: int = 1,
     seconds_before: float | None = None,
     run: str | None = None,
@@ -251,13 +251,13 @@ def begin(
     Args:
       folder: of the run.
       config: of the run.
-      walk: how it goes through its clients; None for a comparison, whose runs have folders of their own.
+      batching: how it goes through its clients; None for a comparison, whose runs have folders of their own.
       mesh_devices: how many devices share its clients.
       seconds_before: what sessions before this one took, of a run that goes on; its environments are kept as well.
       run: its name, which its checkpoints have too.
     """
     write_config(folder, config)
-    way = walk._asdict() | {"mesh_devices": mesh_devices} if walk else {}
+    way = batching._asdict() | {"mesh_devices": mesh_devices} if batching else {}
     way |= {RUN: run} if run else {}
     before = {}
     if seconds_before is not None and (last := read_environment(folder)):
@@ -291,11 +291,11 @@ def seconds_before(folder: Path) -> float:
     return float(found) if isinstance(found, int | float) else 0.0
 
 
-def read_walk(folder: Path) -> Walk | None:
+def read_batching(folder: Path) -> ClientBatching | None:
     """How the run in ``folder`` goes through its clients; None if that is not recorded."""
     stored = read_environment(folder)
     try:
-        return Walk(stored["clients_axis"], stored["clients_per_chunk"])
+        return ClientBatching(stored["clients_axis"], stored["clients_per_chunk"])
     except KeyError:  # begun by another version, or damaged
         return None
 

@@ -265,8 +265,8 @@ def _outcomes(
 
 def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:
     begun = folder is not None and (folder / results.CONFIG).is_file()
-    walk = results.read_walk(folder) if folder and begun else None
-    settings = build.settings(point.config, planned.federations.split(point.config), walk)
+    batching = results.read_batching(folder) if folder and begun else None
+    settings = build.settings(point.config, planned.federations.split(point.config), batching)
     federate(settings)  # raises here, before the cell could stop others in its program
     return Member(place, point, folder, settings, build.traced(likeness, settings), begun)
 

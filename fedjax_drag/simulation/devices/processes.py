@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedjax_drag import checks
-from fedjax_drag.simulation.devices import wire
+from fedjax_drag.simulation.devices import serialisation
 
 T = TypeVar("T")
 
@@ -62,8 +62,8 @@ def from_first(function: Callable[..., T], *args: Any) -> T:
     All processes must call it, in the same order relative to their other collective operations.
 
     Args:
-      function: called in the first process only; :func:`~fedjax_drag.simulation.devices.wire.pack` lists what it may
-        return, and the types that change on the way. An exception becomes the nearest built-in one.
+      function: called in the first process only; :func:`~fedjax_drag.simulation.devices.serialisation.pack` lists what
+        it may return, and the types that change on the way. An exception becomes the nearest built-in one.
       *args: its arguments.
     """
     if not jax.distributed.is_initialized():
@@ -75,16 +75,16 @@ def from_first(function: Callable[..., T], *args: Any) -> T:
     padded = message.ljust(high * 2**31 + low, b"\0")
     received = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(padded, np.uint8))).tobytes()
     if raised:
-        raise wire.unpack_error(received)
-    return wire.unpack(received)
+        raise serialisation.unpack_error(received)
+    return serialisation.unpack(received)
 
 
 def _outcome(function: Callable[..., Any], *args: Any) -> tuple[bool, bytes]:
     """Whether ``function(*args)`` raised, and its value or exception as bytes."""
     try:
-        return False, wire.pack(function(*args))
+        return False, serialisation.pack(function(*args))
     except Exception as error:
-        return True, wire.pack_error(error)
+        return True, serialisation.pack_error(error)
 
 
 def check_same(name: str, tree: Any) -> None:

@@ -47,7 +47,7 @@ def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, param
     _check_downlink(downlink, cohort_size, params)
     if algorithm.eligible is not None:
         found = jax.eval_shape(algorithm.eligible, state)
-        if difference := tree.unlike(found, jax.ShapeDtypeStruct((num_clients,), bool)):
+        if difference := tree.mismatch(found, jax.ShapeDtypeStruct((num_clients,), bool)):
             raise ValueError(f"eligible of the method: returns {difference}")
     if algorithm.output is not None:
         _check_params("output of the method", jax.eval_shape(algorithm.output, params, state), params)

@@ -21,7 +21,7 @@ from fedjax_drag.simulation.arguments import (
     check_secure_aggregation,
     check_sign,
     resolve_aggregation,
-    resolve_walk,
+    resolve_batching,
 )
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
 from fedjax_drag.simulation.model.forms import form_of
@@ -175,7 +175,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         may_be_absent=settings.may_be_absent,
         compresses_forged=settings.forged_messages == "compressed",
         streams=resolve_aggregation(settings.aggregation, settings.algorithm, attack),
-        walk=resolve_walk(
+        batching=resolve_batching(
             settings.clients_axis, settings.clients_per_chunk, platform_of(devices), settings.cohort_size
         ),
         diagnostics=settings.reports_clients,

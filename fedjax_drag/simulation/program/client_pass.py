@@ -74,7 +74,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
             real=real,
             num_steps=own.num_steps,
             optimizer=run.local_optimizer and value_of(run.local_optimizer),
-            at_once=run.walk.is_batched,
+            at_once=run.batching.is_batched,
         )
 
 
@@ -101,7 +101,7 @@ def sent(
         return local
     key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
     uplink = client.send(key, local.uplink)
-    if difference := tree.unlike(uplink, local.uplink):
+    if difference := tree.mismatch(uplink, local.uplink):
         raise ValueError(f"send of the client rule: returns {difference}")
     if attack is not None:
         uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
@@ -192,6 +192,6 @@ def _fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batc
     if own.attacker_index is not None:
         about["attacker_index"] = own.attacker_index
     poisoned = attack.poison(key, batch, **about)
-    if difference := tree.unlike(poisoned, batch):
+    if difference := tree.mismatch(poisoned, batch):
         raise ValueError(f"attack: poison returns {difference}")
     return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)

@@ -56,7 +56,7 @@ class Accumulator(Protocol):
         ...
 
 
-class Walk(NamedTuple):
+class ClientBatching(NamedTuple):
     """The way over an axis of clients.
 
     Attributes:
@@ -73,14 +73,14 @@ class Walk(NamedTuple):
         return self.clients_axis == "vmap" or (self.clients_per_chunk or 1) > 1
 
 
-def make_mapper(walk: Walk, mesh: Mesh | None) -> Mapper:
+def make_mapper(batching: ClientBatching, mesh: Mesh | None) -> Mapper:
     """How one client's work is repeated for the cohort.
 
     Args:
-      walk: the way over the axis, or over a device's share of it.
+      batching: the way over the axis, or over a device's share of it.
       mesh: devices among which the axis is divided, or None.
     """
-    on_one_device = functools.partial(_map_on_one_device, walk)
+    on_one_device = functools.partial(_map_on_one_device, batching)
     if mesh is None:
         return on_one_device
     split = PartitionSpec(mesh.axis_names)
@@ -92,21 +92,21 @@ def make_mapper(walk: Walk, mesh: Mesh | None) -> Mapper:
     return on_all_devices
 
 
-def make_accumulator(walk: Walk, mesh: Mesh | None) -> Accumulator:
+def make_accumulator(batching: ClientBatching, mesh: Mesh | None) -> Accumulator:
     """How the clients' results are added up as they come: no more than a chunk of them is kept at a time.
 
     Each device adds up its share, and the devices' totals are added in one all-reduce.
 
     Args:
-      walk: the way over the axis, or over a device's share of it.
+      batching: the way over the axis, or over a device's share of it.
       mesh: devices among which the axis is divided, or None.
     """
     if mesh is None:
-        return functools.partial(_accumulate_on_one_device, walk)
+        return functools.partial(_accumulate_on_one_device, batching)
     split = PartitionSpec(mesh.axis_names)
 
     def on_all_devices(one: One, accumulate: Accumulate, shared: Any, inputs: Any) -> tuple[Any, Any]:
-        share = functools.partial(_accumulate_on_one_device, walk, one, accumulate, axis_names=mesh.axis_names)
+        share = functools.partial(_accumulate_on_one_device, batching, one, accumulate, axis_names=mesh.axis_names)
         specs = (PartitionSpec(), split)
         return _shared_among(mesh, share, specs, specs)(shared, inputs)
 
@@ -144,23 +144,29 @@ def _empty_share(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.Array:
     return jnp.zeros(shape, leaf.dtype)
 
 
-def _map_on_one_device(walk: Walk, one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
+def _map_on_one_device(batching: ClientBatching, one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
     """A :class:`Mapper` without a mesh."""
     of_entry = functools.partial(one, shared)
-    if walk.clients_axis == "vmap":
+    if batching.clients_axis == "vmap":
         return jax.vmap(of_entry)(inputs)
-    return _in_chunks(of_entry, lambda _, outputs: ((), outputs), inputs, walk.clients_per_chunk or 1, into)[1]
+    return _in_chunks(of_entry, lambda _, outputs: ((), outputs), inputs, batching.clients_per_chunk or 1, into)[1]
 
 
 def _accumulate_on_one_device(
-    walk: Walk, one: One, accumulate: Accumulate, shared: Any, inputs: Any, *, axis_names: tuple[str, ...] = ()
+    batching: ClientBatching,
+    one: One,
+    accumulate: Accumulate,
+    shared: Any,
+    inputs: Any,
+    *,
+    axis_names: tuple[str, ...] = (),
 ) -> tuple[Any, Any]:
     """An :class:`Accumulator` on one device, or on one of those that ``axis_names`` span."""
     of_entry, of_chunk = functools.partial(one, shared), functools.partial(accumulate, shared)
-    if walk.clients_axis == "vmap":
+    if batching.clients_axis == "vmap":
         total, kept = of_chunk(inputs, jax.vmap(of_entry)(inputs))
     else:
-        total, kept = _in_chunks(of_entry, of_chunk, inputs, walk.clients_per_chunk or 1, None)
+        total, kept = _in_chunks(of_entry, of_chunk, inputs, batching.clients_per_chunk or 1, None)
     return (jax.lax.psum(total, axis_names) if axis_names else total), kept
 
 

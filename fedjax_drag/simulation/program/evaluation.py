@@ -18,7 +18,7 @@ from fedjax_drag import tree
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.model.model import Model, ModelState
-from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
+from fedjax_drag.simulation.program.clients_axis import ClientBatching, make_mapper
 from fedjax_drag.types import Batch, Params
 
 DEFAULT_FRACTION = 0.2
@@ -129,7 +129,7 @@ def make_evaluate(
       mesh: devices that share the batches, or None.
       by_class: whether the result also has ``"class_correct"`` and ``"class_examples"``, ``[C]`` int32.
     """
-    over_batches = make_mapper(Walk("map"), mesh)
+    over_batches = make_mapper(ClientBatching("map"), mesh)
     shares = mesh.size if mesh else 1
 
     def of_batch(shared: tuple[Params, ModelState, Batch], batch_index: Int[Array, ""]) -> Counts:
@@ -177,7 +177,7 @@ def _count(
     if goal is None:
         return Counts(correct, loss, of_class=of_class)
     returned = goal(x, labels, model.num_classes)
-    if difference := tree.unlike(returned, (x, labels)):
+    if difference := tree.mismatch(returned, (x, labels)):
         raise ValueError(f"attack: goal returns {difference}")
     x, wanted = returned
     targets = real & (wanted != labels)
@@ -220,7 +220,7 @@ def make_evaluate_clients(model: Model, mesh: Mesh | None = None) -> EvaluateCli
       model: whose predictions are counted.
       mesh: devices that share the batches, or None.
     """
-    over_batches = make_mapper(Walk("map"), mesh)
+    over_batches = make_mapper(ClientBatching("map"), mesh)
     shares = mesh.size if mesh else 1
 
     def of_batch(shared: EvaluationInput, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:

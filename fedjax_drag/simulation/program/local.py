@@ -127,7 +127,7 @@ def _make_step(
     def step(
         position: Position, one: StepInput, counts: Bool[Array, " batch"] | None, stored: bool = False
     ) -> tuple[Position, jax.Array]:
-        w, statistics, carry, trail = position
+        w, statistics, carry, optimizer_state = position
         drawn, rngs, key = one
         batch = fetch(drawn)
         if counts is not None:
@@ -143,12 +143,12 @@ def _make_step(
         direction, carry = _stepped(client.direction(grad_fn, w, carry, downlink, batch, **keyed), w, carry)
         if optimizer is not None:
             direction = jax.tree.map(lambda d, p: d.astype(p.dtype), direction, w)
-            direction, trail = optimizer.update(direction, trail, w)
+            direction, optimizer_state = optimizer.update(direction, optimizer_state, w)
         if stored:
             barrier = jax.lax.optimization_barrier
             direction = jax.lax.platform_dependent(direction, cuda=barrier, rocm=barrier, default=lambda d: d)
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
-        return Position(w, after, carry, trail), loss
+        return Position(w, after, carry, optimizer_state), loss
 
     return step
 
@@ -207,10 +207,10 @@ def _start(
     else:
         carry = client.begin(downlink)
     if per_client.is_per_client(kept.optimizer):
-        trail = kept.optimizer.rows
+        optimizer_state = kept.optimizer.rows
     else:
-        trail = () if optimizer is None else optimizer.init(downlink.start)
-    return Position(downlink.start, given.statistics, carry, trail)
+        optimizer_state = () if optimizer is None else optimizer.init(downlink.start)
+    return Position(downlink.start, given.statistics, carry, optimizer_state)
 
 
 def _kept_after(kept: ClientRows, end: Position) -> ClientRows:

@@ -141,7 +141,7 @@ def rounds(
         after, metrics, scratch = one_round(run, federation, key, state, scratch)
         # Per-client metrics have no fixed shape in the state: they leave through the history alone.
         reported = {name: x for name, x in metrics.items() if run.diagnostics or not _is_per_client(x)}
-        return tree.settle(after, state), reported, scratch
+        return tree.cast_like(after, state), reported, scratch
 
     # Inlined, so that the program is the same; and traced once, for its shapes as well as in the loop.
     state, metrics, totals = _loop_over_rounds(jax.jit(one, inline=True), state, totals, stop)

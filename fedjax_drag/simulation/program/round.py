@@ -100,7 +100,7 @@ def _inputs(
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
     kept = per_client.gather(state.clients, ids)
     clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
-    if run.walk.is_batched:
+    if run.batching.is_batched:
         # One for each client, which must not be known to be the same: a product that gives a gradient then takes the
         # step as it writes it. Of one step size for all, XLA writes an array as large as all clients' parameters.
         each = jnp.broadcast_to(jnp.asarray(step_size_of(run, state.round)), ids.shape)

@@ -31,7 +31,7 @@ def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None
     Returns:
       The outcome, and the scratch for the next round.
     """
-    over_clients = make_mapper(run.walk, run.mesh)
+    over_clients = make_mapper(run.batching, run.mesh)
     local = over_clients(functools.partial(sent_pass, run), cohort.shared, cohort.clients, scratch)
     uplink, benign_sum = local.uplink, ()
     if run.attack is not None:
@@ -66,7 +66,7 @@ def dissimilarity(run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Array
     """The extra ``dissimilarity`` ``[S]`` of a cohort's messages; of benign clients ``of_benign`` if that is given."""
     distance = requested(run.algorithm.needs)
     assert distance is not None
-    measure = make_dissimilarity(distance, run.model.apply, run.model.preprocess, make_mapper(run.walk, run.mesh))
+    measure = make_dissimilarity(distance, run.model.apply, run.model.preprocess, make_mapper(run.batching, run.mesh))
     shared, (malicious, counts) = cohort.shared, (cohort.clients.malicious, cohort.clients.num_examples)
     if of_benign is not None:  # then only malicious clients' models predict
         counts = jnp.where(malicious, counts, 0)

@@ -98,7 +98,7 @@ def stream(run: Run, state: RunState, cohort: Cohort) -> RoundOutcome:
     shared = StreamInput(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
     run_client, accumulate = functools.partial(_run_client, run), functools.partial(_accumulate, run, sums)
     entries = StreamedClient(cohort.clients, rows, per_entry)
-    over_entries = functools.partial(make_accumulator(run.walk, run.mesh), run_client, accumulate, inputs=entries)
+    over_entries = functools.partial(make_accumulator(run.batching, run.mesh), run_client, accumulate, inputs=entries)
     ready, (totals, kept) = _pass_once_or_twice(sums, over_entries, shared, extras)
     finished = sums.finish(state.params, totals.algorithm, _with_rows(ready, rows), kept.algorithm, **extras)
     return RoundOutcome(*finished, kept.local, kept.accepted, totals.benign)
@@ -136,7 +136,7 @@ def _pass_once_or_twice(
       sums: of the algorithm.
       over_entries: ``(shared) -> (totals, kept)``, a pass over the cohort.
       shared: of a pass that is not a first one.
-      extras: of ``absorb_first_pass``.
+      extras: of ``prepare``.
 
     Returns:
       The state that is ready, and what is left of the pass with it.
@@ -161,8 +161,8 @@ def _pass_once_or_twice(
 
 def _absorb(sums: Sums, extras: dict[str, Any], state: State, result: CohortPass) -> State:
     """The state that a first pass has made ready."""
-    assert sums.absorb_first_pass is not None
-    return sums.absorb_first_pass(result.totals.algorithm, state, result.kept.algorithm, **extras)
+    assert sums.prepare is not None
+    return sums.prepare(result.totals.algorithm, state, result.kept.algorithm, **extras)
 
 
 def _with_rows(state: State, rows: Any) -> State:

@@ -13,7 +13,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import stopping
-from fedjax_drag.experiment.arena import demands, standing
+from fedjax_drag.experiment.arena import requirements, standing
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.protocol import load_arena
 from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials, folder_of
@@ -58,7 +58,7 @@ def played(monkeypatch):
         return EntryOutcome({(1,): choice, (2,): choice}, table, ("no data",) if entry.label == "krum" else ())
 
     monkeypatch.setattr(Trials, "play", play)
-    monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
+    monkeypatch.setattr(requirements, "passes", lambda config, num_clients: 3.0)
     monkeypatch.setattr(fd.arena.Standing, "page", lambda self, path: path)
     return labels
 

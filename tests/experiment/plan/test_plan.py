@@ -18,10 +18,10 @@ from fedjax_drag.experiment.plan.sweep_plan import plan_sweep
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.simulation.arguments import resolve_walk
+from fedjax_drag.simulation.arguments import resolve_batching
 from fedjax_drag.simulation.devices.placement import resolve_mesh
 from fedjax_drag.simulation.lowering import LoweredCells, LoweredRun
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 HLO = (Path(__file__).parents[2] / "accelerators" / "gpu.hlo").read_text()
 HLO = HLO.replace('backend_config={"known_trip_count"', 'metadata={op_name="jit(f)/rounds/while"}, x={"was"')
@@ -83,14 +83,14 @@ def state(settings):
 
 
 def lowered_run(settings, devices):
-    walk = resolve_walk(settings.clients_axis, settings.clients_per_chunk, "gpu", settings.cohort_size)
+    batching = resolve_batching(settings.clients_axis, settings.clients_per_chunk, "gpu", settings.cohort_size)
     outline = SimpleNamespace(shapes=state(settings), rows_on=settings.client_state)
     mesh = resolve_mesh(settings.mesh, settings.cohort_size, devices)
-    return LoweredRun(SimpleNamespace(advance=None, evaluate=None), outline, mesh, walk)
+    return LoweredRun(SimpleNamespace(advance=None, evaluate=None), outline, mesh, batching)
 
 
 def lowered_cells(settings, width, devices):
-    return LoweredCells(SimpleNamespace(advance=None, evaluate=None), width, Walk("vmap"), None)
+    return LoweredCells(SimpleNamespace(advance=None, evaluate=None), width, ClientBatching("vmap"), None)
 
 
 def quiet(words):
@@ -106,7 +106,13 @@ def test_plan_of_a_run(target, compiler):
     compiler(lambda number: 10_000)
     _, plan = planned(target)
     whole = counts.work_of(HLO, {"rounds": 1})
-    assert (plan.fits, plan.rounds, plan.evaluations, plan.devices, plan.walk) == (True, 6, 3, 1, Walk("vmap"))
+    assert (plan.fits, plan.rounds, plan.evaluations, plan.devices, plan.batching) == (
+        True,
+        6,
+        3,
+        1,
+        ClientBatching("vmap"),
+    )
     assert plan.temporary == 10_000
     assert (plan.state, plan.data) == (400, 3000 + (3000 - 400) - 400)  # both programs are given the parameters
     assert plan.needed == plan.data + plan.state + 200 + plan.temporary
@@ -139,7 +145,7 @@ def test_a_run_that_does_not_fit_is_told_what_does(target, compiler):
     assert not plan.fits
     remedy = remedies.find(plan, config, Federations(), quiet)
     assert remedy.words == "clients_per_chunk=2"
-    assert remedy.plan.walk == Walk("map", 2)
+    assert remedy.plan.batching == ClientBatching("map", 2)
     words = text.of_run(plan, remedy, sought=True)
     assert "  does not fit  90.0 GiB of 59.3 GiB" in words
     assert "  fits with     clients_per_chunk=2: 1.0 GiB of 59.3 GiB, about " in words
@@ -236,9 +242,9 @@ def test_steps_of_clients_that_wait_for_each_other():
     steps = np.array([1.0, 3.0, 2.0, 6.0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedjax_drag.experiment.plan.run_plan.steps_of_clients", lambda settings: steps)
-        assert typical_steps(Own, Walk("map"), None) == 3
-        assert typical_steps(Own, Walk("map", 2), None) == round((3 + 6) / 2)
-        assert typical_steps(Own, Walk("vmap"), None) == 6
+        assert typical_steps(Own, ClientBatching("map"), None) == 3
+        assert typical_steps(Own, ClientBatching("map", 2), None) == round((3 + 6) / 2)
+        assert typical_steps(Own, ClientBatching("vmap"), None) == 6
 
 
 def test_the_target_says_what_is_usable(target):

@@ -14,7 +14,7 @@ from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.simulation.planning import setup
-from fedjax_drag.simulation.program.clients_axis import Walk
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 
 def snapshot(folder):
@@ -410,13 +410,13 @@ def test_a_resumed_run_keeps_its_devices(tiny, tmp_path, monkeypatch, record, st
 @pytest.mark.slow
 def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypatch):
     """What is fastest may be another way by then, and would give other bits."""
-    monkeypatch.setattr(setup, "choose", lambda usual, passes: Walk("map", 2))
+    monkeypatch.setattr(setup, "choose", lambda usual, passes: ClientBatching("map", 2))
     run(tiny, overrides=["rounds=2"], out=tmp_path)
-    monkeypatch.setattr(setup, "choose", lambda usual, passes: Walk("vmap"))
+    monkeypatch.setattr(setup, "choose", lambda usual, passes: ClientBatching("vmap"))
     resumed = plan(tiny, out=tmp_path, resume=True)
-    assert resumed.jobs[0].simulation.walk == Walk("map", 2)
+    assert resumed.jobs[0].simulation.batching == ClientBatching("map", 2)
     execute(resumed)
-    assert results.read_walk(tmp_path) == Walk("map", 2)
+    assert results.read_batching(tmp_path) == ClientBatching("map", 2)
     for damaged in ("", "[]", "{}", "[" * 9999):
         (tmp_path / "environment.json").write_text(damaged)
-        assert results.read_walk(tmp_path) is None
+        assert results.read_batching(tmp_path) is None

@@ -13,7 +13,7 @@ import fedjax_drag as fd
 from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.simulation.model.model import ModelState
-from fedjax_drag.simulation.program.clients_axis import Walk, make_mapper
+from fedjax_drag.simulation.program.clients_axis import ClientBatching, make_mapper
 from fedjax_drag.simulation.program.dissimilarity import class_histogram, flattened, make_dissimilarity, requested
 from fedjax_drag.types import Aggregator, Attack, Batch
 
@@ -84,7 +84,9 @@ def softmax(x):
 def compiled(kind, axis="map", chunk=None, on_two=False):
     mesh = Mesh(np.array(jax.devices()), ("clients",)) if on_two else None
     return jax.jit(
-        make_dissimilarity(kind, lambda p, _, x: logits(p, x), lambda x: 2 * x, make_mapper(Walk(axis, chunk), mesh))
+        make_dissimilarity(
+            kind, lambda p, _, x: logits(p, x), lambda x: 2 * x, make_mapper(ClientBatching(axis, chunk), mesh)
+        )
     )
 
 

@@ -55,14 +55,14 @@ def check_round(settings, digits, steps, **changes):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "walk",
+    "batching",
     [{"clients_axis": "map"}, {"clients_axis": "vmap"}, {"clients_axis": "map", "clients_per_chunk": 5}],
     ids=["map", "vmap", "chunks"],
 )
-def test_one_step_of_each_client_is_a_step_on_all_data(settings, digits, walk):
+def test_one_step_of_each_client_is_a_step_on_all_data(settings, digits, batching):
     """FedSGD: the weighted mean of the clients' full gradients is the gradient over the whole federation."""
     assert len(set(digits.counts.tolist())) > 6
-    result, start = check_round(settings, digits, 1, local_steps=1, **walk)
+    result, start = check_round(settings, digits, 1, local_steps=1, **batching)
     x, y = (np.concatenate(part) for part in zip(*clients_data(digits, digits.rows, digits.counts), strict=True))
     for found, wanted in zip(kernel_and_bias(result.params), descended(start, x, y, 1), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

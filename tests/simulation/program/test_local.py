@@ -253,7 +253,8 @@ def test_a_first_step_apart_takes_the_same_steps(num_steps, monkeypatch):
     products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
     assert any("tensor<2x4x3xf32>, tensor<3x2xf32>" in line for line in products)
     assert jax.tree.structure(of_clients(True).eval_shape(places)) == jax.tree.structure(expected)
-    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
+    on_gpu = lambda *args, default, **platforms: platforms.get("cuda", default)(*args)
+    monkeypatch.setattr(jax.lax, "platform_dependent", on_gpu)
     elsewhere = of_clients(True)(places)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), elsewhere, expected)
 

@@ -42,7 +42,7 @@ def benchmark(sizes: Sizes, compute_dtype: str) -> list[Row]:
             "seconds": again.seconds,
             "compile_s": first.compile_seconds,
             f"minutes_for_{ALL_ROUNDS}": (first.compile_seconds + again.seconds * ALL_ROUNDS / number) / 60,
-            "clients_axis": simulation.walk.clients_axis,
+            "clients_axis": simulation.batching.clients_axis,
         }
     ]
 

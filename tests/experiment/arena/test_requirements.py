@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedjax_drag.experiment.arena import demands
+from fedjax_drag.experiment.arena import requirements
 from fedjax_drag.experiment.build.experiment import load_experiment
 
 BASE = {
@@ -32,14 +32,14 @@ def config(**method):
     ids=str,
 )
 def test_knowledge_in_words(method, words):
-    assert demands.needs(config(**method), 12) == words
+    assert requirements.needs(config(**method), 12) == words
 
 
 @pytest.mark.optimised
 @pytest.mark.thorough
 def test_passes_are_those_of_the_arithmetic():
     mean, middle, pair = (
-        demands.passes(config(**method), 12)
+        requirements.passes(config(**method), 12)
         for method in ({"aggregator": "fedavg"}, {"aggregator": "median"}, {"algorithm": "scaffold"})
     )
     assert 2.0 <= mean <= 5.0  # the docstring says 3, and parameters are a tenth of the deltas here
@@ -51,4 +51,4 @@ def test_what_cannot_be_counted_has_none():
     def odd():
         raise RuntimeError("no rule")
 
-    assert demands.passes(config(aggregator={"name": odd}), 12) is None
+    assert requirements.passes(config(aggregator={"name": odd}), 12) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.experiment.arena import demands
+from fedjax_drag.experiment.arena import requirements
 from fedjax_drag.experiment.arena.choice import Choice
 from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials
 from fedjax_drag.experiment.run import results
@@ -49,7 +49,7 @@ def played(monkeypatch):
         return EntryOutcome({(): choice}, np.array([[[0.9, 0.8], [0.5, 0.6]]]), ())
 
     monkeypatch.setattr(Trials, "play", play)
-    monkeypatch.setattr(demands, "passes", lambda config, num_clients: 3.0)
+    monkeypatch.setattr(requirements, "passes", lambda config, num_clients: 3.0)
     monkeypatch.setattr(fd.arena.Standing, "page", lambda self, path: path)
     return entries
 
