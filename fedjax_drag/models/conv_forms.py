@@ -177,12 +177,8 @@ def _patch_input_gradient(g: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Ar
     total: Any = 0
     for i in range(k):
         for j in range(k):
-            border = [
-                (0, 0, 0),
-                (i - pads[0], k - 1 - i - pads[1], 0),
-                (j - pads[0], k - 1 - j - pads[1], 0),
-                (0, 0, 0),
-            ]
+            rows, columns = (i - pads[0], k - 1 - i - pads[1], 0), (j - pads[0], k - 1 - j - pads[1], 0)
+            border = [(0, 0, 0), rows, columns, (0, 0, 0)]
             total = total + lax.pad(patches[:, :, :, i, j], jnp.zeros((), g.dtype), border)
     return total
 
