@@ -39,12 +39,12 @@ from benchmarks import (
     federation,
     growth,
     profiling,
-    programs,
     rounds,
     start,
     sweeps,
 )
 from benchmarks.accelerator import command as accelerator
+from benchmarks.accelerator import programs
 from benchmarks.timing import Row, peak_memory, table
 from benchmarks.workloads import WORKLOADS
 

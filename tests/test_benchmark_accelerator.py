@@ -1,6 +1,7 @@
 """``scripts/benchmark.py accelerator``: what is kept, what goes on, what is shown; parts at a tiny size."""
 
 import json
+import os
 import subprocess
 import sys
 import weakref
@@ -70,11 +71,11 @@ def test_naming_the_cases_starts_no_backend():
     code = (
         "from benchmarks.accelerator.parts import PARTS\n"
         "from benchmarks.accelerator.sizes import FULL\n"
-        "from jax._src import xla_bridge\n"
         "assert all(part.cases(FULL) for part in PARTS)\n"
-        "assert not xla_bridge.backends_are_initialized()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=fast_tests.ROOT / "scripts", capture_output=True, text=True)
+    environment = os.environ | {"JAX_PLATFORMS": "none_such"}  # the first use of a device would fail
+    scripts = fast_tests.ROOT / "scripts"
+    done = subprocess.run([sys.executable, "-c", code], cwd=scripts, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

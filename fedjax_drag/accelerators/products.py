@@ -9,7 +9,7 @@ GROUPED = "grouped"
 """The precision that stands for convolutions with groups, whose rate does not depend on their precision."""
 
 _SIZES = re.compile(r"\[([\d,<=]*)\]")
-_CONVOLUTIONS = ("__cudnn$conv",)
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')  # of XLA's product, and of cuBLAS's
 
 
 def operations(one: Instruction, within: Computation, module: Module) -> tuple[int, str]:
@@ -28,18 +28,13 @@ def operations(one: Instruction, within: Computation, module: Module) -> tuple[i
         inside = module.computations[one.called[0]]
         parts = [operations(inner, inside, module) for inner in inside.instructions.values()]
         return sum(number for number, _ in parts), max(parts, default=(0, "default"))[1]
-    if one.opcode == "dot":
+    if one.opcode == "dot" or "__cublas$" in one.rest:
         left = _sizes(within.instructions[one.operands[0]].shape)
-        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.rest)
-        length = math.prod(left[int(axis)] for axis in _numbers(contracted[1] if contracted else ""))
+        contracted = _CONTRACTED.search(one.rest)
+        axes = re.findall(r"\d+", contracted[1]) if contracted else ()
+        length = math.prod(left[int(axis)] for axis in axes)
         return 2 * math.prod(_sizes(one.shape)) * length, _precision(one, within)
-    if "__cublas$" in one.rest:
-        left = _sizes(within.instructions[one.operands[0]].shape)
-        contracted = re.search(r'lhs_contracting_dimensions":\["?(\d+)', one.rest)
-        return 2 * math.prod(_sizes(one.shape)) * (left[int(contracted[1])] if contracted else 0), _precision(
-            one, within
-        )
-    if one.opcode == "convolution" or any(name in one.rest for name in _CONVOLUTIONS):
+    if one.opcode == "convolution" or "__cudnn$conv" in one.rest:
         return _of_convolution(one, within)
     return 0, "default"
 
@@ -50,10 +45,15 @@ def _of_convolution(one: Instruction, within: Computation) -> tuple[int, str]:
     A TPU computes a batch of products as such a convolution: the batch is an axis of the image, with zeros between.
     """
     labels = re.search(r"dim_labels=\w+_(\w+)->", one.rest)
-    kernel = _sizes(within.instructions[one.operands[1]].shape)
+    left, right = (_sizes(within.instructions[name].shape) for name in one.operands[:2])
+    outputs, kernel = _sizes(one.shape), right
+    if "convBackwardInput" in one.rest:  # cuDNN's gradients have the labels of the convolution
+        outputs = left
+    elif "convBackwardFilter" in one.rest:
+        outputs, kernel = right, outputs
     if labels is None or len(kernel) != len(labels[1]):
         return 0, "default"
-    number = 2 * math.prod(_sizes(one.shape)) * math.prod(kernel) // max(1, kernel[labels[1].index("o")])
+    number = 2 * math.prod(outputs) * math.prod(kernel) // max(1, kernel[labels[1].index("o")])
     dilation = re.search(r"lhs_dilate=([\dx]+)", one.rest)
     number //= math.prod(map(int, dilation[1].split("x"))) if dilation else 1
     groups = re.search(r"(?:feature|batch)_group_count=(\d+)", one.rest)
@@ -72,8 +72,4 @@ def _precision(one: Instruction, within: Computation) -> str:
 def _sizes(shape: str) -> list[int]:
     """Of the first array of a shape."""
     found = _SIZES.search(shape)
-    return [int(size.lstrip("<=")) for size in _numbers(found[1] if found else "")]
-
-
-def _numbers(text: str) -> list[str]:
-    return [number for number in text.split(",") if number]
+    return [int(size) for size in re.findall(r"\d+", found[1])] if found else []

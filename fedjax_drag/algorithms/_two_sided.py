@@ -190,7 +190,7 @@ class SummedMethod(TwoSided):
         sums = self.rule.streamed
         if sums is None:
             return None
-        first = sums.needs_first_pass and self._needs_first_pass, sums.prepare and self._absorb_first_pass
+        first = sums.needs_first_pass and self._needs_first_pass, sums.prepare and self._prepare
         return Sums(self._accumulate, self._finish, *first, whole=self.aggregate)
 
     @property
@@ -227,10 +227,10 @@ class SummedMethod(TwoSided):
         assert needs is not None
         return needs(state.aggregator)
 
-    def _absorb_first_pass(self, total: _Totals, state: State, kept: _Kept, **extras: Any) -> State:
-        absorb = self._sums.prepare
-        assert absorb is not None
-        return state._replace(aggregator=absorb(total.inner, state.aggregator, kept.inner, **extras))
+    def _prepare(self, total: _Totals, state: State, kept: _Kept, **extras: Any) -> State:
+        prepare = self._sums.prepare
+        assert prepare is not None
+        return state._replace(aggregator=prepare(total.inner, state.aggregator, kept.inner, **extras))
 
 
 def apply_screened(

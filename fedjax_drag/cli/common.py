@@ -251,7 +251,7 @@ def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
     from fedjax_drag.experiment.config.names import earlier_names, without_keys
     from fedjax_drag.experiment.run import results
 
-    runs, free = Path("runs"), ("rounds", *results.FREE)
+    runs, free = Path("runs"), ("rounds", "num_rounds", *results.FREE)
     names = earlier_names(name, overrides, free)
     if not resume:
         return runs / names[0]

@@ -12,8 +12,8 @@ forms give the same numbers up to rounding; what differs is how they run where e
 * ``grouped``: XLA's convolution and its own gradients; ``vmap`` over kernels makes one convolution with a group of
   channels for each client, which moves each image and each kernel once.
 * ``patches``: image patches by shifted slices and a batched matrix product. A patch repeats each pixel ``k * k`` times.
-  The gradient with respect to the images is a product that gives those of the patches, which are added up. Of a single
-  kernel it is XLA's convolution.
+  The gradient of the images is that of the patches, one product, added up where patches overlap. A kernel that all
+  rows share is convolved by XLA.
 """
 
 import functools
@@ -88,10 +88,10 @@ def _canonical_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Ar
 
 
 def _repeated(function: Bilinear, folds: bool, at_once: Callable[..., jax.Array] | None = None) -> Bilinear:
-    """``function`` of a row of ``vmap``.
+    """A bilinear function with rules of its own under ``vmap``.
 
     Args:
-      function: for one kernel.
+      function: of one row.
       folds: whether rows that share a kernel are one batch of images.
       at_once: for rows with kernels of their own, all at once; default ``function`` for one row after another.
     """

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,7 @@ def measure(work: Workload, options: Mapping[str, Any], limit: int = 10) -> list
     )
     one_round = engine_rounds(shortened, shortened.data(), fd.aggregators.fedavg(), options, 1)
     one_round()
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            one_round()
-        (recorded,) = Path(folder).rglob("*.xplane.pb")
-        times = _by_operation(jax.profiler.ProfileData.from_file(str(recorded)))
+    times = _by_operation(recorded(one_round))
     total = sum(sum(executions) for executions in times.values())
     costliest = sorted(times, key=lambda name: -sum(times[name]))[:limit]
     return [
@@ -61,6 +57,15 @@ def measure(work: Workload, options: Mapping[str, Any], limit: int = 10) -> list
         }
         for name in costliest
     ]
+
+
+def recorded(call: Callable[[], Any]) -> Any:
+    """The profile of a call, as ``jax.profiler.ProfileData``."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            call()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        return jax.profiler.ProfileData.from_file(str(file))
 
 
 def _by_operation(profile: Any) -> dict[str, list[float]]:

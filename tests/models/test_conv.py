@@ -190,7 +190,16 @@ def test_few_output_channels_make_no_convolution():
     x, kernel = arrays(SHAPES[0])
     gradient = jax.grad(loss_of(conv2d, "SAME"), argnums=(0, 1))
     assert convolutions_in(gradient, x, kernel) == []
-    assert convolutions_in(gradient, x, kernel, platform="tpu") == ["1"] * 3
+    for platform in ("cuda", "tpu"):
+        assert convolutions_in(gradient, x, kernel, platform=platform) == ["1"] * 3
+
+
+@pytest.mark.parametrize("form", ["patches", "grouped"])
+@pytest.mark.parametrize("batched", [(0, None), (None, 0)], ids=["images", "kernels"])
+def test_rows_may_share_their_kernel_or_their_images(form, batched):
+    x, kernel = (a if axis == 0 else a[0] for a, axis in zip(arrays(BANDED, lead=(3,)), batched, strict=True))
+    ours, theirs = (jax.vmap(both(f, "SAME"), batched) for f in (functools.partial(conv2d, form=form), reference))
+    close(jax.jit(ours)(x, kernel), theirs(x, kernel))
 
 
 @pytest.mark.sample(1)

@@ -12,6 +12,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.option_groups import EarlyStopping
 from fedjax_drag.simulation.options import ALIASES, ELSEWHERE, WATCHING
@@ -115,3 +116,5 @@ def test_rounds_have_their_configurations_name_too(settings):
     with pytest.raises(ValueError, match="num_rounds, rounds: are one setting; give it once"):
         fd.simulation.prepare(rule, data=data, num_rounds=2, rounds=2, **given)
     assert {load({"rounds": 1}, [f"{name}=7"]).rounds for name in names} == {7}
+    grids = [load_grid({"rounds": 1, "axes": {name: [3, 4]}}) for name in names]
+    assert [[point.config.rounds for point in grid.points] for grid in grids] == [[3, 4]] * 2

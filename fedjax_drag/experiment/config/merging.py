@@ -16,6 +16,15 @@ EITHER: Mapping[str, str] = {
 """Keys that give one quantity in two ways: setting one sets the other to None, which stands for "not given"."""
 
 
+def as_keys(written: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping of keys, of which some may have the name of the argument of ``fd.simulate``, such as ``num_rounds``.
+
+    Raises:
+      ValueError: a key is there by both of its names.
+    """
+    return renamed(written, {argument: key for key, argument in SAME.items()})
+
+
 def merged(mapping: Mapping[str, Any], changes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """Every key with its value: the defaults, changed by a configuration, changed by its overrides.
 
@@ -39,7 +48,7 @@ def merged(mapping: Mapping[str, Any], changes: Sequence[Mapping[str, Any]] = ()
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """``base`` with ``changes``; ``defaults`` are merged into components that ``base`` leaves out."""
     result = dict(base)
-    changes = renamed(changes, {there: here for here, there in SAME.items()})
+    changes = as_keys(changes)
     for key, value in changes.items():
         if key not in DEFAULTS:
             raise unknown_key(key, [*DEFAULTS, "axes"])

@@ -16,7 +16,7 @@ from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
 from fedjax_drag.experiment.config.config import Config, check, flatten
 from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
 from fedjax_drag.experiment.config.loading import check_kind, read, variants
-from fedjax_drag.experiment.config.merging import EITHER, merged
+from fedjax_drag.experiment.config.merging import EITHER, as_keys, merged
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.config.own import OwnName, own_names, references, short
 from fedjax_drag.experiment.config.yaml_text import parse
@@ -106,7 +106,7 @@ def load_grid(
     axes: dict[str, list[Any]] = {}
     for part in (mapping, *changes):
         if AXES in part:
-            axes |= _lists(part.pop(AXES))
+            axes |= as_keys(_lists(part.pop(AXES)))
     base = check(merged(mapping, changes))
     compared = variants(base)
     _check_axes(base, axes, changes)

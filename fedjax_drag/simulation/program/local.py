@@ -188,8 +188,8 @@ def _first_apart(step: Step, start: Position, each: Any) -> tuple[Position, Floa
     """The same; the first step is not part of the loop.
 
     All clients start from the same parameters. A loop over a batch of clients must begin with a copy for each of them;
-    a first step outside reads the parameters themselves. On a GPU the product that gives a gradient does not take this
-    step at once, as in the loop: it would read a copy for each client again.
+    a first step outside reads the parameters themselves. On a GPU its gradient is stored before the step: fused into
+    the product that computes the gradient, the step would read a copy of the parameters for each client.
     """
     position, loss = step(start, jax.tree.map(lambda x: x[0], each), None, stored=True)
     rest = jax.tree.map(lambda x: x[1:], each)

@@ -101,8 +101,8 @@ def _inputs(
     kept = per_client.gather(state.clients, ids)
     clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
     if run.batching.is_batched:
-        # One for each client, which must not be known to be the same: a product that gives a gradient then takes the
-        # step as it writes it. Of one step size for all, XLA writes an array as large as all clients' parameters.
+        # The barrier hides that all clients have the same step size. XLA can then fuse the step into the product that
+        # computes the gradient; one shared number it first broadcasts to an array as large as all clients' parameters.
         each = jnp.broadcast_to(jnp.asarray(step_size_of(run, state.round)), ids.shape)
         clients = clients._replace(step_size=jax.lax.optimization_barrier(each))
     if run.attack is not None and "attacker_index" in run.attack.needs:

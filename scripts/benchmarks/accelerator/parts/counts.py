@@ -39,7 +39,10 @@ def chip(num_bytes: int) -> Chip:
       num_bytes: of the array that is copied.
     """
     device = jax.devices()[0]
-    for known in GPUS.values():
-        if known.title.startswith(device.device_kind):
-            return known
-    return Chip(device.device_kind, device.platform, 0, bandwidth(num_bytes))
+    return known_chip() or Chip(device.device_kind, device.platform, 0, bandwidth(num_bytes))
+
+
+def known_chip() -> Chip | None:
+    """The present device by its maker's figures; None where the plan does not have them."""
+    kind = jax.devices()[0].device_kind
+    return next((chip for chip in GPUS.values() if chip.title.startswith(kind)), None)

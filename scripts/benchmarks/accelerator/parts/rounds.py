@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
 import fedjax_drag as fd
 from benchmarks import rounds
 from benchmarks.accelerator.part import Cases, Part, attempts
@@ -19,13 +17,13 @@ from benchmarks.workloads import Workload, growing
 from fedjax_drag.types import Aggregator
 
 ALL_AT_ONCE = {"clients_axis": "vmap"}
-PRECISIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "float32": ("float32", {}),
-    "TF32": ("tensorfloat32", {}),
-    "as JAX chooses": ("default", {}),
-    "bfloat16 model": ("default", {"compute_dtype": "bfloat16"}),
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "float32": {"matmul_precision": "float32"},
+    "TF32": {"matmul_precision": "tensorfloat32"},
+    "as JAX chooses": {},
+    "bfloat16 model": {"compute_dtype": "bfloat16"},
 }
-"""By name, JAX's precision of products and further options of a run."""
+"""By name, the options of a run."""
 
 _CHUNKS = (1, 10)
 _ENGINE = ("fedavg", "drag")
@@ -70,14 +68,8 @@ def precision_cases(sizes: Sizes) -> Cases:
 
 def by_precision(work: Workload, sizes: Sizes) -> list[Row]:
     """FedAvg's round with products of each precision."""
-
-    def compiled(maker: Callable[[], CompiledRounds], precision: str) -> CompiledRounds:
-        with jax.default_matmul_precision(precision):
-            return maker()
-
-    options = {name: {**ALL_AT_ONCE, **further} for name, (_, further) in PRECISIONS.items()}
-    plain = _makers(work, {name: (fd.aggregators.fedavg(), own) for name, own in options.items()})
-    makers = {name: functools.partial(compiled, plain[name], precision) for name, (precision, _) in PRECISIONS.items()}
+    ways = {name: (fd.aggregators.fedavg(), ALL_AT_ONCE | options) for name, options in PRECISIONS.items()}
+    makers = _makers(work, ways)
     return [{"workload": work.title, "precision": row.pop("way"), **row} for row in compared(work, makers, sizes)]
 
 
@@ -109,9 +101,8 @@ def compared(work: Workload, makers: Mapping[str, Callable[[], CompiledRounds]],
             row |= {
                 "ms_per_round": statistics.median(times[name]),
                 "ratio": ratio(times, name, next(iter(times))),
-                "planned_ms": counts.planned_ms(
-                    counts.work(made[name].program), sizes
-                ),  # the loop over rounds counts once
+                # The loop over rounds counts once.
+                "planned_ms": counts.planned_ms(counts.work(made[name].program), sizes),
                 "temporary_mib": counts.temporary_mib(made[name].program),
                 "trace_s": made[name].trace_seconds,
                 "compile_s": made[name].compile_seconds,
@@ -159,7 +150,7 @@ AXIS = Part(
 PRECISION = Part(
     name="precision",
     title="float32, TF32, bfloat16",
-    text="A FedAvg round with all clients at once. `float32` and `TF32` are values of `jax_default_matmul_precision` "
+    text="A FedAvg round with all clients at once. `float32` and `TF32` are values of `matmul_precision` "
     "(`float32`, `tensorfloat32`), the third its default; *bfloat16 model* is `compute_dtype=bfloat16`.",
     minutes=3.0,
     cases=precision_cases,

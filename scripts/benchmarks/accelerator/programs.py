@@ -11,7 +11,6 @@ import os
 import selectors
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +21,16 @@ from typing import Any
 import jax
 
 import fedjax_drag as fd
+from benchmarks.accelerator.parts import counts
+from benchmarks.accelerator.parts.runs import ALL_ROUNDS
+from benchmarks.accelerator.sizes import FULL
+from benchmarks.profiling import recorded
 from benchmarks.timing import Row
 from benchmarks.workloads import COLOUR, NUM_CLASSES, WORKLOADS, Workload
-from fedjax_drag.accelerators.counts import work_of
-from fedjax_drag.accelerators.targets import GPUS
 from fedjax_drag.simulation.batch import BatchSimulation, prepare_batch
-from fedjax_drag.simulation.program.programs import ROUNDS
 from fedjax_drag.simulation.settings import Settings
 
-SCRIPTS = Path(__file__).parents[1]
+SCRIPTS = Path(__file__).parents[2]
 FILE = "programs.json"
 READY = "ready"
 _KERNELS = 12  # of a profile
@@ -60,11 +60,6 @@ _COLOUR_CNN = dataclasses.replace(
     WORKLOADS["cnn"], title="CNN 32x32", model=lambda: fd.models.cnn(NUM_CLASSES, "cifar10"), image_shape=COLOUR
 )
 _MLP = dataclasses.replace(WORKLOADS["mlp"], cohort_size=10)
-_PFL = dataclasses.replace(
-    WORKLOADS["cifar10"],
-    model=lambda: fd.models.cnn(NUM_CLASSES, "pooled_once", dropout=(0.25, 0.5)),
-    test_examples=10_000,
-)
 _FLIPS = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.3}
 _DRAG = lambda: fd.aggregators.drag(c=0.25, alpha=0.25)
 
@@ -78,15 +73,19 @@ PROGRAMS = {
     "w1": Program(WORKLOADS["cnn"], 1, 100, _DRAG),
     "w2": Program(WORKLOADS["lenet"], 1, 10),
     "w3": Program(WORKLOADS["mlp"], 1, 200),
-    "pfl": Program(_PFL, 1, 1500, options={"eval_every": 10}),
+    "pfl": Program(FULL.benchmark, 1, ALL_ROUNDS, options={"eval_every": 10}),
 }
 """By name: the sweeps of the papers, the three workloads of a round, and the benchmark of pfl-research."""
 
 TORCH = {"torch-w1": ("cnn", 5), "torch-w2": ("lenet", 1), "torch-w3": ("mlp", 5), "torch-pfl": ("cifar10", 2)}
 """The plain loop in PyTorch over the clients of a workload, and how many rounds are timed."""
 
-PRECISIONS = ("tensorfloat32", "float32", "bfloat16")
-"""After a colon in a name, JAX's precision of products, or the model's dtype; without one JAX's default."""
+PRECISIONS = {
+    "float32": {"matmul_precision": "float32"},
+    "tensorfloat32": {"matmul_precision": "tensorfloat32"},
+    "bfloat16": {"compute_dtype": "bfloat16"},
+}
+"""Options of a run by what follows a colon in the name of a row."""
 
 
 def names() -> list[str]:
@@ -155,7 +154,9 @@ def _start(name: str, profile: bool, before: Path | None) -> subprocess.Popen[st
     environment = os.environ | {"PYTHONPATH": path, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if own in TORCH:
         environment["JAX_PLATFORMS"] = "cpu"  # PyTorch has the device
-    command = [sys.executable, "-m", __name__, own, *(["--profile"] if profile else [])]
+    # The plan is this tree's.
+    flags = (["--profile"] if profile else []) + (["--planned"] if own == name else [])
+    command = [sys.executable, "-m", __name__, own, *flags]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=environment, **pipes)
 
@@ -171,18 +172,14 @@ def _line(child: subprocess.Popen[str], seconds: float) -> str:
 # --- in the process of a row
 
 
-def measure(name: str, profile: bool) -> Row:
-    """Compiles a row, waits for its turn, and times it."""
+def measure(name: str, profile: bool, planned: bool) -> Row:
+    """Compiles a row, waits for its turn, and times it; ``planned`` says whether to add what the plan says of it."""
     if name in TORCH:
         return _measure_torch(*TORCH[name])
     own, _, precision = name.partition(":")
     program = PROGRAMS[own]
-    if precision in PRECISIONS[:2]:
-        jax.config.update("jax_default_matmul_precision", precision)
     settings: dict[str, Any] = program.work.settings() | {"num_rounds": program.rounds, "eval_every": program.rounds}
-    settings |= {"time_clients": False, "clients_axis": "vmap", **program.options}
-    if precision == PRECISIONS[2]:
-        settings["compute_dtype"] = precision
+    settings |= {"time_clients": False, "clients_axis": "vmap", **program.options, **PRECISIONS.get(precision, {})}
     algorithm, data = fd.algorithms.from_aggregator(program.rule()), program.work.data()
     cells = [Settings(algorithm=algorithm, data=data, seed=seed, **settings) for seed in range(program.cells)]
     batch = prepare_batch(cells).compile()
@@ -191,7 +188,7 @@ def measure(name: str, profile: bool) -> Row:
     row = {
         "ms_per_round": 1e3 * min(seconds) / program.rounds,
         "rounds_of_a_cell_per_second": program.cells * program.rounds / min(seconds),
-        "planned_ms": _planned_ms(batch),
+        "planned_ms": _planned_ms(batch) if planned else None,
         "compile_s": round(batch.compile_seconds, 1),
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
@@ -206,11 +203,9 @@ def _seconds(batch: BatchSimulation) -> float:
 
 
 def _planned_ms(batch: BatchSimulation) -> float | None:
-    """The plan's time of a round on this device, where the plan knows it."""
-    chips = [chip for chip in GPUS.values() if chip.title.startswith(jax.devices()[0].device_kind)]
-    if not chips:
-        return None
-    return 1e3 * work_of(batch.lowered.advance.compile().as_text(), {ROUNDS: 1}).seconds(chips[0])
+    """The plan's time of a round on this device; None where the plan does not know one of the two."""
+    chip, done = counts.known_chip(), counts.work(batch.lowered.advance.compile())  # the loop over rounds counts once
+    return 1e3 * done.seconds(chip) if chip and done else None
 
 
 def _measure_torch(workload: str, rounds: int) -> Row:
@@ -231,13 +226,8 @@ def _measure_torch(workload: str, rounds: int) -> Row:
 
 def _profile(batch: BatchSimulation, rounds: int) -> Row:
     """Milliseconds of a round in which the device was busy, and its costliest kernels."""
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            batch.run(range(batch.width))
-        (recorded,) = Path(folder).rglob("*.xplane.pb")
-        profile = jax.profiler.ProfileData.from_file(str(recorded))
     times, spans = Counter[str](), []
-    for plane in profile.planes:
+    for plane in recorded(lambda: batch.run(range(batch.width))).planes:
         for line in plane.lines:
             if "GPU" in plane.name and "Stream" in line.name:
                 for event in line.events:
@@ -247,7 +237,7 @@ def _profile(batch: BatchSimulation, rounds: int) -> Row:
     for start, stop in sorted(spans):
         busy, end = busy + max(0.0, stop - max(start, end)), max(end, stop)
     kernels = {name: round(spent / 1e6 / rounds, 4) for name, spent in times.most_common(_KERNELS)}
-    return {"busy_ms": busy / 1e6 / rounds, "kernels": kernels}
+    return {"busy_ms": busy / 1e6 / rounds if spans else None, "kernels": kernels}
 
 
 def _take_turn() -> None:
@@ -256,4 +246,4 @@ def _take_turn() -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], "--profile" in sys.argv)), flush=True)
+    print(json.dumps(measure(sys.argv[1], "--profile" in sys.argv, "--planned" in sys.argv)), flush=True)
