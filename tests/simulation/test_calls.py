@@ -116,5 +116,5 @@ def test_rounds_have_their_configurations_name_too(settings):
     with pytest.raises(ValueError, match="num_rounds, rounds: are one setting; give it once"):
         fd.simulation.prepare(rule, data=data, num_rounds=2, rounds=2, **given)
     assert {load({"rounds": 1}, [f"{name}=7"]).rounds for name in names} == {7}
-    grids = [load_grid({"rounds": 1, "axes": {name: [3, 4]}}) for name in names]
+    grids = [load_grid("quickstart", [f"axes.{name}=[3,4]"]) for name in names]
     assert [[point.config.rounds for point in grid.points] for grid in grids] == [[3, 4]] * 2
