@@ -15,7 +15,7 @@ from fedjax_drag import checks, kinds
 from fedjax_drag.compression import COMPRESSOR, Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
-from fedjax_drag.losses import Loss
+from fedjax_drag.losses import LossFunction
 from fedjax_drag.simulation.arguments import (
     ALGORITHM,
     METHOD,
@@ -111,7 +111,7 @@ class Parts:
         optional(kinds.OPTIMIZER.check), default=None
     )
     trainable: Trainable | None = option(optional(check_trainable), default=None)
-    loss: Loss | None = option(optional(check_loss), default=None)
+    loss: LossFunction | None = option(optional(check_loss), default=None)
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
     attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
     compression: Compressor | None = option(optional(COMPRESSOR.check), default=None)

@@ -36,7 +36,9 @@ from fedjax_drag.types._client_rule import (
     WrappedClientRule,
 )
 from fedjax_drag.types._guarantee import Guarantee
+from fedjax_drag.types._loss import Loss
 from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
+from fedjax_drag.types._metric import Metric
 from fedjax_drag.types._optimizer import Optimizer
 from fedjax_drag.types._part import Part, Scalar, is_scalar
 
@@ -68,6 +70,8 @@ __all__ = [
     "Guarantee",
     "InitFn",
     "KeyedDirectionFn",
+    "Loss",
+    "Metric",
     "Optimizer",
     "OutputFn",
     "Params",
