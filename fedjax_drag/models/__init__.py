@@ -2,10 +2,13 @@
 
 from fedjax_drag.models.cnn import cnn
 from fedjax_drag.models.lenet import lenet
+from fedjax_drag.models.lora import lora
 from fedjax_drag.models.lstm import lstm
 from fedjax_drag.models.mlp import mlp
 from fedjax_drag.models.modes import with_modes
 from fedjax_drag.models.resnet import resnet18
+from fedjax_drag.models.transformer import transformer
+from fedjax_drag.models.vit import vit
 
 __all__ = [  # noqa: RUF022 - the order of lists
     "mlp",
@@ -13,5 +16,8 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "lenet",
     "resnet18",
     "lstm",
+    "transformer",
+    "vit",
+    "lora",
     "with_modes",
 ]

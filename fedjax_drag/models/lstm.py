@@ -141,7 +141,7 @@ class LSTMLayer(nn.Module):
 
 
 class LSTM(nn.Module):
-    """Embedding, LSTM layers, and a dense layer on the last state of the last layer.
+    """Embedding, LSTM layers, and a dense layer on the last state of the last layer, or on each.
 
     Attributes:
       num_classes: V, number of different tokens, and of logits.
@@ -149,6 +149,7 @@ class LSTM(nn.Module):
       hidden: H, the width of each layer's state.
       layers: number of LSTM layers.
       initialisation: ``"flax"`` or ``"torch"``.
+      return_sequences: whether there are logits for each position or for the last only.
     """
 
     num_classes: int
@@ -156,20 +157,29 @@ class LSTM(nn.Module):
     hidden: int
     layers: int
     initialisation: str = "flax"
+    return_sequences: bool = False
 
     @nn.compact
-    def __call__(self, x: Int[Array, "batch length"]) -> Float[Array, "batch classes"]:
-        """Maps tokens, integers in ``[0, V)``, to logits of the token after the last."""
+    def __call__(self, x: Int[Array, "batch length"]) -> Float[Array, "batch *length classes"]:
+        """Maps tokens, integers in ``[0, V)``, to logits of the next ones."""
         if x.ndim != 2 or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.integer):
             raise ValueError(f"x.shape={x.shape}, x.dtype={x.dtype}: this LSTM needs integer tokens [B, L], L >= 1")
         init = self.initialisation
         states = nn.Embed(self.num_classes, self.embedding, **start.embedding(init))(x.T)  # time first, for the scans
         for _ in range(self.layers):
             states = LSTMLayer(self.hidden, **start.lstm(init, self.hidden))(states)
-        return nn.Dense(self.num_classes, **start.layer(init, self.hidden))(states[-1])
+        states = states.swapaxes(0, 1) if self.return_sequences else states[-1]
+        return nn.Dense(self.num_classes, **start.layer(init, self.hidden))(states)
 
 
-def lstm(num_classes: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2, init: str = "flax") -> LSTM:
+def lstm(
+    num_classes: int = 80,
+    embedding: int = 8,
+    hidden: int = 256,
+    layers: int = 2,
+    init: str = "flax",
+    return_sequences: bool = False,
+) -> LSTM:
     """Builds the next-character model of LEAF and of McMahan et al. (2017).
 
     With the defaults it has 817,872 parameters. There is one bias for each gate, where some libraries have two.
@@ -183,6 +193,7 @@ def lstm(num_classes: int = 80, embedding: int = 8, hidden: int = 256, layers: i
         forget gates, which are 1 (Jozefowicz et al., 2015). ``"torch"``: all parameters of the LSTM layers uniform in
         ``+-1/sqrt(hidden)``; PyTorch has two biases for each gate, and the one here begins as their sum
         (:func:`fedjax_drag.models.initialisation.lstm`).
+      return_sequences: True for logits after each position, ``[B, L, V]``, as for targets ``[B, L]``.
 
     Returns:
       A Flax module: tokens ``[B, L]``, integers in ``[0, V)``, to logits ``[B, V]`` of the token after the last.
@@ -199,4 +210,4 @@ def lstm(num_classes: int = 80, embedding: int = 8, hidden: int = 256, layers: i
         checks.count(name, value, 1)
     checks.count("num_classes", num_classes, 1)
     checks.one_of("init", init, ("flax", "torch"))
-    return LSTM(num_classes, embedding, hidden, layers, init)
+    return LSTM(num_classes, embedding, hidden, layers, init, bool(return_sequences))

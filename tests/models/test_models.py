@@ -97,6 +97,11 @@ def test_too_small_inputs(model, shape):
         (lambda: models.cnn(10, variant="emnits"), "variant='emnits'.*'emnist'"),
         (lambda: models.lenet(True), "num_classes=True"),
         (lambda: models.resnet18(10, width=48), "width=48: must be a multiple of groups=32"),
+        (lambda: models.transformer(80, width=30), "heads=4: must divide width=30"),
+        (lambda: models.transformer(80, size="gpt3"), "size='gpt3'"),
+        (lambda: models.vit(10, patch=0), "patch=0"),
+        (lambda: models.lora(models.mlp(10), rank=0), "rank=0"),
+        (lambda: models.lora("mlp"), "model='mlp': must be a linen module"),
     ],
 )
 def test_wrong_arguments(build, message):
