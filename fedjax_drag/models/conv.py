@@ -22,7 +22,7 @@ take 0.81 of what was left for ``lenet``.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -60,7 +60,45 @@ def conv2d(
     Raises:
       ValueError: if the padding or the form is unknown, the shapes do not fit or the image is smaller than the kernel.
     """
-    return _output(_setting(x, kernel, padding, form), x, kernel)
+    _check_form(form, FORMS)
+    return _output(_chosen(x, kernel, _pads(x, kernel, padding), form), x, kernel)
+
+
+def convolution(
+    x: Float[Array, "n height width cin"],
+    kernel: Float[Array, "k k cin cout"],
+    bias: Float[Array, " cout"],
+    pads: Pads,
+    pool: bool = False,
+    relu: bool = False,
+    form: str = "auto",
+) -> Float[Array, "n out_h out_w cout"]:
+    """What :class:`Conv` computes: a convolution, and perhaps 2x2 max pooling, then a bias, and perhaps ReLU.
+
+    Args:
+      x: images.
+      kernel: the same height and width k.
+      bias: added to each channel.
+      pads: zeros before and after each row and column, each less than k.
+      pool: whether to max-pool.
+      relu: whether to apply ReLU.
+      form: see :class:`Conv`.
+    """
+    setting = _chosen(x, kernel, pads, "auto" if form == POOLED else form)
+
+    def in_steps(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+        y: Any = _output(setting, x, kernel)
+        y = (max_pool(y) if pool else y) + bias
+        return nn.relu(y) if relu else y
+
+    smallest = min(x.shape[1:3]) + sum(pads) - kernel.shape[0] + 1
+    if not pool or form not in ("auto", POOLED) or smallest < 2:
+        return in_steps(x, kernel, bias)
+    at_once = functools.partial(pooled_window_product, pads=pads, relu=relu)
+    if form == POOLED:
+        return at_once(x, kernel, bias)
+    on_cpu = at_once if setting.on_cpu == "banded" else in_steps
+    return lax.platform_dependent(x, kernel, bias, cpu=on_cpu, cuda=at_once, rocm=at_once, default=in_steps)
 
 
 class Conv(nn.Module):
@@ -96,21 +134,9 @@ class Conv(nn.Module):
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", self.bias_init, (self.features,))
-        setting = _setting(x, kernel, self.padding, "auto" if self.form == POOLED else self.form)
-
-        def in_steps(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-            y: Any = _output(setting, x, kernel)
-            y = (max_pool(y) if self.pool else y) + bias
-            return nn.relu(y) if self.relu else y
-
-        smallest = min(x.shape[1:3]) + sum(setting.pads) - self.kernel_size + 1
-        if not self.pool or self.form not in ("auto", POOLED) or smallest < 2:
-            return in_steps(x, kernel, bias)
-        at_once = functools.partial(pooled_window_product, pads=setting.pads, relu=self.relu)
-        if self.form == POOLED:
-            return at_once(x, kernel, bias)
-        on_cpu = at_once if setting.on_cpu == "banded" else in_steps
-        return lax.platform_dependent(x, kernel, bias, cpu=on_cpu, cuda=at_once, rocm=at_once, default=in_steps)
+        _check_form(self.form, (*FORMS, POOLED))
+        pads = _pads(x, kernel, self.padding)
+        return convolution(x, kernel, bias, pads, self.pool, self.relu, self.form)
 
 
 class _Setting(NamedTuple):
@@ -122,9 +148,13 @@ class _Setting(NamedTuple):
     pads: Pads
 
 
-def _setting(x: jax.Array, kernel: jax.Array, padding: str, form: str) -> _Setting:
+def _check_form(form: str, allowed: Iterable[str]) -> None:
+    checks.one_of("form", form, ("auto", *allowed))
+
+
+def _pads(x: jax.Array, kernel: jax.Array, padding: str) -> Pads:
+    """Zeros before and after; raises ValueError for what does not fit."""
     checks.one_of("padding", padding, ("SAME", "VALID"))
-    checks.one_of("form", form, ("auto", *FORMS))
     if x.ndim != 4:
         raise ValueError(f"x.shape={x.shape}: must be [N, H, W, Cin]")
     if kernel.ndim != 4 or kernel.shape[0] != kernel.shape[1] or kernel.shape[2] != x.shape[3]:
@@ -132,7 +162,10 @@ def _setting(x: jax.Array, kernel: jax.Array, padding: str, form: str) -> _Setti
     k = kernel.shape[0]
     if padding == "VALID" and min(x.shape[1:3]) < k:
         raise ValueError(f"x.shape={x.shape}: height and width must be at least the kernel's {k}")
-    pads = ((k - 1) // 2, k // 2) if padding == "SAME" else (0, 0)
+    return ((k - 1) // 2, k // 2) if padding == "SAME" else (0, 0)
+
+
+def _chosen(x: jax.Array, kernel: jax.Array, pads: Pads, form: str) -> _Setting:
     if form != "auto":
         return _Setting(form, form, form, pads)
     return _Setting(form_on_cpu(x.shape[2], kernel.shape), "patches", "grouped", pads)

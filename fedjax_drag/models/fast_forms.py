@@ -1,0 +1,205 @@
+"""Any model's convolutions and poolings in the form that is fast on the platform.
+
+A model is a function of arrays, whatever it is written in; its equations (the jaxpr) have ``conv_general_dilated`` and
+``reduce_window`` in them. :func:`in_fast_forms` computes the same equations, but for these:
+
+* a convolution at stride 1 with a square kernel, the bias that is added to it, ReLU and 2x2 max pooling after it, as
+  :func:`~fedjax_drag.models.conv.convolution`;
+* a convolution with a 1x1 kernel as a product;
+* 2x2 max pooling as :func:`~fedjax_drag.models.pooling.max_pool`, and sums over windows that do not overlap, such as of
+  average pooling, without a window.
+
+Parameters, outputs and gradients are the same up to rounding. All other equations, and convolutions inside loops and
+functions with gradients of their own, are computed as they are.
+"""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+from fedjax_drag.models.conv import convolution
+from fedjax_drag.models.conv_forms import Pads
+from fedjax_drag.models.pooling import max_pool
+
+_CONVOLUTION, _MAXIMA, _SUMS = "conv_general_dilated", "reduce_window_max", "reduce_window_sum"
+_CALLS = ("jit", "pjit", "closed_call")
+
+
+def in_fast_forms(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of pytrees of arrays; itself where there is nothing to change."""
+
+    def fast(*args: Any) -> Any:
+        closed, outputs = jax.make_jaxpr(function, return_shape=True)(*args)
+        if not _changes_anything(closed.jaxpr):
+            return function(*args)
+        values = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(outputs), values)
+
+    return fast
+
+
+class _Convolved(NamedTuple):
+    """A convolution that waits for what comes after it.
+
+    Attributes:
+      x: images ``[N, H, W, Cin]``.
+      kernel: ``[k, k, Cin, Cout]``.
+      pads: zeros before and after.
+      axes: of the output in that order of the equations, where batch, height, width and channels are.
+      bias: ``[Cout]``; None for none.
+      relu: whether ReLU follows.
+    """
+
+    x: jax.Array
+    kernel: jax.Array
+    pads: Pads
+    axes: tuple[int, int, int, int]
+    bias: jax.Array | None = None
+    relu: bool = False
+
+    def value(self, pool: bool = False) -> jax.Array:
+        """The output, in the order of the equations."""
+        bias = jnp.zeros(self.kernel.shape[-1], self.kernel.dtype) if self.bias is None else self.bias
+        y = convolution(self.x, self.kernel, bias, self.pads, pool=pool, relu=self.relu)
+        return jnp.moveaxis(y, range(4), self.axes)
+
+
+def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The outputs of equations."""
+    read_by = (*(var for eqn in jaxpr.eqns for var in eqn.invars), *jaxpr.outvars)
+    uses = collections.Counter(var for var in read_by if not isinstance(var, Literal))
+    known: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+    def waiting(var: Any) -> _Convolved | None:
+        value = None if isinstance(var, Literal) else known[var]
+        return value if isinstance(value, _Convolved) and uses[var] == 1 else None
+
+    def read(var: Any) -> Any:
+        if isinstance(var, Literal):
+            return var.val
+        if isinstance(known[var], _Convolved):
+            known[var] = known[var].value()
+        return known[var]
+
+    for eqn in jaxpr.eqns:
+        changed = _extended(eqn, [waiting(var) for var in eqn.invars], read)
+        if changed is None:
+            changed = _replaced(eqn, [read(var) for var in eqn.invars])
+        known.update(zip(eqn.outvars, changed, strict=True))
+    return [read(var) for var in jaxpr.outvars]
+
+
+def _extended(eqn: JaxprEqn, waiting: list[_Convolved | None], read: Callable[[Any], Any]) -> list[Any] | None:
+    """An equation's outputs if a convolution that waits takes it up, else None."""
+    name = eqn.primitive.name
+    layers = [layer for layer in waiting if layer is not None]
+    if len(layers) != 1:
+        return None
+    (layer,) = layers
+    if name == "add" and layer.bias is None and not layer.relu:
+        other = eqn.invars[1 - waiting.index(layer)]
+        channels = layer.kernel.shape[-1]
+        wanted = tuple(channels if axis == layer.axes[3] else 1 for axis in range(4))
+        return [layer._replace(bias=read(other).reshape(channels))] if _array(other).shape == wanted else None
+    if _is_relu(eqn):
+        return [layer._replace(relu=True)]
+    if name == _MAXIMA and _window(eqn) == {layer.axes[1]: 2, layer.axes[2]: 2}:
+        return [layer.value(pool=True)]
+    return None
+
+
+def _replaced(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
+    """An equation's outputs, of a convolution the one that waits."""
+    name, params = eqn.primitive.name, eqn.params
+    if name in _CALLS and _changes_anything(params["jaxpr"].jaxpr):
+        return _evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, inputs)
+    if name == _CONVOLUTION and _can_be_a_layer(eqn):
+        return [_layer(eqn, *inputs)]
+    if name == _MAXIMA and [*_window(eqn).values()] == [2, 2] and inputs[0].ndim == 4:
+        axes = tuple(_window(eqn))
+        return [jnp.moveaxis(max_pool(jnp.moveaxis(inputs[0], axes, (1, 2))), (1, 2), axes)]
+    if name == _SUMS and _window(eqn):
+        return [_summed(inputs[0], _window(eqn))]
+    variables = [var for var in eqn.invars if not isinstance(var, Literal)]
+    values = [value for var, value in zip(eqn.invars, inputs, strict=True) if not isinstance(var, Literal)]
+    alone = Jaxpr((), variables, eqn.outvars, [eqn], eqn.effects, DebugInfo("in_fast_forms", "equation", None, None))
+    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values)
+
+
+def _layer(eqn: JaxprEqn, x: jax.Array, kernel: jax.Array) -> Any:
+    """The convolution of an equation, with images and kernels in the usual order."""
+    numbers = eqn.params["dimension_numbers"]
+    batch, channels, *space = numbers.lhs_spec
+    x = x.transpose(batch, *space, channels)
+    out, inner, *space = numbers.rhs_spec
+    kernel = kernel.transpose(*space, inner, out)
+    batch, channels, *space = numbers.out_spec
+    axes = (batch, *space, channels)
+    strides = eqn.params["window_strides"]
+    if kernel.shape[:2] == (1, 1):
+        return jnp.moveaxis(x[:, :: strides[0], :: strides[1]] @ kernel[0, 0], range(4), axes)
+    return _Convolved(x, kernel, tuple(eqn.params["padding"][0]), axes)
+
+
+def _can_be_a_layer(eqn: JaxprEqn) -> bool:
+    params = eqn.params
+    plain = params["feature_group_count"] == params["batch_group_count"] == 1
+    dilations = {*params["lhs_dilation"], *params["rhs_dilation"]}
+    if _array(eqn.invars[0]).ndim != 4 or not plain or dilations != {1}:
+        return False
+    sides = {_array(eqn.invars[1]).shape[axis] for axis in params["dimension_numbers"].rhs_spec[2:]}
+    pads = {tuple(pad) for pad in params["padding"]}
+    if len(sides) > 1 or len(pads) > 1 or _array(eqn.outvars[0]).dtype != _array(eqn.invars[0]).dtype:
+        return False
+    (side,), ((low, high),) = sides, pads
+    if side == 1:
+        return low == high == 0
+    return set(params["window_strides"]) == {1} and min(low, high) >= 0 and max(low, high) < side
+
+
+def _array(var: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of a variable."""
+    return var.aval
+
+
+def _window(eqn: JaxprEqn) -> dict[int, int]:
+    """Of windows that lie side by side, their length along each axis where it is not 1; empty for others."""
+    params = eqn.params
+    dilations = {*params["base_dilation"], *params["window_dilation"]}
+    simple = dilations == {1} and {tuple(pad) for pad in params["padding"]} == {(0, 0)}
+    if not simple or params["window_dimensions"] != params["window_strides"]:
+        return {}
+    return {axis: length for axis, length in enumerate(params["window_dimensions"]) if length > 1}
+
+
+def _summed(x: jax.Array, window: dict[int, int]) -> jax.Array:
+    for axis, length in window.items():
+        whole = x.shape[axis] // length
+        x = jax.lax.slice_in_dim(x, 0, whole * length, axis=axis)
+        x = x.reshape(*x.shape[:axis], whole, length, *x.shape[axis + 1 :]).sum(axis + 1)
+    return x
+
+
+def _is_relu(eqn: JaxprEqn) -> bool:
+    """Whether an equation is ``jax.nn.relu``: a function with a derivative of its own, the maximum with 0."""
+    inner = eqn.params.get("call_jaxpr") if eqn.primitive.name == "custom_jvp_call" else None
+    while inner is not None and len(inner.eqns) == 1:
+        (only,) = inner.eqns
+        if only.primitive.name == "max":
+            return any(isinstance(var, Literal) and var.val == 0 for var in only.invars)
+        inner = only.params["jaxpr"] if only.primitive.name in _CALLS else None
+    return False
+
+
+def _changes_anything(jaxpr: Jaxpr) -> bool:
+    for eqn in jaxpr.eqns:
+        name = eqn.primitive.name
+        if (name == _CONVOLUTION and _can_be_a_layer(eqn)) or (name in (_MAXIMA, _SUMS) and _window(eqn)):
+            return True
+        if name in _CALLS and _changes_anything(eqn.params["jaxpr"].jaxpr):
+            return True
+    return False
