@@ -75,8 +75,9 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[
     known: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
     def waiting(var: Any) -> _Convolved | None:
-        value = None if isinstance(var, Literal) else known[var]
-        return value if isinstance(value, _Convolved) and uses[var] == 1 else None
+        if isinstance(var, Literal) or uses[var] != 1:
+            return None
+        return known[var] if isinstance(known[var], _Convolved) else None
 
     def read(var: Any) -> Any:
         if isinstance(var, Literal):
