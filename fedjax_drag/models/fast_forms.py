@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from fedjax_drag.models.conv import convolution
 from fedjax_drag.models.conv_forms import Pads
@@ -89,7 +89,7 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[
     for eqn in jaxpr.eqns:
         changed = _extended(eqn, [waiting(var) for var in eqn.invars], read)
         if changed is None:
-            changed = _replaced(eqn, [read(var) for var in eqn.invars])
+            changed = _replaced(jaxpr, eqn, [read(var) for var in eqn.invars])
         known.update(zip(eqn.outvars, changed, strict=True))
     return [read(var) for var in jaxpr.outvars]
 
@@ -113,8 +113,8 @@ def _extended(eqn: JaxprEqn, waiting: list[_Convolved | None], read: Callable[[A
     return None
 
 
-def _replaced(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
-    """An equation's outputs, of a convolution the one that waits."""
+def _replaced(jaxpr: Jaxpr, eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
+    """An equation's outputs; of a convolution, what waits for the next equations."""
     name, params = eqn.primitive.name, eqn.params
     if name in _CALLS and _changes_anything(params["jaxpr"].jaxpr):
         return _evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, inputs)
@@ -127,7 +127,8 @@ def _replaced(eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         return [_summed(inputs[0], _window(eqn))]
     variables = [var for var in eqn.invars if not isinstance(var, Literal)]
     values = [value for var, value in zip(eqn.invars, inputs, strict=True) if not isinstance(var, Literal)]
-    alone = Jaxpr((), variables, eqn.outvars, [eqn], eqn.effects, DebugInfo("in_fast_forms", "equation", None, None))
+    origin = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    alone = Jaxpr((), variables, eqn.outvars, [eqn], eqn.effects, origin)
     return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values)
 
 
