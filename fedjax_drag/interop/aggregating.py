@@ -12,6 +12,7 @@ from optax.experimental import aggregating
 
 from fedjax_drag import tree
 from fedjax_drag.ops.rules import PlainAggregator, Wrapped
+from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.types import Aggregator, Deltas, Params, State
 
 
@@ -19,7 +20,7 @@ def to_optax(rule: Aggregator, at_params: bool = False) -> aggregating.Aggregato
     """A rule as an aggregator of gradients, in place of their average.
 
     The rule takes the gradients of examples or workers for deltas; the update is by how much it would move the
-    parameters, and goes to the optimizer in ``aggregating.process(optax.identity(), to_optax(rule), optax.adam(1e-3))``.
+    parameters. The optimizer in ``aggregating.process(optax.identity(), to_optax(rule), optax.adam(0.1))`` receives it.
 
     Args:
       rule: any. Extras that it needs, such as ``key`` or ``client_ids``, are keyword arguments of ``update``.
@@ -45,7 +46,8 @@ class from_optax(PlainAggregator):
 
     It receives the clients' deltas with their sign turned, as gradients are, so that an optimizer in it, as in
     ``aggregating.process(optax.identity(), aggregating.average_per_element_updates(), optax.adam(1e-2))``, descends.
-    What it returns is added to the parameters. Clients that do not count have the mean of the others.
+    What it returns is added to the parameters. Clients that do not count have the mean of the others. The metric
+    ``weight`` is the same for all others, since it is not known what the aggregator does.
 
     Args:
       aggregator: with ``update(updates [S, *p], state, params) -> (update, state)``.
@@ -54,12 +56,14 @@ class from_optax(PlainAggregator):
     aggregator: optax.GradientTransformation
 
     def init(self, params: Params) -> Wrapped:
-        return Wrapped(self.aggregator.init(params), {"num_rejected": jnp.zeros((), int)})
+        return Wrapped(self.aggregator.init(params), empty_metrics())
 
     def combine(
         self, params: Params, deltas: Deltas, state: Wrapped, *, valid: jax.Array, **_: Any
     ) -> tuple[Params, Wrapped]:
-        mean = tree.weighted_sum(valid * tree.inverse(valid.sum().astype(jnp.float32)), deltas)
+        weight = valid * tree.inverse(valid.sum().astype(jnp.float32))
+        mean = tree.weighted_sum(weight, deltas)
         row = lambda delta, mean: -jnp.where(valid.reshape(-1, *[1] * mean.ndim), delta, mean)
         update, inner = self.aggregator.update(jax.tree.map(row, deltas, mean), state.inner, params)
-        return optax.apply_updates(params, update), Wrapped(inner, {})
+        metrics = {"weight": weight, "cosine": tree.cosines(deltas, update)}
+        return optax.apply_updates(params, update), Wrapped(inner, metrics)
