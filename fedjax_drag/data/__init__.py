@@ -2,6 +2,7 @@
 
 from fedjax_drag.data import augmentation, partition
 from fedjax_drag.data.dataset import FederatedDataset, from_arrays
+from fedjax_drag.data.elsewhere import from_clients, from_huggingface, from_pandas, from_partitioner
 from fedjax_drag.data.loading import DATASETS, load
 from fedjax_drag.data.sets.builtin import synthetic
 from fedjax_drag.data.sets.shakespeare import load_shakespeare
@@ -14,6 +15,10 @@ __all__ = [
     "SkewReport",
     "augmentation",
     "from_arrays",
+    "from_clients",
+    "from_huggingface",
+    "from_pandas",
+    "from_partitioner",
     "hold_out",
     "load",
     "load_shakespeare",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, notebook
-from fedjax_drag.data import labels
+from fedjax_drag.data import targets
 from fedjax_drag.data.normalization import TOKENS, Normalize, Preprocess, statistics, stored
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.kinds import Kind
@@ -30,10 +30,11 @@ class FederatedDataset:
 
     Attributes:
       name: of the data set.
-      train: NumPy arrays: inputs ``[N, *input_shape]``, uint8 (images), float32, or int8 or int32 (tokens); labels
-        ``[N]`` int32.
+      train: NumPy arrays: inputs ``[N, *input_shape]``, uint8 (images), float32, or int8 or int32 (tokens); targets
+        ``[N, ...]``, int32 or float32: a label ``[N]``, next tokens ``[N, L]``, several labels or numbers ``[N, K]``.
       test: the same for the test examples.
-      num_classes: labels are ``0 .. num_classes - 1``.
+      num_classes: C where targets are classes ``0 .. C - 1``; 0 where they are numbers, or labels that an example may
+        have several of. Negative integers in targets with more than one axis stand for what does not count.
       input_shape: of one input; for images with a trailing channel axis.
       mean: subtracted from what a model sees: per entry of the last input axis, or one for all; of inputs scaled to
         [0, 1] if uint8. Not for tokens.
@@ -64,12 +65,14 @@ class FederatedDataset:
     validation: Batch | None = None
 
     def __post_init__(self) -> None:
-        checks.count("num_classes", self.num_classes, 1)
+        checks.count("num_classes", self.num_classes)
         for part in ("train", "test", *(() if self.validation is None else ("validation",))):
             examples = getattr(self, part)
             _check_examples(part, examples, self.input_shape, self.num_classes)
             if examples.x.dtype != self.train.x.dtype:
                 raise ValueError(f"{part}: inputs of type {examples.x.dtype} beside {self.train.x.dtype} of train")
+            if (examples.y.dtype, examples.y.shape[1:]) != (self.train.y.dtype, self.train.y.shape[1:]):
+                raise ValueError(f"{part}: targets {_form(examples.y)} beside {_form(self.train.y)} of train")
         _check_statistics(self.mean, self.std, self.input_shape)
         if self.users is not None:
             _check_users(self.users, self.user_names, len(self.train.y))
@@ -87,11 +90,31 @@ class FederatedDataset:
         examples = f"{len(self.train.y):,} + {len(self.test.y):,} examples {self.train.x.dtype}{list(self.input_shape)}"
         clients = f"{self.num_clients:,} clients by {self.partition}" if self.num_clients else "not split among clients"
         held_out = "" if self.validation is None else f", {len(self.validation.y):,} for validation"
-        return f"FederatedDataset({self.name}: {examples}{held_out}, {self.num_classes} classes, {clients})"
+        return f"FederatedDataset({self.name}: {examples}{held_out}, {self._targets()}, {clients})"
+
+    def _targets(self) -> str:
+        classes = f"{self.num_classes} classes"
+        return classes if self.has_labels else f"targets {_form(self.train.y)}" + self.num_classes * f" of {classes}"
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether each example has one class."""
+        return self.num_classes > 0 and self.train.y.ndim == 1
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of each training example, ``[N]`` int32.
+
+        Raises:
+          ValueError: the targets are something else.
+        """
+        if not self.has_labels:
+            raise ValueError(f"{self.name}: targets are {_form(self.train.y)}; must be labels, one class an example")
+        return np.asarray(self.train.y)
 
     def _repr_html_(self) -> str:
         shown = notebook.table(self.name, self._figures())
-        if self.rows is None:
+        if self.rows is None or not self.has_labels:
             return notebook.beside(shown)
         counts = self.skew_report().counts[:_MOST_CLIENTS, :_MOST_CLASSES]
         clients = f"{_some(len(counts), self.num_clients)} clients"
@@ -105,7 +128,7 @@ class FederatedDataset:
             **({} if self.validation is None else {"validation examples": f"{len(self.validation.y):,}"}),
             "test examples": f"{len(self.test.y):,}",
             "inputs": f"{self.train.x.dtype}{list(self.input_shape)}",
-            "classes": self.num_classes,
+            **({"classes": self.num_classes} if self.has_labels else {"targets": self._targets().split(" ", 1)[1]}),
         }
         if self.counts is None:
             return figures | {"clients": "not split among clients"}
@@ -134,19 +157,23 @@ class FederatedDataset:
         """How labels and sizes differ between the clients.
 
         Raises:
-          ValueError: there are no clients yet.
+          ValueError: there are no clients yet, or the targets are no labels.
         """
+        labels = self.labels
         if self.rows is None or self.counts is None:
             raise ValueError(f"{self.name}: not yet split among clients; apply fd.data.partition.dirichlet or another")
         real = np.arange(self.rows.shape[1]) < self.counts[:, None]
         first_cell = np.repeat(np.arange(self.num_clients) * self.num_classes, self.counts)
-        label = np.asarray(self.train.y)[self.rows[real]]
-        counts = np.bincount(first_cell + label, minlength=self.num_clients * self.num_classes)
+        counts = np.bincount(first_cell + labels[self.rows[real]], minlength=self.num_clients * self.num_classes)
         return SkewReport(counts.reshape(self.num_clients, self.num_classes), f"{self.name}, {self.partition}")
 
 
 def _some(shown: int, number: int) -> str:
     return f"{number:,}" if shown == number else f"{shown} of {number:,}"
+
+
+def _form(y: Any) -> str:
+    return f"{y.dtype}[{', '.join(['N', *map(str, y.shape[1:])])}]"
 
 
 def from_arrays(
@@ -167,10 +194,11 @@ def from_arrays(
     Args:
       train_x: inputs ``[N, ...]``: uint8 for images (``[N, H, W]`` gets a channel axis), int8 or int32 for tokens,
         else floating.
-      train_y: integer labels ``[N]``, from 0.
+      train_y: targets: integer labels ``[N]``, from 0; integers ``[N, ...]`` such as next tokens or a class for each
+        pixel, negative where there is none; numbers ``[N]`` or ``[N, K]``; or 0 and 1 ``[N, K]`` for several labels.
       test_x: test inputs, shaped like ``train_x`` except for their number.
-      test_y: test labels.
-      num_classes: C; the largest label plus one if not given.
+      test_y: test targets.
+      num_classes: C; the largest integer plus one if not given, or 0 where targets are numbers, or 0 and 1 ``[N, K]``.
       name: for tables and figures.
       mean: subtracted from inputs (of uint8: after scaling to [0, 1]): one number, or one for each
         entry of the last input axis. Measured on the training inputs if not given.
@@ -210,7 +238,7 @@ def from_arrays(
             "test_x", f"inputs of shape {test[0].shape[1:]}: must be {train[0].shape[1:]} as of train_x"
         )
     if num_classes is None:
-        num_classes = labels.number_of_classes(train[1], test[1])
+        num_classes = targets.number_of_classes(train[1], test[1])
     if normalize != "standard" and not (mean is None and std is None):
         raise checks.ArgumentError("normalize", "must be 'standard' where mean or std are given", given=normalize)
     measured_mean, measured_std = statistics(train[0], normalize) if mean is None or std is None else ((), ())
@@ -261,14 +289,14 @@ def normalized(fed: FederatedDataset, normalize: Normalize) -> FederatedDataset:
 
 
 def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Checked inputs, in a floating type still as they were given, and labels."""
+    """Checked inputs, in a floating type still as they were given, and targets."""
     x, y = _array(f"{part}_x", x), _array(f"{part}_y", y)
     if x.dtype != np.uint8 and x.dtype not in TOKENS and not np.issubdtype(x.dtype, np.floating):
         allowed = "uint8 (images, 0..255), floating, or int8 or int32 (tokens)"
         raise ValueError(f"{part}_x: of type {x.dtype}: must be {allowed}")
-    labels.check(f"{part}_y", y, len(x))
-    if x.ndim < 2 or y.shape != x.shape[:1] or not x.size:
-        allowed = "must be [N, ...] and [N], no axis of length 0"
+    y = targets.stored(f"{part}_y", y)
+    if x.ndim < 2 or y.shape[:1] != x.shape[:1] or not x.size or not y.size:
+        allowed = "must be [N, ...] and [N, ...], no axis of length 0"
         raise ValueError(f"{part}_x, {part}_y: shapes {x.shape}, {y.shape}: {allowed}")
     if x.dtype == np.uint8 and x.ndim == 3:
         x = x[..., None]
@@ -277,9 +305,7 @@ def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
             finite = np.isfinite(x.astype(np.float32, copy=False))
         if not finite.all():
             raise ValueError(f"{part}_x: {np.count_nonzero(~finite)} entries are not finite float32 numbers")
-    if y.min() < 0 or y.max() > np.iinfo(np.int32).max:
-        raise ValueError(f"{part}_y: labels from {y.min()} to {y.max()}: must be >= 0 and fit 32 bits")
-    return np.ascontiguousarray(x), y.astype(np.int32)
+    return np.ascontiguousarray(x), y
 
 
 def _array(name: str, values: Any) -> np.ndarray:
@@ -318,15 +344,16 @@ def _check_channels(x: np.ndarray) -> None:
 
 def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_classes: int) -> None:
     x, y = batch.x, batch.y
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(f"{part}: labels {y.dtype} of shape {y.shape}: must be int32 [N]; {labels.SCOPE}")
-    if x.dtype not in (np.uint8, np.float32, *TOKENS) or y.dtype != np.int32:
-        raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: must be uint8, float32, int8 or int32, and int32")
+    if x.dtype not in (np.uint8, np.float32, *TOKENS) or y.dtype not in (np.int32, np.float32):
+        allowed = "must be uint8, float32, int8 or int32, and int32 or float32"
+        raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: {allowed}")
     if x.shape[1:] != tuple(input_shape) or not input_shape or 0 in input_shape:
         raise ValueError(f"{part}: inputs of shape {x.shape[1:]}: must be input_shape={input_shape}")
-    if y.shape != x.shape[:1] or not len(y):
-        raise ValueError(f"{part}: {x.shape[0]} inputs, labels of shape {y.shape}: must be as many, at least 1")
-    if int(y.min()) < 0 or int(y.max()) >= num_classes:
+    if y.shape[:1] != x.shape[:1] or not len(y):
+        raise ValueError(f"{part}: {x.shape[0]} inputs, targets of shape {y.shape}: must be as many, at least 1")
+    if num_classes and not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(f"{part}: targets of type {y.dtype}: must be int32 with num_classes={num_classes}, or it be 0")
+    if num_classes and (int(y.max()) >= num_classes or (y.ndim == 1 and int(y.min()) < 0)):
         raise ValueError(f"{part}: labels from {y.min()} to {y.max()}: must be in [0, {num_classes - 1}]")
 
 

@@ -50,7 +50,8 @@ def hold_out(
         raise ValueError(f"{fed.name}: already has a validation split of {len(fed.validation.y)} examples")
     if fed.rows is not None:
         raise ValueError(f"{fed.name}: already split among clients; hold_out must come before the partition")
-    chosen = _chosen(np.asarray(fed.train.y), validation_fraction, validation_seed)
+    labels = fed.labels if fed.has_labels else np.zeros(len(fed.train.y), np.int32)  # else as if of one class
+    chosen = _chosen(labels, validation_fraction, validation_seed)
     return dataclasses.replace(
         fed,
         train=Batch(fed.train.x[~chosen], fed.train.y[~chosen]),

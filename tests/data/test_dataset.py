@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_drag import data as fd_data
 from fedjax_drag.data import FederatedDataset, from_arrays, partition
 from fedjax_drag.types import Batch
 
@@ -62,16 +63,12 @@ X, Y = images()
     ("arguments", "message"),
     [
         ({"train_x": X.astype(int)}, "train_x: of type int64: must be uint8"),
-        ({"train_y": Y.astype(float)}, r"train_y: of type float64: must be integers; take train_y.astype\(int\)"),
-        ({"train_y": Y + 0.5}, "train_y: of type float64: must be integers, the numbers of classes from 0"),
-        ({"train_y": Y.astype(str)}, "train_y: of type <U.*: must be integers, the numbers of classes"),
-        ({"train_y": np.eye(3)[Y]}, r"train_y: of shape \(6, 3\), one-hot: .* take train_y.argmax\(1\)"),
+        ({"train_y": Y.astype(str)}, "train_y: of type <U.*: must be integers or floating; number the classes"),
+        ({"train_y": np.where(Y > 0, np.inf, 0.0)}, "train_y: [0-9] entries are not finite"),
         ({"train_y": Y[:-1]}, r"train_x, train_y: shapes \(6, 4, 4, 2\), \(5,\)"),
-        (
-            {"train_y": np.ones((6, 1), int)},
-            r"train_y: of shape \(6, 1\): must be integers \[N\]; take train_y\[:, 0\]",
-        ),
-        ({"test_y": Y[:, None]}, r"test_y: of shape \(6, 1\): .* only classification with one label an example"),
+        ({"test_y": Y[:, None]}, r"test: targets int32\[N, 1\] beside int32\[N\] of train"),
+        ({"test_y": Y + 0.5}, r"test: targets float32\[N\] beside int32\[N\] of train"),
+        ({"train_y": Y + 0.5, "test_y": Y + 0.5, "num_classes": 3}, "train: targets of type float32: must be int32"),
         ({"test_x": X[:0], "test_y": Y[:0]}, "no axis of length 0"),
         ({"train_x": X[:, :0], "test_x": X[:, :0]}, r"shapes \(6, 0, 4, 2\), \(6,\): must be .* no axis of length 0"),
         ({"train_x": Y.astype(np.uint8)}, r"train_x, train_y: shapes \(6,\), \(6,\)"),
@@ -79,7 +76,7 @@ X, Y = images()
         ({"test_x": X.astype(np.float32)}, "test_x: float32 beside uint8 train_x"),
         ({"train_y": Y - 1}, "train_y: labels from -1 to 1"),
         ({"num_classes": 2}, r"train: labels from 0 to 2: must be in \[0, 1\]"),
-        ({"num_classes": 0}, "num_classes=0"),
+        ({"num_classes": -1}, "num_classes=-1"),
         ({"mean": (0.0,) * 3}, "mean: 3 numbers: must be 1, or 2"),
         ({"std": (1.0, 0.0)}, "std=0.0"),
         ({"std": 1e-50}, r"std=1e-50: must be in \[1.17549e-38"),
@@ -87,7 +84,6 @@ X, Y = images()
             {"train_y": Y * 10**9},
             r"2,000,000,001 classes, of which 5 have examples; .* np.unique\(y, return_inverse=True",
         ),
-        ({"train_y": Y > 0}, r"train_y: of type bool: must be integers; take train_y.astype\(int\)"),
         ({"train_x": np.where(X > 0, np.nan, 0.0)}, "train_x: .* entries are not finite"),
         ({"train_x": X * 1e300}, "train_x: .* entries are not finite"),
         ({"train_x": [[1.0, 2.0], [3.0]]}, "^train_x: must be an array; ValueError: setting an array element"),
@@ -107,6 +103,38 @@ def test_arrays_that_do_not_fit_are_refused_in_one_line(arguments, message):
     with pytest.raises(ValueError, match=message) as error:
         from_arrays(**({"train_x": X, "train_y": Y, "test_x": X, "test_y": Y} | arguments))
     assert "\n" not in str(error.value)
+
+
+HOT = np.eye(3, dtype=np.int64)[Y]
+
+
+@pytest.mark.parametrize(
+    ("y", "num_classes", "said"),
+    [
+        (Y + 0.5, 0, "targets float32[N]"),
+        (np.stack([Y, Y], 1) / 2, 0, "targets float32[N, 2]"),
+        (HOT, 0, "targets int32[N, 3]"),
+        (HOT > 0, 0, "targets int32[N, 3]"),
+        (np.stack([Y, -Y, Y * 3], 1), 7, "targets int32[N, 3] of 7 classes"),
+        (np.broadcast_to(Y[:, None, None] > 0, (6, 4, 4)), 2, "targets int32[N, 4, 4] of 2 classes"),
+    ],
+)
+def test_targets_of_any_form(y, num_classes, said):
+    fed = partition.iid(from_arrays(X, y, X, y), 2)
+    np.testing.assert_array_equal(fed.train.y, np.asarray(y, fed.train.y.dtype))
+    assert (fed.num_classes, fed.has_labels) == (num_classes, False)
+    assert said in repr(fed)
+    assert said.split(" ", 1)[1] in fed._repr_html_()
+    assert len(fd_data.hold_out(from_arrays(X, y, X, y), 0.5).validation.y) == 3
+    for of_labels in (fed.skew_report, lambda: partition.dirichlet(fed, 2, 1.0), lambda: partition.shards(fed, 2)):
+        with pytest.raises(ValueError, match="must be labels, one class an example"):
+            of_labels()
+
+
+def test_integers_are_numbers_where_there_are_no_classes():
+    fed = from_arrays(X, Y, X, Y, num_classes=0)
+    assert not fed.has_labels
+    assert "targets int32[N]," in repr(fed)
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 16), (4, 32, 32)])
@@ -157,8 +185,8 @@ def test_bfloat16_is_floating():
         ({"counts": np.array([1, 4], np.int32)}, "counts: from 1 to 4"),
         ({"rows": np.full((2, 3), 6, np.int32)}, "rows: indices from 6 to 6"),
         ({"rows": np.full((2, 3), -1, np.int32)}, "rows: indices from -1 to -1"),
-        ({"train": Batch(X, Y.astype(np.float32))}, r"train: labels float32 of shape \(6,\): .*; only classification"),
-        ({"train": Batch(X, np.zeros((6, 2), np.int32))}, r"train: labels int32 of shape \(6, 2\): .*; only classif"),
+        ({"train": Batch(X, Y.astype(np.float32))}, "train: targets of type float32: must be int32 with num_classes=3"),
+        ({"train": Batch(X, np.zeros((6, 2), np.int32))}, r"test: targets int32\[N\] beside int32\[N, 2\] of train"),
         ({"train": Batch(X, Y.astype(np.int64))}, "train: types uint8, int64"),
     ],
 )

@@ -61,7 +61,7 @@ def by_class(
         )
     owner = np.empty(len(fed.train.y), np.int64)
     for label, of_class in enumerate(counts):
-        owner[rng.permutation(np.flatnonzero(fed.train.y == label))] = np.repeat(np.arange(num_clients), of_class)
+        owner[rng.permutation(np.flatnonzero(fed.labels == label))] = np.repeat(np.arange(num_clients), of_class)
     return with_clients(fed, owner, num_clients, description, rng)
 
 

@@ -50,7 +50,7 @@ def gamma_similarity(
     owner = place % owners
     num_dealt = int(gamma * available + 1e-6)  # 0.29 * 100 is just below 29
     rest = np.argsort(place)[num_dealt:]
-    rest = rest[np.argsort(fed.train.y[rest], kind="stable")]  # by label, and random within
+    rest = rest[np.argsort(fed.labels[rest], kind="stable")]  # by label, and random within
     owner[rest] = np.sort(owner[rest])
     described = f"gamma={gamma}, seed={seed}" + (f", num_byzantine={num_byzantine}" if num_byzantine else "")
     split = with_clients(fed, owner, owners, f"gamma_similarity({described})", rng)

@@ -70,7 +70,7 @@ def label_groups(
     checks.one_of("holders", holders, ("even", "random"))
     group = _groups(num_clients, fractions, group_shares)
     num_classes = fed.num_classes
-    classes, per_class = np.unique(fed.train.y, return_counts=True)  # those without an example have no holder
+    classes, per_class = np.unique(fed.labels, return_counts=True)  # those without an example have no holder
     labels = np.maximum(1, np.rint(np.asarray(fractions) * num_classes)).astype(np.int64)[group]
     labels = np.minimum(labels, len(classes))
     if labels.sum() < len(classes):
@@ -88,7 +88,7 @@ def label_groups(
     shares = _shares(holds, per_class) if sizes == "equal" else None
     owner = np.empty(len(fed.train.y), np.int64)
     for place, (label, held) in enumerate(zip(classes, holds, strict=True)):
-        examples = rng.permutation(np.flatnonzero(fed.train.y == label))
+        examples = rng.permutation(np.flatnonzero(fed.labels == label))
         if shares is None:
             owner[examples] = np.resize(rng.permutation(np.flatnonzero(held)), len(examples))
         else:

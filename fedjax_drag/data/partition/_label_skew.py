@@ -79,7 +79,7 @@ def dirichlet(
         raise checks.ArgumentError(
             "balanced", f"must be False with over={over!r}, where all clients have an equal number", given=True
         )
-    per_class = np.bincount(fed.train.y, minlength=fed.num_classes)
+    per_class = np.bincount(fed.labels, minlength=fed.num_classes)
 
     def draw(rng: np.random.Generator) -> np.ndarray:
         shares = rng.dirichlet(np.full(num_clients, beta), size=fed.num_classes)
@@ -149,7 +149,7 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
     own = group == (np.arange(fed.num_classes) % num_groups)[:, None]
     probability = np.where(own, q, (1 - q) / (num_groups - 1)) if num_groups > 1 else np.ones(own.shape)
     probability = probability / np.bincount(group)[group]
-    per_class = np.bincount(fed.train.y, minlength=fed.num_classes)
+    per_class = np.bincount(fed.labels, minlength=fed.num_classes)
 
     def draw(rng: np.random.Generator) -> np.ndarray:
         return rng.multinomial(per_class, probability)
@@ -183,7 +183,7 @@ def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: i
     checks.count("per_client", per_client, 1, available // num_clients)
     rng = np.random.default_rng(seed)
     order = rng.permutation(available)
-    order = order[np.argsort(fed.train.y[order], kind="stable")]  # by label, and random within
+    order = order[np.argsort(fed.labels[order], kind="stable")]  # by label, and random within
     num_shards = num_clients * per_client
     client_of_shard = rng.permutation(num_shards) // per_client
     owner = np.empty(available, np.int64)

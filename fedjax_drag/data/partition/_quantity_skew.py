@@ -77,7 +77,7 @@ def dirichlet_quantity(
     check(fed, num_clients, seed, min_size)
     checks.in_range("beta", beta, 1e-6, 1e6)
     checks.in_range("sigma", sigma, 0.0, 100.0)
-    per_class = np.bincount(fed.train.y, minlength=fed.num_classes)
+    per_class = np.bincount(fed.labels, minlength=fed.num_classes)
     present = per_class > 0
 
     def draw(rng: np.random.Generator) -> np.ndarray:

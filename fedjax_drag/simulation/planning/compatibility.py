@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.data.labels import SCOPE
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.models.cnn import CNN
 from fedjax_drag.models.lenet import LeNet
@@ -159,7 +158,7 @@ def _check_logits(logits: Any, examples: int, num_classes: int) -> None:
     shape, number = (examples, num_classes), "one example" if examples == 1 else f"{examples} examples"
     if getattr(logits, "shape", None) != shape:
         got = getattr(logits, "shape", type(logits).__name__)
-        raise ValueError(f"model: returns shape {got} for {number}; must be {shape}, the logits; {SCOPE}")
+        raise ValueError(f"model: returns shape {got} for {number}; must be {shape}, the logits")
     if not jnp.issubdtype(logits.dtype, jnp.floating):
         raise ValueError(f"model: returns logits of type {logits.dtype}; must be floating, or nothing is learned")
 

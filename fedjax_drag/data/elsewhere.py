@@ -1,0 +1,180 @@
+"""Data that other libraries hold: clients' own arrays, data sets of Hugging Face, partitioners of Flower, tables.
+
+Nothing of these libraries is imported: the objects that a user has made with them are read.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedjax_drag import checks
+from fedjax_drag.data.dataset import FederatedDataset, from_arrays
+from fedjax_drag.data.partition._assign import with_clients
+
+Arrays = tuple[Any, Any]
+"""Inputs ``[N, ...]`` and targets ``[N, ...]``."""
+
+
+def from_clients(clients: Sequence[Arrays], test: Arrays, **options: Any) -> FederatedDataset:
+    """Makes a data set of what each client has.
+
+    Args:
+      clients: inputs and targets of each, as :func:`from_arrays` takes them; at least one example each.
+      test: inputs and targets by which the global model is measured.
+      **options: of :func:`from_arrays`, such as ``num_classes`` and ``name``.
+
+    Returns:
+      The data set with as many clients, in this order.
+
+    Raises:
+      ValueError: a client has no example, or arrays do not fit together.
+
+    Examples:
+      >>> own = [(np.random.rand(5 + m, 3), np.arange(5 + m) % 2) for m in range(4)]
+      >>> from_clients(own, test=own[0]).counts
+      array([5, 6, 7, 8], dtype=int32)
+    """
+    if not len(clients):
+        raise checks.ArgumentError("clients", "none; must be at least one")
+    x, y = ([np.asarray(arrays[part]) for arrays in clients] for part in (0, 1))
+    for client, own in enumerate(x):
+        if not len(own):
+            raise checks.ArgumentError(f"clients[{client}]", "has no example; must have at least one")
+    for part, arrays in (("inputs", x), ("targets", y)):
+        for client, own in enumerate(arrays):
+            if own.shape[1:] != arrays[0].shape[1:]:
+                shapes = f"{part} of shape {own.shape[1:]}; must be {arrays[0].shape[1:]} as of clients[0]"
+                raise checks.ArgumentError(f"clients[{client}]", shapes)
+    fed = from_arrays(np.concatenate(x), np.concatenate(y), *test, **options)
+    owner = np.repeat(np.arange(len(clients)), [len(own) for own in x])
+    return with_clients(fed, owner, len(clients), "as given", np.random.default_rng(0))
+
+
+def from_huggingface(
+    train: Any, test: Any, x: str | Sequence[str] = "image", y: str = "label", **options: Any
+) -> FederatedDataset:
+    """Makes a data set of two of Hugging Face's ``datasets``, which need no network once they are on this machine.
+
+    Args:
+      train: a ``datasets.Dataset``, such as ``load_dataset("mnist")["train"]``.
+      test: another with the same columns.
+      x: the column of inputs, images or arrays of one shape; or the names of several columns of numbers, which become
+        the last axis of float32 inputs.
+      y: the column of targets. The classes of a ``ClassLabel`` are ``num_classes``.
+      **options: of :func:`from_arrays`.
+
+    Returns:
+      The data set, not yet split among clients.
+
+    Raises:
+      ValueError: there is no such column, or its entries have different shapes.
+    """
+    options = _classes(train, y) | options
+    return from_arrays(*_columns(train, x, y), *_columns(test, x, y), **options)
+
+
+def from_partitioner(
+    partitioner: Any, test: Any, x: str | Sequence[str] = "image", y: str = "label", **options: Any
+) -> FederatedDataset:
+    """Makes a data set with the clients of a partitioner of ``flwr_datasets``, in its order.
+
+    Args:
+      partitioner: with ``num_partitions`` and ``load_partition(index)``; its ``dataset`` is set.
+      test: as of :func:`from_huggingface`.
+      x: as of :func:`from_huggingface`.
+      y: as of :func:`from_huggingface`.
+      **options: of :func:`from_arrays`.
+
+    Raises:
+      ValueError: as of :func:`from_huggingface` and :func:`from_clients`.
+    """
+    parts = [partitioner.load_partition(index) for index in range(partitioner.num_partitions)]
+    options = _classes(parts[0], y) | options
+    return from_clients([_columns(part, x, y) for part in parts], _columns(test, x, y), **options)
+
+
+def from_pandas(
+    train: Any, test: Any, target: str, users: str | None = None, impute: bool = False, **options: Any
+) -> FederatedDataset:
+    """Makes a data set of two tables of pandas.
+
+    Columns of numbers become one input each; columns of text, categories or truth values one for each value that
+    occurs in ``train``, 1 where a row has it.
+
+    Args:
+      train: a ``pandas.DataFrame``, a row for each example.
+      test: another with the same columns.
+      target: name of the column of targets: numbers, or text, categories or truth values, which become classes in
+        sorted order.
+      users: name of the column that says whose example each is, for :func:`fedjax_drag.data.partition.natural`.
+      impute: whether a missing number is the training rows' median, and a missing text a value of its own; else a
+        missing value is an error.
+      **options: of :func:`from_arrays`, such as ``num_classes=0`` for integers that are no classes.
+
+    Raises:
+      ValueError: one line that names a column that is not there, or the one with missing values.
+    """
+    for argument, name in (("target", target), ("users", users)):
+        if name is not None and name not in train.columns:
+            there = ", ".join(map(str, train.columns))
+            raise checks.ArgumentError(argument, f"no such column; there are {there}", name)
+    inputs = [name for name in train.columns if name not in (target, users)]
+    for part, table in (("train", train), ("test", test)):
+        if absent := [name for name in (*inputs, target) if name not in table.columns]:
+            raise checks.ArgumentError(part, f"no column {absent[0]!r}, which train has")
+        for name in (target, *(() if impute else inputs)):
+            if number := int(table[name].isna().sum()):
+                remedy = "" if name == target else ", or give impute=True"
+                raise checks.ArgumentError(part, f"{number} values of {name!r} are missing; must be none{remedy}")
+    (train_x, test_x), (train_y, test_y) = _inputs(train[inputs], test[inputs]), _targets(train[target], test[target])
+    if users is not None:
+        names, owner = np.unique(np.asarray(train[users]).astype(str), return_inverse=True)
+        options = {"users": owner, "user_names": tuple(names.tolist())} | options
+    return from_arrays(train_x, train_y, test_x, test_y, **options)
+
+
+def _columns(dataset: Any, x: str | Sequence[str], y: str) -> Arrays:
+    """Inputs and targets of a Hugging Face data set."""
+    names = [x] if isinstance(x, str) else list(x)
+    for argument, name in (*(("x", name) for name in names), ("y", y)):
+        if name not in dataset.column_names:
+            raise checks.ArgumentError(argument, f"no such column; there are {', '.join(dataset.column_names)}", name)
+    columns = dataset.select_columns([*names, y]).with_format("numpy")[:]
+    values = [np.asarray(columns[name]) for name in (*names, y)]
+    if any(column.dtype == object for column in values):
+        name = next(name for name, column in zip((*names, y), values, strict=True) if column.dtype == object)
+        raise checks.ArgumentError("x", "entries of different shapes; must have one, as after dataset.map", name)
+    inputs = values[0] if isinstance(x, str) else np.stack(values[:-1], -1).astype(np.float32)
+    return inputs, values[-1]
+
+
+def _classes(dataset: Any, y: str) -> dict[str, Any]:
+    """The option ``num_classes`` where a column says it."""
+    return {"num_classes": getattr(dataset.features.get(y), "num_classes", None)}
+
+
+def _inputs(train: Any, test: Any) -> Arrays:
+    """Inputs ``[N, F]`` float32 of both tables."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder
+
+    numeric = [name for name in train.columns if train[name].dtype.kind in "iuf"]
+    others = [name for name in train.columns if name not in numeric]
+    encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    encoded = ColumnTransformer([("numbers", SimpleImputer(strategy="median"), numeric), ("others", encoder, others)])
+    texts = dict.fromkeys(others, "str")
+    x = encoded.fit_transform(train.astype(texts)), encoded.transform(test.astype(texts))
+    return np.asarray(x[0], np.float32), np.asarray(x[1], np.float32)
+
+
+def _targets(train: Any, test: Any) -> Arrays:
+    """Numbers as they are; classes of anything else, by their order."""
+    if train.dtype.kind in "iuf":
+        return np.asarray(train), np.asarray(test)
+    classes = np.unique(np.asarray(train).astype(str))
+    known, unknown = np.asarray(test).astype(str), np.setdiff1d(np.asarray(test).astype(str), classes)
+    if len(unknown):
+        raise checks.ArgumentError("test", f"target {str(unknown[0])!r} does not occur in train")
+    return np.searchsorted(classes, np.asarray(train).astype(str)), np.searchsorted(classes, known)

@@ -1,0 +1,135 @@
+"""Data that other libraries hold."""
+
+import numpy as np
+import pytest
+
+from fedjax_drag.data import from_clients, from_huggingface, from_pandas, from_partitioner, partition
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 4
+OWN = [(X[:5], Y[:5]), (X[5:25], Y[5:25]), (X[25:], Y[25:])]
+
+
+def test_clients_keep_their_own_examples():
+    fed = from_clients(OWN, test=(X, Y), name="hospitals", normalize="none")
+    assert (fed.name, fed.num_clients, fed.num_classes) == ("hospitals", 3, 4)
+    np.testing.assert_array_equal(fed.counts, [5, 20, 15])
+    for (x, y), row, count in zip(OWN, fed.rows, fed.counts, strict=True):
+        order = np.argsort(row[:count])
+        np.testing.assert_array_equal(fed.train.x[row[:count][order]], x)
+        np.testing.assert_array_equal(fed.train.y[row[:count][order]], y)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([], "clients: none"),
+        ([*OWN, (X[:0], Y[:0])], r"clients\[3\]: has no example"),
+        ([*OWN, (X[:, :2], Y)], r"clients\[3\]: inputs of shape \(2,\); must be \(3,\) as of clients\[0\]"),
+        ([*OWN, (X, Y[:, None])], r"clients\[3\]: targets of shape \(1,\)"),
+    ],
+)
+def test_clients_that_do_not_fit_are_refused(clients, message):
+    with pytest.raises(ValueError, match=message):
+        from_clients(clients, test=(X, Y))
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets")
+    features = datasets.Features(
+        {
+            "image": datasets.Array3D((4, 4, 1), "uint8"),
+            "width": datasets.Value("float64"),
+            "height": datasets.Value("int64"),
+            "label": datasets.ClassLabel(names=list("abcde")),
+        }
+    )
+    columns = {
+        "image": RNG.integers(0, 256, (40, 4, 4, 1), dtype=np.uint8),
+        "width": X[:, 0],
+        "height": np.arange(40),
+        "label": Y,
+    }
+    return datasets.Dataset.from_dict(columns, features=features), columns
+
+
+def test_a_data_set_of_hugging_face(pictures):
+    dataset, columns = pictures
+    fed = from_huggingface(dataset, dataset)
+    assert (fed.num_classes, fed.input_shape) == (5, (4, 4, 1))
+    np.testing.assert_array_equal(fed.train.x, columns["image"])
+    np.testing.assert_array_equal(fed.train.y, Y)
+    fed = from_huggingface(dataset, dataset, x=["width", "height"], y="width", normalize="none")
+    np.testing.assert_allclose(fed.train.x, np.stack([X[:, 0], np.arange(40)], 1))
+    assert not fed.has_labels
+    with pytest.raises(ValueError, match="x='picture': no such column; there are image, width"):
+        from_huggingface(dataset, dataset, x="picture")
+
+
+def test_a_partitioner_of_flower_gives_the_clients_that_it_gives(pictures):
+    partitioners = pytest.importorskip("flwr_datasets.partitioner", reason="needs flwr-datasets")
+    dataset, columns = pictures
+    partitioner = partitioners.DirichletPartitioner(
+        num_partitions=3, partition_by="label", alpha=0.5, min_partition_size=1
+    )
+    partitioner.dataset = dataset
+    fed = from_partitioner(partitioner, dataset)
+    np.testing.assert_array_equal(fed.counts, [len(partitioner.load_partition(index)) for index in range(3)])
+    np.testing.assert_array_equal(np.sort(fed.train.x.sum((1, 2, 3))), np.sort(columns["image"].sum((1, 2, 3))))
+
+
+@pytest.fixture(scope="module")
+def table():
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    return pandas.DataFrame(
+        {
+            "age": [20, 30, 40, 50],
+            "pay": [1.5, 2.5, 4.0, 0.5],
+            "job": ["cook", "nurse", "cook", "pilot"],
+            "married": [True, False, True, True],
+            "state": ["b", "a", "b", "a"],
+            "income": ["low", "high", "low", "low"],
+        }
+    )
+
+
+def test_a_table_of_pandas(table):
+    other = table.assign(job=["cook", "king", "nurse", "nurse"])
+    fed = from_pandas(table, other, target="income", users="state", normalize="none")
+    wanted = [[20, 1.5, 1, 0, 0, 0, 1], [30, 2.5, 0, 1, 0, 1, 0], [40, 4.0, 1, 0, 0, 0, 1], [50, 0.5, 0, 0, 1, 0, 1]]
+    np.testing.assert_array_equal(fed.train.x, wanted)
+    np.testing.assert_array_equal(fed.test.x[:, 2:5], [[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(fed.train.y, [1, 0, 1, 1])
+    np.testing.assert_array_equal(partition.natural(fed).counts, [2, 2])
+    assert fed.user_names == ("a", "b")
+    hours = from_pandas(table, table, target="pay", normalize="none")
+    np.testing.assert_array_equal(hours.train.y, table["pay"].astype(np.float32))
+    assert hours.num_classes == 0
+
+
+def test_missing_values_are_refused_or_imputed(table):
+    lacking = table.assign(age=[20, None, 40, 90], job=["cook", None, "cook", "pilot"])
+    with pytest.raises(ValueError, match="train: 1 values of 'age' are missing; must be none, or give impute=True"):
+        from_pandas(lacking, table, target="income")
+    fed = from_pandas(lacking, table, target="income", impute=True, normalize="none")
+    np.testing.assert_array_equal(fed.train.x[:, 0], [20, 40, 40, 90])
+    np.testing.assert_array_equal(fed.train.x[:, 2:5].sum(1), 1)
+    with pytest.raises(ValueError, match=r"test: 1 values of 'age' are missing; must be none$"):
+        from_pandas(table, lacking, target="age")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": "wage"}, "target='wage': no such column; there are age, pay, job"),
+        ({"target": "income", "users": "town"}, "users='town': no such column"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(table, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        from_pandas(table, table, **arguments)
+    with pytest.raises(ValueError, match="test: no column 'job', which train has"):
+        from_pandas(table, table.drop(columns="job"), target="income")
+    with pytest.raises(ValueError, match="test: target 'medium' does not occur in train"):
+        from_pandas(table, table.assign(income="medium"), target="income")
