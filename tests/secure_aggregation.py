@@ -33,26 +33,27 @@ CONTRIBUTIONS = {
 
 HEAD = """# Secure aggregation
 
-`secure_aggregation=True` (`fd.simulate`, or the key of a configuration) is a check: it refuses, in one line and before
-anything is computed, a method whose server must see single messages, and it leaves everything out of the history that
+`secure_aggregation=True` (`fd.simulate`, or the key of a configuration) is a check. Before anything is computed it
+refuses, in one line, a method whose server must see single messages. And it leaves everything out of the history that
 is of a single client, as `diagnostics=False` does. **There is no cryptography here.** A protocol such as that of
 Bonawitz et al. (Practical secure aggregation for privacy-preserving machine learning, 2017) would show the server the
 sums below and nothing else; the simulation computes these sums from messages in the clear.
 
-What passes is a sum over clients of a function of that client's own message, its own state and values that the server
-may publish (the parameters, the state of the rule, the root delta). Three things follow.
+What passes is a sum over clients. Each client adds a function of its own message, its own state and values that the
+server may publish (the parameters, the state of the rule, the root delta). Three things follow.
 
-- Weights that depend on the message, such as DRAG's `λ_m`, FLTrust's `TS_m` or a clipping factor, are computed by the
-  client itself. A malicious client can then lie about its weight, which the simulation does not let it do: a rule that
-  resists attacks in the clear resists them under secure aggregation only if the contribution is proven to be what it
-  must be.
-- Messages that are not finite or too long are left out one by one here. In a protocol over integers they cannot occur.
-- What the engine keeps for every client, such as SCAFFOLD's `c_m` or the memory of a
-  [compressor](compression.md), is the client's own. Compressed messages go through a protocol that adds them up only in
-  a form that can be added: the simulation adds up what is decompressed.
+- **Clients compute their weights.** Weights that depend on the message, such as DRAG's `λ_m`, FLTrust's `TS_m` or a
+  clipping factor, are computed by the client itself. In a deployment a malicious client could send a wrong weight; in
+  the simulation it cannot. So a rule that resists attacks in the clear resists them under secure aggregation only if
+  clients prove that their contribution is what it must be.
+- **Unusable messages.** Messages that are not finite or too long are left out one by one here. In a protocol over
+  integers they cannot occur.
+- **State of clients.** What the engine keeps for every client, such as SCAFFOLD's `c_m` or the error of a
+  [compressor](compression.md), is the client's own. A protocol can add compressed messages only if they have a form
+  that can be added; the simulation adds what is decompressed.
 
 Attacks, which know more than the server, and evaluations of clients (`evaluate_clients`), which are the
-experimenter's, go on as they do without it; the history then has their mean, spread and worst tenth.
+experimenter's, do not change. The history has the mean, spread and worst tenth of such evaluations.
 
 This page is written by `python tests/secure_aggregation.py`.
 """
