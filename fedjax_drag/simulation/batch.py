@@ -28,14 +28,14 @@ from fedjax_drag.simulation.cells import (
     shapes_of,
     share_of,
 )
+from fedjax_drag.simulation.devices import memory
 from fedjax_drag.simulation.devices.placement import everywhere
 from fedjax_drag.simulation.driver import Reason, Schedule, Track, drive
-from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.planning import initial_params, memory
-from fedjax_drag.simulation.planning.outline import Outline
+from fedjax_drag.simulation.model import initial_params
+from fedjax_drag.simulation.model.initial_params import Start
+from fedjax_drag.simulation.planning.outline import Outline, measure_seconds
 from fedjax_drag.simulation.planning.setup import Spent, spent_by
 from fedjax_drag.simulation.program import programs
-from fedjax_drag.simulation.program.client_cost import measure_seconds
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.programs import TIMED_STEPS
 from fedjax_drag.simulation.result import Result

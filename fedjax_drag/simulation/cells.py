@@ -18,8 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_drag import checks
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
+from fedjax_drag.simulation.model.initial_params import Start
 from fedjax_drag.simulation.model.model import joined
-from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.planning.outline import Outline, outline, shape_of
 from fedjax_drag.simulation.planning.setup import federate, run_of
 from fedjax_drag.simulation.program import programs

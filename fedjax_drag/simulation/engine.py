@@ -12,13 +12,12 @@ from fedjax_drag.simulation.devices import processes
 from fedjax_drag.simulation.devices.host_state import DISK
 from fedjax_drag.simulation.devices.placement import divided, everywhere, place, place_data
 from fedjax_drag.simulation.driver import Stopper
-from fedjax_drag.simulation.model.start import Start
+from fedjax_drag.simulation.model import initial_params
+from fedjax_drag.simulation.model.initial_params import Start
 from fedjax_drag.simulation.option_groups import EarlyStopping, check_adversary
 from fedjax_drag.simulation.options import check_options, takes
-from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.outline import Outline, outline
-from fedjax_drag.simulation.planning.setup import federate, run_of, spent_by
-from fedjax_drag.simulation.planning.sharing import mesh_of
+from fedjax_drag.simulation.planning.setup import federate, mesh_of, run_of, spent_by
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.progress import progress_shown
 from fedjax_drag.simulation.result import Result

@@ -24,12 +24,11 @@ from fedjax_drag.simulation.cells import (
 )
 from fedjax_drag.simulation.devices.placement import Devices, along, everywhere, outlined, platform_of, resolve_mesh
 from fedjax_drag.simulation.engine import sharable
+from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.option_groups import check_adversary
 from fedjax_drag.simulation.options import check_options, documented, option, optional, options, takes
-from fedjax_drag.simulation.planning import initial_params
 from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered, outline
-from fedjax_drag.simulation.planning.setup import federate, run_of
-from fedjax_drag.simulation.planning.sharing import mesh_of
+from fedjax_drag.simulation.planning.setup import federate, mesh_of, run_of
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.run import Run
 from fedjax_drag.simulation.settings import Arguments, Settings

@@ -21,7 +21,7 @@ from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.models.resnet import ResNet18
-from fedjax_drag.simulation.model.linen import LinenForm
+from fedjax_drag.simulation.model.forms import LinenForm
 from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name, path_of
 from fedjax_drag.simulation.program.programs import first_downlink
 from fedjax_drag.types import EXTRAS, Algorithm, Downlink, Params

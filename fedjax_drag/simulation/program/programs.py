@@ -19,11 +19,11 @@ from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.placement import everywhere, placed
-from fedjax_drag.simulation.model.start import Start, started
+from fedjax_drag.simulation.model.initial_params import Start, started
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.client_pass import client_pass, first_rows
-from fedjax_drag.simulation.program.evaluation import HeldOut, make_evaluate, make_evaluate_clients
-from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.evaluation import make_evaluate, make_evaluate_clients
+from fedjax_drag.simulation.program.federation import Federation, HeldOut
+from fedjax_drag.simulation.program.local import client_pass, first_rows
 from fedjax_drag.simulation.program.round import choose_cohort, one_round
 from fedjax_drag.simulation.run import ClientInput, LocalResult, RoundInput, Run, RunState
 from fedjax_drag.types import Algorithm, Batch, Downlink, Params, State, Uplink

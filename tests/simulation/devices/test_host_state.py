@@ -9,7 +9,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import per_client
-from fedjax_drag.simulation.devices.row_file import FileRows, HostRows
+from fedjax_drag.simulation.devices.host_state import FileRows, HostRows
 
 METHODS = {
     "scaffold": lambda: fd.algorithms.scaffold(12),

@@ -12,8 +12,8 @@ import pytest
 
 from fedjax_drag.experiment.run.stored import client_rows
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.simulation.devices import host_state, row_file
-from fedjax_drag.simulation.devices.row_file import FileRows, RowFile
+from fedjax_drag.simulation.devices import host_state
+from fedjax_drag.simulation.devices.host_state import FileRows, RowFile
 
 M = 40
 IDS = np.array([3, 17, 39])
@@ -37,7 +37,7 @@ def cohort(state, seed):
 
 
 def file_of(state):
-    file = row_file.found_in(state)
+    file = host_state.found_in(state)
     assert file is not None
     return file
 
@@ -60,7 +60,7 @@ def test_rows_in_a_file_are_those_in_memory(states):
     in_memory, in_file = states
     assert bits(in_memory) == bits(in_file)
     assert bits(host_state.take(in_memory, IDS + 0, None)) == bits(host_state.take(in_file, IDS + 0, None))
-    assert row_file.found_in(in_memory) is None
+    assert host_state.found_in(in_memory) is None
     file = file_of(in_file)
     assert np.flatnonzero(file.changed).tolist() == IDS.tolist()
     on_device = [type(leaf) for leaf in jax.tree.leaves(host_state.take(in_file, IDS, None))]
@@ -69,7 +69,7 @@ def test_rows_in_a_file_are_those_in_memory(states):
 
 @pytest.mark.parametrize("chunk", [1, 1 << 26])
 def test_copies_have_the_bits_of_the_original_and_are_independent(states, monkeypatch, chunk):
-    monkeypatch.setattr(row_file, "_CHUNK", chunk)
+    monkeypatch.setattr(host_state, "_CHUNK", chunk)
     expected = bits(states[0])
     for state in states:  # an array and a file
         copy = host_state.with_rows_of(state, host_state.per_client.without_rows(state), "disk")
@@ -81,7 +81,7 @@ def test_copies_have_the_bits_of_the_original_and_are_independent(states, monkey
 
 @pytest.mark.parametrize("chunk", [1, 1 << 26])
 def test_the_changed_rows_are_written_and_read(states, tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(row_file, "_CHUNK", chunk)
+    monkeypatch.setattr(host_state, "_CHUNK", chunk)
     file, like = file_of(states[1]), jax.eval_shape(lambda: jax.tree.map(jnp.asarray, states[0]))
     checksum = client_rows.write(file, tmp_path / "rows")
     assert (tmp_path / "rows").stat().st_size == 8 + 8 * len(IDS) + (len(IDS) + 1) * file.first.size

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_drag.simulation.devices import serialisation
+from fedjax_drag.simulation.devices import processes
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 plain = st.recursive(
@@ -21,7 +21,7 @@ plain = st.recursive(
 @given(plain)
 @settings(max_examples=30, deadline=None)
 def test_plain_values_come_back(value):
-    assert serialisation.unpack(serialisation.pack(value)) == value
+    assert processes.unpack(processes.pack(value)) == value
 
 
 def test_arrays_come_back_bit_for_bit():
@@ -35,7 +35,7 @@ def test_arrays_come_back_bit_for_bit():
         "g": np.array(["one", "three"]),
         "array": [np.arange(2, dtype=">u2"), {"list": np.int64(7)}],
     }
-    found = serialisation.unpack(serialisation.pack(arrays))
+    found = processes.unpack(processes.pack(arrays))
     assert list(found) == list(arrays)
     for name in "abcdefg":
         assert found[name].dtype == arrays[name].dtype
@@ -47,15 +47,13 @@ def test_arrays_come_back_bit_for_bit():
 
 
 def test_a_named_tuple_is_a_tuple_afterwards():
-    assert ClientBatching(*serialisation.unpack(serialisation.pack(ClientBatching("map", 2)))) == ClientBatching(
-        "map", 2
-    )
+    assert ClientBatching(*processes.unpack(processes.pack(ClientBatching("map", 2)))) == ClientBatching("map", 2)
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, {3}, b"x", Path("x"), np.array([object()]), len])
 def test_other_values_are_refused(value):
     with pytest.raises(TypeError):
-        serialisation.pack([value])
+        processes.pack([value])
 
 
 class OwnError(FileNotFoundError):
@@ -77,10 +75,10 @@ class UnknownError(Exception):
     ],
 )
 def test_an_exception_becomes_a_built_in_one(error, kind, text):
-    found = serialisation.unpack_error(serialisation.pack_error(error))
+    found = processes.unpack_error(processes.pack_error(error))
     assert (type(found), str(found)) == (kind, text)
 
 
 def test_a_message_builds_only_plain_values():
-    message = serialisation.pack(["SystemExit", "x"])
-    assert type(serialisation.unpack_error(message)) is RuntimeError
+    message = processes.pack(["SystemExit", "x"])
+    assert type(processes.unpack_error(message)) is RuntimeError

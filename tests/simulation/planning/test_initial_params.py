@@ -18,9 +18,8 @@ import fedjax_drag as fd
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.files import sha256
 from fedjax_drag.simulation import prepare
+from fedjax_drag.simulation.model.initial_params import Start, given, located
 from fedjax_drag.simulation.model.model import ModelState
-from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.planning.initial_params import given, located
 from fedjax_drag.simulation.run import RunState
 
 KERNEL, BIAS = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0.5, -0.5], np.float32)

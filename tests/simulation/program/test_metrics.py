@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.program.metrics import attack_metrics, sum_of_benign
+from fedjax_drag.simulation.program.evaluation import attack_metrics, sum_of_benign
 from fedjax_drag.types import Attack
 
 MALICIOUS = np.array([True, False, False, True, False])
