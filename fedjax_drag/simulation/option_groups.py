@@ -15,13 +15,13 @@ from fedjax_drag.simulation.devices.host_state import DEVICE, PLACES
 from fedjax_drag.simulation.devices.placement import MESHES
 from fedjax_drag.simulation.options import (
     count,
-    count_or_pair,
     flag,
     one_of,
     option,
     optional,
     options,
-    positive_number_or_pair,
+    or_pair,
+    positive_number,
     span,
 )
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES
@@ -87,8 +87,8 @@ class LocalWork:
     """
 
     batch_size: int | str = option(check_batch_size)
-    local_steps: int | tuple[int, int] | None = option(optional(count_or_pair), default=None)
-    local_epochs: float | tuple[int, int] | None = option(optional(positive_number_or_pair), default=None)
+    local_steps: int | tuple[int, int] | None = option(optional(or_pair(count)), default=None)
+    local_epochs: float | tuple[int, int] | None = option(optional(or_pair(positive_number)), default=None)
     local_optimizer_state: str = option(one_of("reset", "keep"), default="reset")
     model_state: str = option(one_of(*MODEL_STATES), default="auto")
 

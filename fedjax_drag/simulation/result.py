@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_drag import checks, notebook
 from fedjax_drag.simulation.planning.outline import ClientCost
-from fedjax_drag.simulation.program.programs import ACCUMULATED, OverRounds, Totals
+from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.types import Params
 
 VALIDATION, TEST = "validation_accuracy", "test_accuracy"
@@ -211,12 +211,9 @@ def history_row(
     """
     sums = {name: total for name, total in totals.sums.items() if name in metrics}
     number = np.float32(rounds - int(sums.get("silent_rounds", 0)))
-    means = {
-        name: sums[name] / number if number else np.float32(np.nan)
-        for name in sums
-        if ACCUMULATED[name].kind is OverRounds.MEAN
-    }
-    return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated, **(spent or {})}
+    if "train_loss" in sums:
+        sums["train_loss"] = sums["train_loss"] / number if number else np.float32(np.nan)
+    return {"round": done, **metrics, **sums, **cost.of(sums), **evaluated, **(spent or {})}
 
 
 def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

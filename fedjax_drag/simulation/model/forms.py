@@ -34,11 +34,11 @@ _USUAL, _ANY_OTHER = "dropout", "params"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LinenForm:
-    """A linen module.
+class ShownForm:
+    """A model whose call shows by its signature how it is told that it is in training.
 
     Args:
-      model: the module, or one with modes.
+      model: as the user gave it, with or without modes.
       example: shape and dtype of an input ``[1, ...]``.
       frozen: whether BatchNorm normalises by its running statistics in training too, and no collection changes.
 
@@ -68,14 +68,20 @@ class LinenForm:
         return model_name(self.model)
 
     @property
-    def module(self) -> nn.Module:
-        """Without modes."""
+    def inner(self) -> Any:
+        """The model without modes."""
         return self.model.model if isinstance(self.model, WithModes) else self.model
 
     @cached_property
     def modes(self) -> Modes:
-        """Arguments of the module's call."""
-        return modes_of(self.model, self.module.__call__, 1)
+        """Arguments of its call."""
+        if is_pair(self.inner):
+            return modes_of(self.model, self.inner[1], 2)
+        return modes_of(self.model, self.inner.__call__, 1)
+
+
+class LinenForm(ShownForm):
+    """A linen module."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -84,14 +90,14 @@ class LinenForm:
     def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
         example = jnp.zeros(self.example.shape, self.example.dtype)
         try:
-            variables = dict(self.module.init(key, example, **self.modes.evaluation))
+            variables = dict(self.inner.init(key, example, **self.modes.evaluation))
         except Exception as error:  # a user's module may raise anything
             what = f"fails for inputs {example.dtype}{list(example.shape)}"
             raise ValueError(f"{self.name}: {what}: {checks.first_line(error)}") from error
         return variables.pop("params", {}), variables
 
     def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
-        return self._apply({"params": params, **statistics}, x, **self.modes.evaluation)
+        return self.inner.apply({"params": params, **statistics}, x, **self.modes.evaluation)
 
     def train(
         self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
@@ -99,13 +105,10 @@ class LinenForm:
         arguments = {**self.modes.training, **({"rngs": dict(rngs)} if rngs else {})}
         variables = {"params": params, **statistics}
         if not statistics:
-            return self._apply(variables, x, **arguments), statistics
+            return self.inner.apply(variables, x, **arguments), statistics
         with _batch_norm(self.frozen, real):
-            logits, changed = self._apply(variables, x, mutable=list(statistics), **arguments)
+            logits, changed = self.inner.apply(variables, x, mutable=list(statistics), **arguments)
         return logits, statistics if self.frozen else _like(statistics, changed)
-
-    def _apply(self, variables: Any, x: jax.Array, **arguments: Any) -> Any:
-        return self.module.apply(variables, x, **arguments)
 
 
 @functools.lru_cache(maxsize=64)
@@ -138,8 +141,12 @@ def _batch_norm(frozen: bool, real: Bool[Array, " batch"] | None) -> Iterator[No
         if not isinstance(layer, nn.BatchNorm) or context.method_name != "__call__":
             return method(*args, **kwargs)
         if frozen:
-            with _running_average(layer):
+            before = layer.use_running_average
+            object.__setattr__(layer, "use_running_average", True)  # a bound module is frozen
+            try:
                 return method(args[0])
+            finally:
+                object.__setattr__(layer, "use_running_average", before)
         if real is not None and kwargs.get("mask") is None:
             kwargs = {**kwargs, "mask": real.reshape(-1, *[1] * (jnp.ndim(args[0]) - 1))}
         return method(*args, **kwargs)
@@ -148,73 +155,24 @@ def _batch_norm(frozen: bool, real: Bool[Array, " batch"] | None) -> Iterator[No
         yield
 
 
-@contextlib.contextmanager
-def _running_average(layer: nn.BatchNorm) -> Iterator[None]:
-    """Within it, a layer uses its running statistics, whatever it was made with."""
-    before = layer.use_running_average
-    object.__setattr__(layer, "use_running_average", True)  # a bound module is frozen
-    try:
-        yield
-    finally:
-        object.__setattr__(layer, "use_running_average", before)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PairForm:
+class PairForm(ShownForm):
     """The functions ``init(key) -> params``, or ``init(key, x)``, and ``apply(params, x) -> logits``.
 
     ``apply`` may also have arguments that switch between training and evaluation, and ``key``, a random key in
     training and None in evaluation, or ``rngs``, a mapping of keys by stream.
-
-    Args:
-      model: the pair, or one with modes.
-      example: shape and dtype of an input ``[1, ...]``, for an ``init`` that takes one.
-
-    Raises:
-      ValueError: ``apply`` needs an argument that is not known.
     """
-
-    model: Any
-    example: jax.ShapeDtypeStruct
-
-    def __post_init__(self) -> None:
-        _ = self.modes
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other._key == self._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    @property
-    def _key(self) -> Hashable:
-        return comparable(self.model), self.example
-
-    @property
-    def name(self) -> str:
-        return model_name(self.model)
-
-    @property
-    def pair(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """``(init, apply)``."""
-        return self.model.model if isinstance(self.model, WithModes) else self.model
-
-    @cached_property
-    def modes(self) -> Modes:
-        """Arguments of ``apply``."""
-        return modes_of(self.model, self.pair[1], 2)
 
     @cached_property
     def _random(self) -> Set[str]:
         """Arguments of ``apply`` for random keys."""
-        return inspect.signature(self.pair[1]).parameters.keys() & {"key", "rngs"}
+        return inspect.signature(self.inner[1]).parameters.keys() & {"key", "rngs"}
 
     @property
     def streams(self) -> tuple[str, ...]:
         return (self.modes.streams or ("dropout",)) if self._random else ()
 
     def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
-        make, _ = self.pair
+        make, _ = self.inner
         shown = (jnp.zeros(self.example.shape, self.example.dtype),) if _takes_input(make) else ()
         try:
             return make(key, *shown), {}
@@ -223,13 +181,13 @@ class PairForm:
 
     def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
         del statistics
-        return self.pair[1](params, x, **self.modes.evaluation, **self._given({}))
+        return self.inner[1](params, x, **self.modes.evaluation, **self._given({}))
 
     def train(
         self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
     ) -> tuple[Any, Statistics]:
         del real
-        return self.pair[1](params, x, **self.modes.training, **self._given(rngs)), statistics
+        return self.inner[1](params, x, **self.modes.training, **self._given(rngs)), statistics
 
     def _given(self, rngs: Streams) -> dict[str, Any]:
         known = {"key": next(iter(rngs.values()), None), "rngs": dict(rngs)}

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import per_client
 from fedjax_drag.compression import Compressor
@@ -69,20 +68,6 @@ class Messages(NamedTuple):
     batch: Batch
     uplink: Uplink
     statistics: Any
-
-
-def messages_of(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> Messages:
-    """The messages of one client; from shapes alone."""
-
-    def messages(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> Messages:
-        downlink, own = first_message(run.algorithm, run.cohort_size, state.params, state.algorithm)
-        length = run.batch_length(federation.rows.shape[1])
-        batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), run.model.preprocess)
-        uplink = client(run, federation, key, state).uplink
-        travels = () if run.statistics in ("frozen", "local") else state.model.statistics
-        return Messages(downlink._replace(own=own), batch, uplink, travels)
-
-    return jax.eval_shape(messages, run, federation, key, state)
 
 
 def with_traffic(
@@ -256,8 +241,16 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
 
 @by_shape
 def _facts(run: Run, federation: Federation, key: Any) -> tuple[RunState, Messages, ClientCost]:
+    def messages_of(run: Run, federation: Federation, key: Any, state: RunState) -> Messages:
+        downlink, own = first_message(run.algorithm, run.cohort_size, state.params, state.algorithm)
+        length = run.batch_length(federation.rows.shape[1])
+        batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), run.model.preprocess)
+        uplink = client(run, federation, key, state).uplink
+        travels = () if run.statistics in ("frozen", "local") else state.model.statistics
+        return Messages(downlink._replace(own=own), batch, uplink, travels)
+
     shapes = jax.eval_shape(programs.start, run, key)
-    messages = messages_of(run, federation, key, shapes)
+    messages = jax.eval_shape(messages_of, run, federation, key, shapes)
     found: list[ClientCost] = []
     one = messages.downlink, messages.batch, messages.uplink
     jax.eval_shape(lambda client: found.append(client_cost(client, *one)), run.algorithm.client)

@@ -233,15 +233,19 @@ class _Pools(NamedTuple):
     examples: np.ndarray
     sizes: np.ndarray
 
+    @property
+    def owner(self) -> np.ndarray:
+        """The list that each example is in."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
     def only(self, chosen: np.ndarray) -> "_Pools":
         """The lists of those examples that are marked in ``chosen``."""
-        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        return _Pools(self.examples[chosen], np.bincount(owner[chosen], minlength=len(self.sizes)))
+        return _Pools(self.examples[chosen], np.bincount(self.owner[chosen], minlength=len(self.sizes)))
 
     def take_evenly(self, total: int) -> np.ndarray:
-        """The beginnings of the lists, ``total`` examples in all."""
+        """The beginnings of the lists, ``total`` examples in all: the first of every list, then the second, ..."""
         place = np.arange(len(self.examples)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
-        return self.examples[place < np.repeat(_even_quotas(self.sizes, total), self.sizes)]
+        return self.examples[np.sort(np.lexsort((-self.owner, place))[:total])]
 
 
 def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> _Pools:
@@ -255,18 +259,3 @@ def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int
         return _Pools(examples, sizes)
     examples = np.random.default_rng([seed, 2]).permutation(np.unique(examples))
     return _Pools(examples, np.array([len(examples)]))
-
-
-def _even_quotas(available: np.ndarray, total: int) -> np.ndarray:
-    """Splits ``total`` as evenly as ``available`` allows: each client gives ``min(available, level)``."""
-    low, high = 0, int(available.max())
-    while low < high:  # smallest level that yields enough
-        level = (low + high) // 2
-        if np.minimum(available, level).sum() >= total:
-            high = level
-        else:
-            low = level + 1
-    quota = np.minimum(available, low)
-    givers = np.flatnonzero(quota == low)
-    quota[givers[: quota.sum() - total]] -= 1
-    return quota

@@ -111,32 +111,6 @@ def local_pass(
       optimizer: turns a direction into the one that is followed. Default the direction itself.
       at_once: whether ``vmap`` repeats the pass for several clients.
     """
-    step = _make_step(client, loss_fn, downlink, fetch, step_size, optimizer)
-    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
-    taken: Any = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
-    if real is None and num_steps is None:
-        end, loss = _all_steps(step, start, each, first_apart=at_once and taken <= _FEW_STEPS)
-    else:
-        taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
-        end, loss = _own_steps(step, start, each, real, taken)
-    aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
-    before = downlink.start
-    if at_once:
-        # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
-        before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
-    uplink = Uplink(tree.subtract(end.params, before), aux)
-    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, _kept_after(given.kept, end))
-
-
-def _make_step(
-    client: ClientRule,
-    loss_fn: LossFn,
-    downlink: Downlink,
-    fetch: Callable[[Any], Batch],
-    step_size: Any,
-    optimizer: optax.GradientTransformation | None,
-) -> Step:
-    """Builds one step of :func:`local_pass`, whose arguments these are."""
 
     def step(
         position: Position, one: StepInput, counts: Bool[Array, " batch"] | None, stored: bool = False
@@ -152,7 +126,8 @@ def _make_step(
             return loss_fn(at, statistics, on, rngs)
 
         (loss, after), gradient = jax.value_and_grad(loss_on, has_aux=True)(w, batch)
-        grad_fn = functools.partial(_gradient, loss_on, w, batch, gradient)
+        # No second forward pass for the usual call.
+        grad_fn = lambda at, on: gradient if at is w and on is batch else jax.grad(loss_on, has_aux=True)(at, on)[0]
         keyed: dict[str, Any] = {} if key is None else {"key": key}
         direction, carry = _stepped(client.direction(grad_fn, w, carry, downlink, batch, **keyed), w, carry)
         if optimizer is not None:
@@ -164,7 +139,20 @@ def _make_step(
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
         return Position(w, after, carry, optimizer_state), loss
 
-    return step
+    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
+    taken: Any = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
+    if real is None and num_steps is None:
+        end, loss = _all_steps(step, start, each, first_apart=at_once and taken <= _FEW_STEPS)
+    else:
+        taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
+        end, loss = _own_steps(step, start, each, real, taken)
+    aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
+    before = downlink.start
+    if at_once:
+        # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
+        before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
+    uplink = Uplink(tree.subtract(end.params, before), aux)
+    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, _kept_after(given.kept, end))
 
 
 def _own_steps(
@@ -265,19 +253,6 @@ def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:
     return direction, after
 
 
-def _gradient(
-    loss_on: Callable[[Params, Batch], tuple[jax.Array, Statistics]],
-    w: Params,
-    batch: Batch,
-    gradient: Params,
-    at: Params,
-    on: Batch,
-) -> Params:
-    """The gradient at ``at`` on the batch ``on``; at ``w`` on ``batch`` it is ``gradient``, computed already."""
-    # No second forward pass for the usual call.
-    return gradient if at is w and on is batch else jax.grad(loss_on, has_aux=True)(at, on)[0]
-
-
 class Drawn(NamedTuple):
     """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.
 
@@ -338,8 +313,15 @@ def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
     An attacker sends what it has computed, without the noise that the client rule adds. What is compressed is what
     leaves the client, its noise included: a function of it reveals no more.
     """
-    local = client_pass(run, run.algorithm.client, shared, own)
-    return _compressed(run, shared, own, sent(run.algorithm.client, run.attack, shared, own, local))
+    local = sent(run.algorithm.client, run.attack, shared, own, client_pass(run, run.algorithm.client, shared, own))
+    compressor, kept = run.compression, own.kept.compression
+    if compressor is None:
+        return local
+    key = sampling.client_key(shared.key, "compression", shared.round, own.client_id)
+    memory = kept.rows if per_client.is_per_client(kept) else channel.uplink_memory(compressor, local.uplink)
+    uplink, memory = channel.send(compressor, local.uplink, memory, key)
+    after = PerClient(memory, gathered=True) if per_client.is_per_client(kept) else ()
+    return local._replace(uplink=uplink, kept=local.kept._replace(compression=after))
 
 
 def sent(
@@ -355,19 +337,6 @@ def sent(
     if attack is not None:
         uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
     return local._replace(uplink=uplink)
-
-
-def _compressed(run: Run, shared: RoundInput, own: ClientInput, local: LocalResult) -> LocalResult:
-    """The result with the message as the server decompresses it."""
-    compressor = run.compression
-    if compressor is None:
-        return local
-    key = sampling.client_key(shared.key, "compression", shared.round, own.client_id)
-    kept = own.kept.compression
-    memory = kept.rows if per_client.is_per_client(kept) else channel.uplink_memory(compressor, local.uplink)
-    uplink, memory = channel.send(compressor, local.uplink, memory, key)
-    after = PerClient(memory, gathered=True) if per_client.is_per_client(kept) else ()
-    return local._replace(uplink=uplink, kept=local.kept._replace(compression=after))
 
 
 def first_rows(run: Run, params: Params, statistics: Statistics, uplink: Any) -> ClientRows:

@@ -45,8 +45,23 @@ def one_round(
     own_state = per_client.gather(state.algorithm, ids)
     # Downlink
     downlink = run.algorithm.broadcast(state.params, own_state, ids)
-    downlink, received = _compressed(run, key, state, downlink)
-    shared, clients = _inputs(run, federation, key, state, ids, downlink, who)
+    received = state.received
+    if run.downlink_compression is not None:
+        sent_key = sampling.round_key(key, "downlink compression", state.round)
+        received = channel.broadcast(run.downlink_compression, received, downlink.start, sent_key)
+        downlink = downlink._replace(start=received.start)
+    malicious = malicious_in_cohort(federation, key, state.round, ids)
+    reachable, examples = _reachable(run, federation, federation.rows[ids])
+    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
+    kept = per_client.gather(state.clients, ids)
+    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
+    if run.batching.is_batched:
+        # The barrier hides that all clients have the same step size. XLA can then fuse the step into the product that
+        # computes the gradient; one shared number it first broadcasts to an array as large as all clients' parameters.
+        each = jnp.broadcast_to(jnp.asarray(step_size_of(run, state.round)), ids.shape)
+        clients = clients._replace(step_size=jax.lax.optimization_barrier(each))
+    if run.attack is not None and "attacker_index" in run.attack.needs:
+        clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
     extras = _extras(run, federation, key, state, clients, downlink, who)
     cohort = Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
@@ -72,40 +87,6 @@ def choose_cohort(
     drawable = sampling.both(eligible, available)
     cohort_key = sampling.round_key(key, "cohort", state.round)
     return sampling.cohort(cohort_key, federation.rows.shape[0], run.cohort_size, drawable), drawable, available
-
-
-def _compressed(run: Run, key: PRNGKeyArray, state: RunState, downlink: Downlink) -> tuple[Downlink, Any]:
-    """The downlink that clients receive, and what they have of all broadcasts then."""
-    if run.downlink_compression is None:
-        return downlink, state.received
-    key = sampling.round_key(key, "downlink compression", state.round)
-    received = channel.broadcast(run.downlink_compression, state.received, downlink.start, key)
-    return downlink._replace(start=received.start), received
-
-
-def _inputs(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    state: RunState,
-    ids: Int[Array, " clients"],
-    downlink: Downlink,
-    who: Attendance,
-) -> tuple[RoundInput, ClientInput]:
-    """What all clients of a cohort receive, and what each receives for itself."""
-    malicious = malicious_in_cohort(federation, key, state.round, ids)
-    reachable, examples = _reachable(run, federation, federation.rows[ids])
-    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
-    kept = per_client.gather(state.clients, ids)
-    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
-    if run.batching.is_batched:
-        # The barrier hides that all clients have the same step size. XLA can then fuse the step into the product that
-        # computes the gradient; one shared number it first broadcasts to an array as large as all clients' parameters.
-        each = jnp.broadcast_to(jnp.asarray(step_size_of(run, state.round)), ids.shape)
-        clients = clients._replace(step_size=jax.lax.optimization_barrier(each))
-    if run.attack is not None and "attacker_index" in run.attack.needs:
-        clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
-    return shared, clients
 
 
 def _extras(

@@ -5,17 +5,15 @@ server draws its cohort among those that are. A client that was drawn may *drop 
 on who is missing: a client that is absent computes as the others do, and its message does not count.
 """
 
-import math
-import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
-from numpy.lib import format as npy
 
 from fedjax_drag import checks
 from fedjax_drag.data.batching import epoch_steps
@@ -90,18 +88,11 @@ _MOST_BYTES = 1 << 30
 """Of a file of availabilities."""
 
 
-def _of_npy(stream: IO[bytes]) -> np.ndarray:
-    """An array of a file, whose header is compared with the length of the file before anything is allocated."""
-    version = npy.read_magic(stream)
-    shape, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(stream)
-    length = os.fstat(stream.fileno()).st_size - stream.tell()
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != length:
-        raise ValueError(f"{dtype}{list(shape)} in {length:,} bytes")
-    stream.seek(0)
-    return np.load(stream, allow_pickle=False)
-
-
-READERS = {".npy": _of_npy, ".csv": lambda stream: np.loadtxt(stream, delimiter=",", encoding="utf-8")}
+READERS: dict[str, Callable[[Path], np.ndarray]] = {
+    # As a map, whose length is compared with that of the file before anything is allocated.
+    ".npy": lambda path: np.array(np.lib.format.open_memmap(path, mode="r")),
+    ".csv": lambda path: np.loadtxt(path, delimiter=",", encoding="utf-8"),
+}
 """How a file of availabilities is read, by the end of its name."""
 
 
@@ -165,17 +156,16 @@ def probabilities(availability: Any) -> np.ndarray:
 
 
 def _of_file(path: Path) -> np.ndarray:
-    """The values in a file of this machine, which is opened here: NumPy would look for an address elsewhere.
+    """The values in a file of this machine; NumPy would look for an address elsewhere.
 
     Raises:
       OSError, ValueError: there is no such file, it is too long, or holds something else.
     """
     if path.exists() and not path.is_file():
         raise ValueError("not a file")
-    with path.open("rb") as stream:
-        if os.fstat(stream.fileno()).st_size > _MOST_BYTES:
-            raise ValueError(f"has more than {_MOST_BYTES:,} bytes")
-        return READERS[path.suffix](stream)
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"has more than {_MOST_BYTES:,} bytes")
+    return READERS[path.suffix](path)
 
 
 class Attendance(NamedTuple):

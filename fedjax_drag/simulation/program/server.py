@@ -34,8 +34,8 @@ from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.clients_axis import make_accumulator, make_mapper
-from fedjax_drag.simulation.program.dissimilarity import make_dissimilarity, requested
+from fedjax_drag.simulation.program.clients_axis import map_clients, sum_clients
+from fedjax_drag.simulation.program.dissimilarity import dissimilarity, requested
 from fedjax_drag.simulation.program.evaluation import sum_of_benign
 from fedjax_drag.simulation.program.local import sent_pass
 from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, RoundInput, RoundOutcome, Run, RunState
@@ -54,8 +54,8 @@ def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None
     Returns:
       The outcome, and the scratch for the next round.
     """
-    over_clients = make_mapper(run.batching, run.mesh)
-    local = over_clients(functools.partial(sent_pass, run), cohort.shared, cohort.clients, scratch)
+    one = functools.partial(sent_pass, run)
+    local = map_clients(run.batching, run.mesh, one, cohort.shared, cohort.clients, scratch)
     uplink, benign_sum = local.uplink, ()
     if run.attack is not None:
         benign_sum = sum_of_benign(uplink.delta, cohort.clients.malicious, cohort.valid)
@@ -79,22 +79,27 @@ def aggregate(
     """
     extras = {**cohort.extras, **run.constants, **changes}
     if requested(run.algorithm.needs) is not None:  # of what is uploaded, and before devices exchange it
-        extras |= {"dissimilarity": dissimilarity(run, cohort, uplink, of_benign)}
+        extras |= {"dissimilarity": _dissimilarity(run, cohort, uplink, of_benign)}
     if run.algorithm.split == "coordinates":
         uplink = split_coordinates(uplink, run.mesh)
     return run.algorithm.aggregate(params, uplink, cohort.state, **extras)
 
 
-def dissimilarity(run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Array | None = None) -> jax.Array:
+def _dissimilarity(run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Array | None = None) -> jax.Array:
     """The extra ``dissimilarity`` ``[S]`` of a cohort's messages; of benign clients ``of_benign`` if that is given."""
     distance = requested(run.algorithm.needs)
     assert distance is not None
-    measure = make_dissimilarity(distance, run.model.apply, run.model.preprocess, make_mapper(run.batching, run.mesh))
     shared, (malicious, counts) = cohort.shared, (cohort.clients.malicious, cohort.clients.num_examples)
     if of_benign is not None:  # then only malicious clients' models predict
         counts = jnp.where(malicious, counts, 0)
-    models = (shared.model, shared.downlink.start, uplink.delta)
-    found = measure(shared.federation.train, *models, cohort.clients.examples, counts)
+    found = dissimilarity(
+        distance,
+        run.model.apply,
+        run.model.preprocess,
+        functools.partial(map_clients, run.batching, run.mesh),
+        (shared.federation.train, shared.model, shared.downlink.start),
+        (uplink.delta, cohort.clients.examples, counts),
+    )
     return found if of_benign is None else jnp.where(malicious, found, of_benign)
 
 
@@ -132,7 +137,7 @@ def _preview(run: Run, state: RunState, cohort: Cohort, honest: Uplink) -> Calla
     if "aggregate" not in run.attack.needs:
         return None
     measures = requested(run.algorithm.needs) is not None
-    of_benign = dissimilarity(run, cohort, honest) if measures else None  # once, however often the attack tries
+    of_benign = _dissimilarity(run, cohort, honest) if measures else None  # once, however often the attack tries
     key = sampling.round_key(cohort.shared.key, "attack on server", state.round)
 
     def preview(uplink: Uplink) -> Params:
@@ -173,37 +178,18 @@ class StreamedClient(NamedTuple):
     extras: dict[str, Any]
 
 
-class StreamTotals(NamedTuple):
-    """Sums over clients.
-
-    Attributes:
-      algorithm: those that the algorithm finishes its round from.
-      benign: of the benign clients' deltas; ``()`` without an attack.
-    """
-
-    algorithm: Any
-    benign: Params
-
-
-class StreamedRows(NamedTuple):
-    """What is kept of each client, leading axis ``[S]``.
-
-    Attributes:
-      algorithm: what the algorithm keeps.
-      local: its result without the message.
-      accepted: whether its message is usable, bool.
-    """
-
-    algorithm: Any
-    local: LocalResult
-    accepted: jax.Array
-
-
 class CohortPass(NamedTuple):
-    """What is left of one pass over the cohort."""
+    """What is left of one pass over the cohort.
 
-    totals: StreamTotals
-    kept: StreamedRows
+    Attributes:
+      totals: sums over clients that the algorithm finishes its round from, and that of the benign clients' deltas,
+        ``()`` without an attack.
+      kept: of each client, leading axis ``[S]``: what the algorithm keeps, its result without the message, and whether
+        the message is usable.
+    """
+
+    totals: tuple[Any, Params]
+    kept: tuple[Any, LocalResult, jax.Array]
 
 
 def stream(run: Run, state: RunState, cohort: Cohort) -> RoundOutcome:
@@ -220,45 +206,41 @@ def stream(run: Run, state: RunState, cohort: Cohort) -> RoundOutcome:
     per_entry = {name: value for name, value in cohort.extras.items() if name in PER_CLIENT_EXTRAS}
     of_all = {name: value for name, value in cohort.extras.items() if name not in PER_CLIENT_EXTRAS}
     shared = StreamInput(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
-    run_client, accumulate = functools.partial(_run_client, run), functools.partial(_accumulate, run, sums)
     entries = StreamedClient(cohort.clients, rows, per_entry)
-    over_entries = functools.partial(make_accumulator(run.batching, run.mesh), run_client, accumulate, inputs=entries)
-    ready, (totals, kept) = _pass_once_or_twice(sums, over_entries, shared, extras)
-    finished = sums.finish(state.params, totals.algorithm, _with_rows(ready, rows), kept.algorithm, **extras)
-    return RoundOutcome(*finished, kept.local, kept.accepted, totals.benign)
 
+    def over_clients(shared: StreamInput) -> CohortPass:
+        one = lambda shared, entry: sent_pass(run, shared.round, entry.client)
+        accumulate = functools.partial(_accumulate, run, sums)
+        return CohortPass(*sum_clients(run.batching, run.mesh, one, accumulate, shared, entries))
 
-def _run_client(run: Run, shared: StreamInput, entry: StreamedClient) -> LocalResult:
-    return sent_pass(run, shared.round, entry.client)
+    ready, ((total, benign), (kept, local, accepted)) = _pass_once_or_twice(sums, over_clients, shared, extras)
+    finished = sums.finish(state.params, total, _with_rows(ready, rows), kept, **extras)
+    return RoundOutcome(*finished, local, accepted, benign)
 
 
 def _accumulate(
     run: Run, sums: Sums, shared: StreamInput, chunk: StreamedClient, results: LocalResult
-) -> tuple[StreamTotals, StreamedRows]:
-    """What a chunk of clients adds to the sums, and what is kept of each of them."""
+) -> tuple[tuple[Any, Params], tuple[Any, LocalResult, jax.Array]]:
+    """What a chunk of clients adds to the sums, and what is kept of each of them; see :class:`CohortPass`."""
     extras = {**shared.extras, **chunk.extras, **run.constants}
     if sums.needs_first_pass is not None:
         extras["first_pass"] = shared.first_pass
-    state = _with_rows(shared.state, chunk.rows)
-    total, kept = sums.accumulate(shared.params, results.uplink, state, **extras)
+    total, kept = sums.accumulate(shared.params, results.uplink, _with_rows(shared.state, chunk.rows), **extras)
     benign = ()
     if run.attack is not None:
         benign = sum_of_benign(results.uplink.delta, chunk.client.malicious, chunk.extras.get("valid"))
     accepted = tree.usable_rows(results.uplink) | (not run.reject_nonfinite)
-    return StreamTotals(total, benign), StreamedRows(kept, results._replace(uplink=()), accepted)
+    return (total, benign), (kept, results._replace(uplink=()), accepted)
 
 
 def _pass_once_or_twice(
-    sums: Sums,
-    over_entries: Callable[[StreamInput], tuple[StreamTotals, StreamedRows]],
-    shared: StreamInput,
-    extras: dict[str, Any],
+    sums: Sums, over_clients: Callable[[StreamInput], CohortPass], shared: StreamInput, extras: dict[str, Any]
 ) -> tuple[State, CohortPass]:
     """Passes over the cohort, twice where the state is not ready for ``accumulate`` before a first pass.
 
     Args:
       sums: of the algorithm.
-      over_entries: ``(shared) -> (totals, kept)``, a pass over the cohort.
+      over_clients: a pass over the cohort.
       shared: of a pass that is not a first one.
       extras: of ``prepare``.
 
@@ -266,27 +248,22 @@ def _pass_once_or_twice(
       The state that is ready, and what is left of the pass with it.
     """
     if sums.needs_first_pass is None:
-        return shared.state, CohortPass(*over_entries(shared))
-    twice = sums.needs_first_pass(shared.state)
-    absorb = functools.partial(_absorb, sums, extras)
-    over_entries = jax.jit(over_entries, inline=True)  # traced once, for its shapes as well as in the loop
+        return shared.state, over_clients(shared)
+    twice, prepare = sums.needs_first_pass(shared.state), sums.prepare
+    assert prepare is not None
+    over_clients = jax.jit(over_clients, inline=True)  # traced once, for its shapes as well as in the loop
 
     def turn(index: jax.Array, carry: tuple[State, CohortPass]) -> tuple[State, CohortPass]:
         state, _ = carry
         first_pass = twice & (index == 0)
-        result = CohortPass(*over_entries(shared._replace(state=state, first_pass=first_pass)))
-        return jax.lax.cond(first_pass, lambda: absorb(state, result), lambda: state), result
+        result = over_clients(shared._replace(state=state, first_pass=first_pass))
+        prepared = lambda: prepare(result.totals[0], state, result.kept[0], **extras)
+        return jax.lax.cond(first_pass, prepared, lambda: state), result
 
     # One loop of one or two turns, so that the local pass is compiled once.
-    shapes = CohortPass(*jax.eval_shape(over_entries, shared))
+    shapes = jax.eval_shape(over_clients, shared)
     blank = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
     return jax.lax.fori_loop(0, 1 + twice.astype(jnp.int32), turn, (shared.state, blank))
-
-
-def _absorb(sums: Sums, extras: dict[str, Any], state: State, result: CohortPass) -> State:
-    """The state that a first pass has made ready."""
-    assert sums.prepare is not None
-    return sums.prepare(result.totals.algorithm, state, result.kept.algorithm, **extras)
 
 
 def _with_rows(state: State, rows: Any) -> State:
