@@ -42,9 +42,8 @@ from fedjax_drag.simulation.option_groups import (
     check_pass,
 )
 from fedjax_drag.simulation.options import check_options, count, documented, flag, option, optional, options, span
-from fedjax_drag.simulation.program.attendance import as_trace
-from fedjax_drag.simulation.program.evaluation import ClientSplit, hold_out
-from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
+from fedjax_drag.simulation.program.federation import ClientSplit, count_malicious, hold_out, malicious_per_cohort
+from fedjax_drag.simulation.program.sampling import as_trace
 from fedjax_drag.simulation.run import FULL, RunState
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer
 

@@ -20,7 +20,7 @@ from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.models.resnet import ResNet18
-from fedjax_drag.simulation.model.linen import LinenForm
+from fedjax_drag.simulation.model.forms import LinenForm
 from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name, path_of
 from fedjax_drag.simulation.program.programs import first_downlink
 from fedjax_drag.types import EXTRAS, Algorithm, Downlink, Params
@@ -91,9 +91,17 @@ def check_model(model: Model, example: jax.ShapeDtypeStruct) -> tuple[Params, Mo
     name = model.form.name
     dropout: list[str] = []
     params, state = jax.eval_shape(model.init, jax.random.key(0))
-    _check_trained(name, params)
-    if not getattr(model.form, "frozen", False):
-        _check_no_key(name, state.statistics)
+    if not jax.tree.leaves(params):
+        raise ValueError(f"{name}: has no parameters; must have some to be trained")
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            allowed = "must be floating, or be left out by trainable"
+            raise ValueError(f"{name}: parameter {path_of(path)} of type {leaf.dtype}: {allowed}")
+    # A random key among what clients change and the server averages would draw the same for all.
+    for path, leaf in jax.tree.leaves_with_path(state.statistics):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) and not getattr(model.form, "frozen", False):
+            allowed = "must draw by self.make_rng or nnx.Rngs, which are new for each client and step"
+            raise ValueError(f"{name}: {path_of(path)} is a random key: {allowed}")
     try:
         logits: Any = jax.eval_shape(model.apply, params, state, example)
     except flax.errors.InvalidRngError as error:
@@ -114,23 +122,6 @@ def check_model(model: Model, example: jax.ShapeDtypeStruct) -> tuple[Params, Mo
     if isinstance(model.form, LinenForm) and isinstance(model.form.model, nn.Module):
         _check_flags(name, model.form.model, params, state, example)
     return params, state
-
-
-def _check_trained(name: str, params: Params) -> None:
-    if not jax.tree.leaves(params):
-        raise ValueError(f"{name}: has no parameters; must have some to be trained")
-    for path, leaf in jax.tree.leaves_with_path(params):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            allowed = "must be floating, or be left out by trainable"
-            raise ValueError(f"{name}: parameter {path_of(path)} of type {leaf.dtype}: {allowed}")
-
-
-def _check_no_key(name: str, statistics: Statistics) -> None:
-    """Refuses a random key among what clients change and the server averages: all would draw the same."""
-    for path, leaf in jax.tree.leaves_with_path(statistics):
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            allowed = "must draw by self.make_rng or nnx.Rngs, which are new for each client and step"
-            raise ValueError(f"{name}: {path_of(path)} is a random key: {allowed}")
 
 
 def _in_training(

@@ -282,9 +282,5 @@ def test_zero_momentum_and_zero_decay_are_plain_sgd(settings, fedavg):
         ({"local_optimizer": optax.sgd(0.1, 0.9)}, ["local_optimizer", "optax.trace(0.9)"]),
     ],
 )
-def test_wrong_settings_of_local_work(settings, fedavg, changes, parts):
-    with pytest.raises(ValueError, match=r".") as error:
-        fd.simulation.prepare(fedavg, **settings(**changes))
-    message = str(error.value)
-    assert "\n" not in message
-    assert all(part in message for part in parts), message
+def test_wrong_settings_of_local_work(refused, fedavg, changes, parts):
+    refused(parts, fedavg, **changes)
