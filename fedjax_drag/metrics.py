@@ -72,6 +72,10 @@ class top_k_accuracy(Metric):
     k: int = 5
     padding: int | None = None
 
+    @property
+    def name(self) -> str:
+        return f"top_{self.k}_accuracy"
+
     def check(self) -> None:
         checks.count("k", self.k, 1)
 
@@ -151,7 +155,7 @@ class auc(Metric):
     them. A class or label that all examples have, or none, makes it NaN.
 
     Args:
-      bins: how many, at least 2; the sums are ``[2, C, bins]``.
+      bins: how many, at least 2; the sums are ``[2, C, bins]``, too many to be kept for each client.
 
     Raises:
       ValueError: if ``bins`` is less than 2.
@@ -161,6 +165,7 @@ class auc(Metric):
       1982: the area is the share of pairs in the right order.
     """
 
+    of_clients = False
     bins: int = 1000
 
     def check(self) -> None:
@@ -199,6 +204,10 @@ class _OfPredictions(Metric):
     """
 
     average: Average = "macro"
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__ + ("" if self.average == "macro" else f"_{self.average}")
 
     def check(self) -> None:
         checks.one_of("average", self.average, ("macro", "micro"))

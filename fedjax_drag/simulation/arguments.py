@@ -21,7 +21,7 @@ from fedjax_drag.simulation.model.model import is_model
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.run import Run, RunState
-from fedjax_drag.types import Aggregator, Algorithm, Attack, Uplink
+from fedjax_drag.types import Aggregator, Algorithm, Attack, Metric, Uplink
 
 MODEL = Kind(
     (nn.Module, WithModes),
@@ -254,15 +254,40 @@ def check_secure_aggregation(algorithm: Algorithm, statistics: str | None = None
         raise ValueError(f"secure_aggregation=True: {algorithm.name} {reason}; must be {allowed}")
 
 
-def check_loss_shape(loss: Callable[..., Any], num_classes: int) -> None:
-    """Refuses a loss that is not one number for each example."""
-    logits, labels = jax.ShapeDtypeStruct((2, num_classes), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
-    allowed = f"take logits [B, {num_classes}] and integer labels [B], and return one number for each"
-    with checks.explained("loss", allowed):
-        shape = jax.eval_shape(loss, logits, labels)
+def check_metrics(name: str, value: Any) -> None:
+    """Refuses what are no metrics, or two of one name."""
+    example = "such as [fd.metrics.accuracy(), fd.metrics.f1()]"
+    if not isinstance(value, Sequence) or not all(isinstance(one, Metric) for one in value):
+        raise ValueError(f"{name}={checks.shown(value)}: must be a list of metrics, {example}")
+    names = [one.name for one in value]
+    if twice := [one for one in names if names.count(one) > 1 or one == "loss"]:
+        raise ValueError(f"{name}: two are called {twice[0]!r}; names must differ")
+
+
+def check_objective(loss: Callable[..., Any], metrics: Sequence[Metric], outputs: Any, targets: Any) -> None:
+    """Refuses a loss that is not one number for each example, and metrics that do not take the outputs.
+
+    Args:
+      loss: of outputs and targets.
+      metrics: of these.
+      outputs: shapes of what the model returns for two examples.
+      targets: shapes of theirs.
+    """
+    taken = f"take outputs {_form(outputs)} and targets {_form(targets)}"
+    with checks.explained("loss", f"{taken}, and return one number for each"):
+        shape = jax.eval_shape(loss, outputs, targets)
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
         returned = f"{shape.dtype}{list(shape.shape)}" if hasattr(shape, "dtype") else type(shape).__name__
         raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")
+    for metric in metrics:
+        with checks.explained(f"metrics: {metric.name}", taken):
+            value = jax.eval_shape(metric, outputs, targets)
+        if getattr(value, "shape", None) != ():
+            raise ValueError(f"metrics: {metric.name} returns {checks.shown(value)}; must be one number")
+
+
+def _form(arrays: Any) -> str:
+    return f"{arrays.dtype}[{', '.join(['B', *map(str, arrays.shape[1:])])}]"
 
 
 def check_augmented(augmentation: Augmentation, example: jax.ShapeDtypeStruct, length: int) -> None:

@@ -187,7 +187,7 @@ class BatchSimulation:
         states = make(self.over, common, cells, self.given) if initial is None else self._stacked(initial)
 
         started = time.perf_counter()
-        reports = first.reports_clients, first.stop_on_divergence
+        reports = self.whole.runs[0].model.metrics, first.reports_clients, first.stop_on_divergence
         tracks = [Track(self.outlines[place].cost, self.spent[place], *reports) for place in which]
         stopped: dict[int, RunState] = {place: _of(place, states) for place in over}
 

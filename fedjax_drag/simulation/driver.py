@@ -6,7 +6,7 @@ program compiled ahead of time alone, and takes an undefined share for an error.
 
 import contextlib
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,10 +26,12 @@ from fedjax_drag.simulation.result import (
     Result,
     choice_metric,
     history_row,
+    is_loss,
     stack_history,
     with_client_seconds,
 )
 from fedjax_drag.simulation.run import RunState
+from fedjax_drag.types import Metric
 
 
 def are_sought() -> bool:
@@ -76,13 +78,15 @@ def reason(history: Mapping[str, Any], asked: Any) -> Reason | None:
     if not history or (asked.patience is None and asked.stop_when is None):
         return None
     metric, rounds = choice_metric(history), [int(done) for done in history["round"]]
-    accuracies = np.nan_to_num(np.asarray(history[metric], np.float32), nan=-1.0)  # a file has other bits than memory
-    best = int(np.argmax(accuracies))
-    if isinstance(asked.stop_when, float | int) and accuracies[-1] >= asked.stop_when - ROUNDING:
+    values = np.asarray(history[metric], np.float32)  # a file has other bits than memory
+    merits = np.nan_to_num(-values if is_loss(metric) else values, nan=-np.inf, neginf=-np.inf)
+    best = int(np.argmax(merits))
+    if isinstance(asked.stop_when, float | int) and not is_loss(metric) and merits[-1] >= asked.stop_when - ROUNDING:
         return Reason(f"{metric} has reached stop_when={asked.stop_when:g} after round {rounds[-1]}")
-    if asked.patience is not None and len(accuracies) - 1 - best >= asked.patience:
+    if asked.patience is not None and len(merits) - 1 - best >= asked.patience:
         ended = f"after round {rounds[-1]} with patience={asked.patience}"
-        return Reason(f"{metric} has not risen above {accuracies[best]:.4f} since round {rounds[best]}, {ended}")
+        bettered = "fallen below" if is_loss(metric) else "risen above"
+        return Reason(f"{metric} has not {bettered} {values[best]:.4f} since round {rounds[best]}, {ended}")
     return None
 
 
@@ -176,7 +180,8 @@ def drive(
             check_nans(done, {"state": state, "metrics": metrics, "totals": sums}, UNDEFINED)
         with unchecked():
             evaluated = evaluate(state)
-        check_nans(done, {"evaluation": evaluated})
+        of_all = {name: value for name, value in evaluated.items() if not name.startswith("client_")}
+        check_nans(done, {"evaluation": of_all})  # a client without examples has NaN
         goes_on = record(state, before, done, jax.device_get((metrics, sums, evaluated)))
     return state
 
@@ -187,12 +192,20 @@ class Track:
     Args:
       cost: what the method asks of one client.
       spent: privacy spent after some rounds.
+      metrics: of the model.
       reports_clients: whether the history keeps the accuracy of each client.
       stop_on_divergence: whether the run ends where its parameters are not finite.
     """
 
-    def __init__(self, cost: ClientCost, spent: Spent, reports_clients: bool, stop_on_divergence: bool) -> None:
-        self._cost, self._spent, self._reports_clients = cost, spent, reports_clients
+    def __init__(
+        self,
+        cost: ClientCost,
+        spent: Spent,
+        metrics: Sequence[Metric],
+        reports_clients: bool,
+        stop_on_divergence: bool,
+    ) -> None:
+        self._cost, self._spent, self._metrics, self._reports_clients = cost, spent, metrics, reports_clients
         self._stop_on_divergence = stop_on_divergence
         self._history: list[dict[str, Any]] = []
         self.diverged_at: int | None = None
@@ -206,7 +219,7 @@ class Track:
     def add(self, before: int, done: int, measured: tuple[Any, Totals, Mapping[str, Any]]) -> dict[str, Any]:
         """The row of the history after an evaluation, which is kept."""
         metrics, totals, evaluated = measured
-        evaluated = by_client_and_class(evaluated, self._reports_clients)
+        evaluated = by_client_and_class(evaluated, self._metrics, self._reports_clients)
         row = history_row(done, done - before, metrics, totals, evaluated, self._cost, self._spent(done))
         self._history.append(row)
         self.diverged_at = self.diverged_at or int(totals.diverged_at) or None

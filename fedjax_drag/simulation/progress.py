@@ -13,7 +13,7 @@ from typing import Any, Self
 from tqdm import TqdmWarning
 from tqdm import tqdm as text_bar
 
-from fedjax_drag.simulation.result import VALIDATION, choice_metric
+from fedjax_drag.simulation.result import choice_metric, is_loss
 
 SECONDS_BETWEEN_LINES = 30.0
 """Time between two lines where there is no bar."""
@@ -81,7 +81,8 @@ class Progress:
         """
         if metrics is not None:
             name = choice_metric(metrics)
-            self._said = f"{'validation accuracy' if name == VALIDATION else 'accuracy'} {float(metrics[name]):.1%}"
+            value = f"{float(metrics[name]):.4g}" if is_loss(name) else f"{float(metrics[name]):.1%}"
+            self._said = f"{name.removeprefix('test_').replace('_', ' ')} {value}"
         self._before += done - self._done if before else 0
         self._done = done
         if self._every == 0.0:

@@ -21,10 +21,21 @@ ROUNDING = 1e-6
 def choice_metric(*histories: Container[str]) -> str:
     """The metric by which rounds and settings are chosen: validation accuracy where all have it, else test accuracy.
 
+    Where there is no accuracy it is the loss.
+
     Args:
       *histories: of the runs that are compared, or the names of their metrics.
     """
-    return VALIDATION if histories and all(VALIDATION in history for history in histories) else TEST
+    in_all = lambda name: bool(histories) and all(name in history for history in histories)
+    return next((name for name in (VALIDATION, TEST, *_LOSSES) if in_all(name)), TEST)
+
+
+_LOSSES = "validation_loss", "test_loss"
+
+
+def is_loss(metric: str) -> bool:
+    """Whether a metric by which rounds are chosen is better where it is lower."""
+    return metric in _LOSSES
 
 
 class Result(NamedTuple):

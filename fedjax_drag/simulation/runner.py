@@ -147,7 +147,7 @@ class Simulation:
         compile_seconds = time.perf_counter() - started
 
         started = time.perf_counter()
-        track = Track(self.cost, self.spent, self.spec.diagnostics, self.stop_on_divergence)
+        track = Track(self.cost, self.spent, self.spec.model.metrics, self.spec.diagnostics, self.stop_on_divergence)
 
         def result(state: RunState) -> Result:
             jax.block_until_ready(state)

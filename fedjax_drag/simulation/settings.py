@@ -26,6 +26,7 @@ from fedjax_drag.simulation.arguments import (
     check_downlink_compression,
     check_initial_params,
     check_loss,
+    check_metrics,
     check_model_form,
     check_schedule,
     check_step_size,
@@ -45,7 +46,7 @@ from fedjax_drag.simulation.options import check_options, count, documented, fla
 from fedjax_drag.simulation.program.federation import ClientSplit, count_malicious, hold_out, malicious_per_cohort
 from fedjax_drag.simulation.program.sampling import as_trace
 from fedjax_drag.simulation.run import FULL, RunState
-from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer
+from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Metric, Optimizer
 
 
 @options
@@ -77,8 +78,12 @@ class Parts:
       trainable: which parameters are trained: a pattern of parameter paths such as ``"head"`` or ``"*/lora_*"``, a list
         of them, or a function of a path; default all. The others stay as they start, on the server alone: rules,
         messages and byte counts have the trained ones only.
-      loss: what is minimised, ``(logits [B, C], labels [B]) -> [B]``; default
-        :func:`~fedjax_drag.losses.cross_entropy`. It also gives ``test_loss``.
+      loss: what is minimised, ``(outputs [B, ...], targets [B, ...]) -> [B]``, such as one of
+        :mod:`fedjax_drag.losses`; default :func:`~fedjax_drag.losses.cross_entropy` where the data have labels. It also
+        gives ``test_loss``.
+      metrics: what is measured of the predictions, of :mod:`fedjax_drag.metrics` or your own; the history has
+        ``test_<name>`` and, as of accuracies, ``validation_<name>`` and others. Default
+        :func:`~fedjax_drag.metrics.accuracy` where the data have labels, else nothing but the loss.
       augmentation: of every training batch, ``(key, x [B, ...]) -> x``; after normalisation and before an attack on the
         data, such as :func:`~fedjax_drag.data.augmentation.crop_flip`; default none.
       attack: what malicious clients do; default None.
@@ -111,6 +116,7 @@ class Parts:
     )
     trainable: Trainable | None = option(optional(check_trainable), default=None)
     loss: LossFunction | None = option(optional(check_loss), default=None)
+    metrics: Sequence[Metric] | None = option(optional(check_metrics), default=None)
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
     attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
     compression: Compressor | None = option(optional(COMPRESSOR.check), default=None)
@@ -168,6 +174,8 @@ class Settings(Arguments):
         if self.algorithm.num_clients not in (None, self.data.num_clients):
             own, those = self.algorithm.num_clients, self.data.num_clients
             raise ValueError(f"algorithm={self.algorithm.name}: num_clients={own}: must be {those}, that of the data")
+        if not self.data.has_labels:
+            self._check_targets()
         check_pass(self.local_steps, self.local_epochs)
         check_deadline(self.local_steps, self.deadline, self.late)
         _ = self.availability_trace
@@ -182,6 +190,15 @@ class Settings(Arguments):
             has = "trains on" if self.evaluate_clients else "has"
             allowed = f"at most {most}, what the largest client {has}, or {FULL!r} for all data of each client"
             raise ValueError(f"batch_size={self.batch_size!r}: must be {allowed}")
+
+    def _check_targets(self) -> None:
+        """Refuses what needs a label for each example, where targets are something else."""
+        targets = f"data={self.data!r}"
+        if self.loss is None:
+            allowed = "loss must be given, such as fd.losses.mse() or token_cross_entropy()"
+            raise ValueError(f"{targets}: {allowed}; labels are integers [N], .argmax(1) of one-hot ones")
+        if self.attack is not None and self.attack.is_targeted:
+            raise ValueError(f"attack={self.attack.name}: wants other labels; must be one that does not, for {targets}")
 
     @property
     def reports_clients(self) -> bool:

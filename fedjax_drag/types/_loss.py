@@ -3,7 +3,6 @@
 # pyright: reportIncompatibleMethodOverride=false
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from fedjax_drag.types._part import CallablePart, undefined
@@ -16,6 +15,7 @@ class Loss(CallablePart):
         """``(outputs [B, ...], targets [B, ...]) -> [B]``, differentiable in the outputs."""
         raise undefined(self, "__call__")
 
-    def weights(self, targets: Shaped[Array, "batch ..."]) -> Float[Array, " batch"]:
-        """What each example weighs in a mean over examples, ``[B]``, such as how many tokens it has; here 1."""
-        return jnp.ones(targets.shape[0])
+    def weights(self, targets: Shaped[Array, "batch ..."]) -> Float[Array, " batch"] | None:
+        """What each example weighs in a mean over examples, ``[B]``, such as how many tokens it has; None for 1."""
+        del targets
+        return None

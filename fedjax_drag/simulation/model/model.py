@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from fedjax_drag import checks
+from fedjax_drag import checks, tree
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.naming import name_of
-from fedjax_drag.types import Batch, Params, Part
+from fedjax_drag.types import Batch, Loss, Metric, Params, Part
 from fedjax_drag.types._part import CallablePart
 
 Trainable = str | Sequence[str] | Callable[[str], bool]
@@ -218,13 +218,13 @@ class ModelForm(Protocol):
         ...
 
     def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
-        """Logits ``[B, C]``, without random numbers."""
+        """Outputs ``[B, ...]``, without random numbers."""
         ...
 
     def train(
         self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: jax.Array | None
     ) -> tuple[Any, Statistics]:
-        """Logits ``[B, C]`` in training and the statistics after the batch; ``real`` marks what is no padding."""
+        """Outputs ``[B, ...]`` in training and the statistics after the batch; ``real`` marks what is no padding."""
         ...
 
 
@@ -246,9 +246,10 @@ class Model(Part):
 
     Attributes:
       form: the user's model as pure functions, whatever it is written in.
-      loss: ``(logits [B, C], labels [B]) -> [B]``.
+      loss: ``(outputs [B, ...], targets [B, ...]) -> [B]``.
       preprocess: from stored examples to model inputs.
-      num_classes: C.
+      num_classes: C; 0 where the targets are no classes.
+      metrics: of its predictions.
       trainable: which parameters are trained; None for all.
       compute_dtype: of the forward and backward pass; parameters, statistics and logits stay as they are.
     """
@@ -257,6 +258,7 @@ class Model(Part):
     loss: CallablePart
     preprocess: Callable[[jax.Array], jax.Array]
     num_classes: int
+    metrics: tuple[Metric, ...] = ()
     trainable: Trainable | None = None
     compute_dtype: str = "float32"
 
@@ -274,7 +276,7 @@ class Model(Part):
         return trained, ModelState(frozen, statistics)
 
     def apply(self, params: Params, state: ModelState, x: jax.Array) -> Any:
-        """Logits ``[B, C]`` of inputs in evaluation."""
+        """Outputs ``[B, ...]`` of inputs in evaluation."""
         everything = self._narrow(joined(params, state.frozen))
         return self._wide(self.form.evaluate(everything, state.statistics, self._narrow(x)))
 
@@ -291,7 +293,7 @@ class Model(Part):
           real: ``[B]`` bool, the examples that are not padding; None if all are real.
 
         Returns:
-          Logits ``[B, C]``, and the statistics after the batch.
+          Outputs ``[B, ...]``, and the statistics after the batch.
         """
         everything = self._narrow(joined(params, state.frozen))
         logits, statistics = self.form.train(everything, state.statistics, self._narrow(x), rngs, real)
@@ -300,7 +302,7 @@ class Model(Part):
     def training_loss(
         self, state: ModelState, params: Params, statistics: Statistics, batch: Batch, rngs: Streams
     ) -> tuple[Float[Array, ""], Statistics]:
-        """The mean loss of a batch's real examples in training, and the statistics after it.
+        """The mean loss of a batch's real examples by their weights in training, and the statistics after it.
 
         Args:
           state: of the model; its statistics are not read.
@@ -309,11 +311,18 @@ class Model(Part):
           batch: the examples.
           rngs: a key for each stream.
         """
-        logits, after = self.train(params, state._replace(statistics=statistics), batch.x, rngs, batch.real)
-        losses = self.loss(logits, batch.y)
+        outputs, after = self.train(params, state._replace(statistics=statistics), batch.x, rngs, batch.real)
+        losses, weights = self.loss(outputs, batch.y), self.weights(batch.y)
+        if weights is not None:
+            weights = weights if batch.real is None else jnp.where(batch.real, weights, 0.0)
+            return (weights * losses).sum() * tree.inverse(weights.sum()), after
         if batch.real is None:
             return losses.mean(), after
         return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1), after
+
+    def weights(self, targets: jax.Array) -> jax.Array | None:
+        """What each example weighs in the mean loss, ``[B]``; None where each weighs 1."""
+        return self.loss.weights(targets) if isinstance(self.loss, Loss) else None
 
     def _narrow(self, arrays: Any) -> Any:
         """Floating arrays in the dtype of the computation."""

@@ -73,20 +73,24 @@ _OF_NUMBERS = (nn.Dense, nn.DenseGeneral, nn.Conv, MLP, CNN, LeNet, ResNet18)
 _REMEDY = f"must have an argument of its call that says so, {' or '.join(IN_TRAINING)}, or fd.models.with_modes"
 
 
-def check_model(model: Model, example: jax.ShapeDtypeStruct) -> tuple[Params, ModelState]:
+def check_model(
+    model: Model, example: jax.ShapeDtypeStruct, target: jax.ShapeDtypeStruct
+) -> tuple[Params, ModelState, jax.ShapeDtypeStruct]:
     """Refuses a model that a run would not train or evaluate as it was written.
 
     Args:
       model: of the run.
       example: shape and dtype of an input ``[1, *input_shape]``.
+      target: shape and dtype of a target ``[1, ...]``.
 
     Returns:
-      Shapes of the trained parameters and of the model's state.
+      Shapes of the trained parameters, of the model's state, and of its outputs for two examples.
 
     Raises:
       ValueError: it fails, would train what is not floating, keeps a random key in its collections, draws random
         numbers or changes its collections in evaluation, has dropout that training leaves off, draws random numbers by
-        an argument that is not known, changes the shape of its collections, or does not return ``[1, C]``.
+        an argument that is not known, changes the shape of its collections, or does not return
+        one output for each example, of classes their logits.
     """
     name = model.form.name
     dropout: list[str] = []
@@ -112,16 +116,16 @@ def check_model(model: Model, example: jax.ShapeDtypeStruct) -> tuple[Params, Mo
     except Exception as error:  # a user's model may raise anything
         what = f"fails for inputs {example.dtype}{list(example.shape)}"
         raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
-    _check_logits(logits, 1, model.num_classes)
+    _check_outputs(logits, model.num_classes, target)
     with nn.intercept_methods(_listing_dropout(dropout)):
         logits, statistics = _in_training(name, model, params, state, example.update(shape=(2, *example.shape[1:])))
-    _check_logits(logits, 2, model.num_classes)
+    _check_outputs(logits, model.num_classes, target.update(shape=(2, *target.shape[1:])))
     tree.check_like(f"{name}: collections after a training step", statistics, "those before", state.statistics)
     if dropout and not model.streams:
         raise ValueError(f"{name}: has dropout ({dropout[0]}) that is off in training: {_REMEDY}")
     if isinstance(model.form, LinenForm) and isinstance(model.form.model, nn.Module):
         _check_flags(name, model.form.model, params, state, example)
-    return params, state
+    return params, state, logits
 
 
 def _in_training(
@@ -145,13 +149,16 @@ def _in_training(
         raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
 
 
-def _check_logits(logits: Any, examples: int, num_classes: int) -> None:
-    shape, number = (examples, num_classes), "one example" if examples == 1 else f"{examples} examples"
-    if getattr(logits, "shape", None) != shape:
-        got = getattr(logits, "shape", type(logits).__name__)
-        raise ValueError(f"model: returns shape {got} for {number}; must be {shape}, the logits")
-    if not jnp.issubdtype(logits.dtype, jnp.floating):
-        raise ValueError(f"model: returns logits of type {logits.dtype}; must be floating, or nothing is learned")
+def _check_outputs(outputs: Any, num_classes: int, targets: jax.ShapeDtypeStruct) -> None:
+    """Refuses outputs that are not floating, or of classes not the logits of all of them."""
+    number, got = targets.shape[0], getattr(outputs, "shape", None)
+    given = f"model: returns {type(outputs).__name__ if got is None else f'shape {got}'} for {number} examples"
+    if num_classes and got != (*targets.shape, num_classes):
+        raise ValueError(f"{given}; must be {(*targets.shape, num_classes)}, the logits")
+    if got is None or got[:1] != (number,):
+        raise ValueError(f"{given}; must be an array with an entry for each")
+    if not jnp.issubdtype(outputs.dtype, jnp.floating):
+        raise ValueError(f"model: returns outputs of type {outputs.dtype}; must be floating, or nothing is learned")
 
 
 def check_tokens(user_model: Any, data: FederatedDataset) -> None:

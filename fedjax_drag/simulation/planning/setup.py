@@ -22,13 +22,14 @@ from fedjax_drag.data.batching import gather
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.losses import cross_entropy
+from fedjax_drag.metrics import accuracy
 from fedjax_drag.privacy import accountant
 from fedjax_drag.privacy.accountant import FixedSize, Local, Poisson, Sampling
 from fedjax_drag.simulation.arguments import (
     check_attack,
     check_augmented,
     check_jit,
-    check_loss_shape,
+    check_objective,
     check_secure_aggregation,
     check_sign,
     resolve_aggregation,
@@ -210,7 +211,7 @@ def _check(settings: Settings, run: Run) -> None:
     check_tokens(settings.model, settings.data)
     rows = settings.split.training.rows
     assert rows is not None
-    params, model_state = _checked(run, _example(settings), rows)
+    params, model_state = _checked(run, _example(settings), settings.data.train.y[:1], rows)
     if settings.secure_aggregation:
         has_statistics = bool(jax.tree.leaves(model_state.statistics))
         check_secure_aggregation(run.algorithm, run.statistics if has_statistics else None)
@@ -220,17 +221,21 @@ def _check(settings: Settings, run: Run) -> None:
 
 
 @by_shape
-def _checked(run: Run, example: jax.ShapeDtypeStruct, rows: jax.ShapeDtypeStruct) -> tuple[Params, ModelState]:
+def _checked(
+    run: Run, example: jax.ShapeDtypeStruct, target: jax.ShapeDtypeStruct, rows: jax.ShapeDtypeStruct
+) -> tuple[Params, ModelState]:
     """Checks of the parts of a run on their shapes; those of the trained parameters and of the model's state."""
     found: list[Any] = []
 
     def check(run: Run) -> None:
         check_attack(run.attack, "root_delta" in run.algorithm.needs)
-        check_loss_shape(value_of(run.model.loss), run.model.num_classes)
+        params, state, outputs = check_model(run.model, example, target)
+        targets = target.update(shape=(2, *target.shape[1:]))
+        check_objective(value_of(run.model.loss), run.model.metrics, outputs, targets)
         if run.augmentation is not None:
             check_augmented(value_of(run.augmentation), example, run.batch_length(rows.shape[1]))
-        found.append(check_model(run.model, example))
-        check_method(run.algorithm, run.num_clients, run.cohort_size, found[0][0])
+        check_method(run.algorithm, run.num_clients, run.cohort_size, params)
+        found.append((params, state))
 
     jax.eval_shape(check, run)
     return found[0]
@@ -247,6 +252,7 @@ def _model_of(settings: Settings, frozen: bool) -> Model:
         as_part(settings.loss or cross_entropy()),
         data.preprocessing,
         data.num_classes,
+        tuple(settings.metrics) if settings.metrics is not None else (accuracy(),) * data.has_labels,
         tuple(trainable) if isinstance(trainable, Sequence) and not isinstance(trainable, str) else trainable,
         settings.compute_dtype,
     )

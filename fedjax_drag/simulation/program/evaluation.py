@@ -1,6 +1,6 @@
 """What is measured: on the test set, on every client's own data, of the clients' work, of what an attack achieves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.federation import HeldOut
 from fedjax_drag.simulation.run import LocalResult
-from fedjax_drag.types import Batch, Deltas, Params
+from fedjax_drag.types import Batch, Deltas, Metric, Params
 
 EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
 
@@ -27,15 +27,17 @@ class Counts(NamedTuple):
     """Sums over examples; of batches, with a leading axis.
 
     Attributes:
-      correct: examples whose class is predicted.
-      loss: of all examples.
+      metrics: of each metric of the model.
+      loss: of all examples, each times its weight.
+      weight: of all examples; None where each weighs 1.
       targets: examples for which the attacker wants another class than theirs; None without a goal.
       reached: those of them for which the model predicts what the attacker wants; None without a goal.
       of_class: correct examples of each class; None unless asked for.
     """
 
-    correct: Int[Array, "*batches"]
+    metrics: tuple[Any, ...]
     loss: Float[Array, "*batches"]
+    weight: Float[Array, "*batches"] | None = None
     targets: Int[Array, "*batches"] | None = None
     reached: Int[Array, "*batches"] | None = None
     of_class: Int[Array, "*batches classes"] | None = None
@@ -51,7 +53,7 @@ def evaluate_model(
     mesh: Mesh | None = None,
     by_class: bool = False,
 ) -> dict[str, jax.Array]:
-    """``{"accuracy", "loss"}`` over all examples.
+    """The model's metrics and ``"loss"`` over all examples.
 
     Args:
       model: whose mean loss over the examples is ``"loss"``.
@@ -71,25 +73,33 @@ def evaluate_model(
         places = batch_index * size + jnp.arange(size)
         real = places < number  # those after the last example do not count
         index = jnp.minimum(places, number - 1)
-        x, labels = model.preprocess(examples.x[index]), examples.y[index]
-        logits = model.apply(params, state, x)
-        hit = real & (logits.argmax(-1) == labels)
-        correct = hit.sum()
-        loss = jnp.where(real, model.loss(logits, labels), 0.0).sum()
-        of_class = jax.ops.segment_sum(hit.astype(jnp.int32), labels, model.num_classes) if by_class else None
+        x, y = model.preprocess(examples.x[index]), examples.y[index]
+        outputs = model.apply(params, state, x)
+        sums = tuple(_summed(metric.update(outputs, y), real) for metric in model.metrics)
+        loss, weight = model.loss(outputs, y), model.weights(y)
+        if weight is not None:
+            loss, weight = loss * weight, _summed(weight, real)
+        counts = Counts(sums, _summed(loss, real), weight)
+        if by_class:
+            hit = real & (outputs.argmax(-1) == y)
+            of_class = jax.ops.segment_sum(hit.astype(jnp.int32), y, model.num_classes)
+            counts = counts._replace(of_class=of_class)
         if goal is None:
-            return Counts(correct, loss, of_class=of_class)
-        returned = goal(x, labels, model.num_classes)
-        if difference := tree.mismatch(returned, (x, labels)):
+            return counts
+        returned = goal(x, y, model.num_classes)
+        if difference := tree.mismatch(returned, (x, y)):
             raise ValueError(f"attack: goal returns {difference}")
         x, wanted = returned
-        targets = real & (wanted != labels)
+        targets = real & (wanted != y)
         reached = targets & (model.apply(params, state, x).argmax(-1) == wanted)
-        return Counts(correct, loss, targets.sum(), reached.sum(), of_class)
+        return counts._replace(targets=targets.sum(), reached=reached.sum())
 
     batches: Counts = _over_batches(of_batch, (params, state, examples), number, mesh)
     sums: Counts = jax.tree.map(lambda x: x.sum(0), batches)
-    metrics: dict[str, Any] = {"accuracy": sums.correct / number, "loss": sums.loss / number}
+    metrics: dict[str, Any] = {
+        metric.name: metric.result(own) for metric, own in zip(model.metrics, sums.metrics, strict=True)
+    }
+    metrics["loss"] = sums.loss / (number if sums.weight is None else sums.weight)
     if goal is not None:
         assert sums.reached is not None
         assert sums.targets is not None
@@ -98,6 +108,15 @@ def evaluate_model(
         of_class = jnp.bincount(examples.y, length=model.num_classes)
         metrics |= {"class_correct": sums.of_class, "class_examples": of_class}
     return metrics
+
+
+def _summed(values: Any, real: Bool[Array, " batch"]) -> Any:
+    """Sums over the examples of a batch that are real."""
+    return jax.tree.map(lambda x: jnp.where(_like(real, x), x, 0).sum(0), values)
+
+
+def _like(real: Bool[Array, " batch"], x: jax.Array) -> jax.Array:
+    return real.reshape(-1, *[1] * (x.ndim - 1))
 
 
 def _over_batches(of_batch: Callable[[Any, Any], Any], shared: Any, length: int, mesh: Mesh | None) -> Any:
@@ -130,31 +149,40 @@ def evaluate_clients(
       mesh: devices that share the batches, or None.
 
     Returns:
-      ``client_correct`` and ``client_examples``, ``[M]`` int32 each.
+      ``client_<metric>`` ``[M]`` for each of the model's metrics, NaN where a client has no example.
     """
     counts = held_out.counts
     length = jax.tree.leaves(held_out.examples)[0].shape[0]
     owner = jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
     size = _batch_size(length)
 
-    def is_correct(shared: Any, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
+    def of_batch(shared: Any, batch_index: Int[Array, ""]) -> tuple[Any, ...]:
         params, state, train, held_out, statistics, owner = shared
         places = jnp.minimum(batch_index * size + jnp.arange(size), length - 1)  # the last example is repeated
         batch = gather(train, held_out.examples, places, model.preprocess)
-        if statistics is None:
-            return model.apply(params, state, batch.x).argmax(-1) == batch.y
 
         def of_example(client: Int[Array, ""], x: jax.Array) -> jax.Array:
             own = jax.tree.map(lambda rows: rows[client], statistics)
             return model.apply(params, state._replace(statistics=own), x[None])[0]
 
-        return jax.vmap(of_example)(owner[places], batch.x).argmax(-1) == batch.y
+        if statistics is None:
+            outputs = model.apply(params, state, batch.x)
+        else:
+            outputs = jax.vmap(of_example)(owner[places], batch.x)
+        return tuple(metric.update(outputs, batch.y) for metric in metrics)
 
-    correct = _over_batches(is_correct, (params, state, train, held_out, statistics, owner), length, mesh)
-    # Places after the last client's examples, in the last batch and in a padded list, do not count.
-    correct = correct.reshape(-1)[:length] & (jnp.arange(length) < counts.sum())
-    summed = jax.ops.segment_sum(correct.astype(jnp.int32), owner, counts.shape[0], indices_are_sorted=True)
-    return {"client_correct": summed, "client_examples": counts}
+    metrics = tuple(metric for metric in model.metrics if metric.of_clients)
+    added = _over_batches(of_batch, (params, state, train, held_out, statistics, owner), length, mesh)
+    real = jnp.arange(length) < counts.sum()  # not those after the last client's, in a padded list
+
+    def by_client(x: jax.Array) -> jax.Array:
+        x = x.reshape(-1, *x.shape[2:])[:length]
+        x = jnp.where(_like(real, x), x, 0).astype(jnp.result_type(x, jnp.int32))
+        return jax.ops.segment_sum(x, owner, counts.shape[0], indices_are_sorted=True)
+
+    sums = jax.tree.map(by_client, added)
+    figures = (jax.vmap(metric.result)(own) for metric, own in zip(metrics, sums, strict=True))
+    return {f"client_{metric.name}": figure for metric, figure in zip(metrics, figures, strict=True)}
 
 
 def _batch_size(length: int) -> int:
@@ -165,50 +193,55 @@ WORST = 10
 """The worst tenth: one in so many clients, rounded up."""
 
 
-def by_client_and_class(evaluated: Mapping[str, Any], per_client: bool) -> dict[str, Any]:
-    """An evaluation with accuracies in the place of the counts that they are made of.
+def by_client_and_class(evaluated: Mapping[str, Any], metrics: Sequence[Metric], per_client: bool) -> dict[str, Any]:
+    """An evaluation with accuracies in the place of the counts of classes, and the spread of metrics over clients.
 
     Args:
-      evaluated: of one evaluation, on the host; it has counts only if clients are evaluated.
-      per_client: whether to keep the accuracy of each client.
+      evaluated: of one evaluation, on the host; it has these only if clients are evaluated.
+      metrics: of the model.
+      per_client: whether to keep the metrics of each client.
 
     Returns:
-      The entries of ``evaluated`` that are no counts; ``class_accuracy`` ``[C]``, NaN for classes without an example;
-      the figures of :func:`over_clients`; and ``client_accuracy`` ``[M]``, NaN for clients that do not count.
+      The entries of ``evaluated``; ``class_accuracy`` ``[C]`` in place of counts, NaN for classes without an example;
+      and the figures of :func:`over_clients`.
     """
-    metrics = dict(evaluated)
-    if "class_correct" in metrics:
-        metrics["class_accuracy"] = _shares(metrics.pop("class_correct"), metrics.pop("class_examples"))
-    if "client_correct" in metrics:
-        of_clients = _shares(metrics.pop("client_correct"), metrics.pop("client_examples"))
-        metrics |= over_clients(of_clients)
-        if per_client:
-            metrics["client_accuracy"] = of_clients
-    return metrics
+    found = dict(evaluated)
+    if "class_correct" in found:
+        found["class_accuracy"] = _shares(found.pop("class_correct"), found.pop("class_examples"))
+    for metric in metrics:
+        name = f"client_{metric.name}"
+        if name in found:
+            found |= over_clients(found[name], name, metric.higher_is_better)
+            if not per_client:
+                found.pop(name)
+    return found
 
 
-def over_clients(accuracy: np.ndarray) -> dict[str, np.floating]:
-    """The spread of an accuracy over the clients, all of which weigh the same.
+def over_clients(
+    values: np.ndarray, name: str = "client_accuracy", higher_is_better: bool = True
+) -> dict[str, np.floating]:
+    """The spread of a metric over the clients, all of which weigh the same.
 
     Args:
-      accuracy: ``[M]``; NaN for clients that do not count, of which there is one at least.
+      values: ``[M]``; NaN for clients that do not count, of which there is one at least.
+      name: of the metric.
+      higher_is_better: else the worst clients are those with the highest values.
 
     Returns:
-      ``client_accuracy_mean``; ``client_accuracy_worst_tenth``, the mean over the tenth of the clients, rounded up,
-      whose accuracy is lowest; ``client_accuracy_std``, the standard deviation over the clients (divided by their
-      number).
+      With their names behind ``name``: ``_mean``; ``_worst_tenth``, the mean over the tenth of the clients, rounded up,
+      that are worst; ``_std``, the standard deviation over the clients (divided by their number).
 
     References:
       Li, Sanjabi, Beirami and Smith, Fair resource allocation in federated learning, ICLR 2020: its Table 1 reports the
       average, the worst 10 %, the best 10 % and the variance over the clients.
     """
-    rising = np.sort(np.asarray(accuracy, np.float64)[~np.isnan(accuracy)])
+    worst_first = np.sort(np.asarray(values, np.float64)[~np.isnan(values)])[:: 1 if higher_is_better else -1]
     figures = {
-        "client_accuracy_mean": rising.mean(),
-        "client_accuracy_worst_tenth": rising[: -(-len(rising) // WORST)].mean(),
-        "client_accuracy_std": rising.std(),
+        "mean": worst_first.mean(),
+        "worst_tenth": worst_first[: -(-len(worst_first) // WORST)].mean(),
+        "std": worst_first.std(),
     }
-    return {name: np.float32(figure) for name, figure in figures.items()}
+    return {f"{name}_{figure}": np.float32(value) for figure, value in figures.items()}
 
 
 def _shares(correct: Any, number: Any) -> np.ndarray:

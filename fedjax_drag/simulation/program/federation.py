@@ -212,7 +212,7 @@ def choose_root(
         root_size = max(1, min(3000, total // 10))
     checks.count("root_size", root_size, 1, total)
     checks.in_range("root_bias", bias, 0.0, 1.0)
-    of_class = pools.only(np.asarray(data.train.y)[pools.examples] == 0)
+    of_class = pools.only(data.labels[pools.examples] == 0) if bias else pools.only(np.zeros(total, bool))
     wanted, held = round(bias * root_size), len(of_class.examples)
     if wanted > held:
         holders = "the clients hold" if source == "all" else "the benign clients hold"

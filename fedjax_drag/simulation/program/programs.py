@@ -56,10 +56,9 @@ _OUTPUT, _VALIDATION, _OUTPUT_VALIDATION = "output_", "validation_", "output_val
 """What the names in the history begin with of what is evaluated of the algorithm's output, where that is another model
 than the parameters; of the parameters on the validation examples; and of the output there."""
 
-_TAKEN = {"round", "epsilon", "client_seconds", "output_attack_success_rate", *OF_ABSENCE} | {
-    beginning + name for beginning in (_OUTPUT, _VALIDATION, _OUTPUT_VALIDATION) for name in ("accuracy", "loss")
-}
-"""Columns of the history that a metric of a rule would replace, or stand for where a run has none of its own."""
+_TAKEN = {"round", "epsilon", "client_seconds", "output_attack_success_rate", *OF_ABSENCE}
+"""Columns of the history that a metric of a rule would replace, or stand for where a run has none of its own; those of
+:func:`_measured` are others."""
 
 ROUNDS = "rounds"
 """In a compiled program, the name of the loop over rounds."""
@@ -91,7 +90,7 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     params, model = started(run.model, sampling.stream(key, "init"), given)
     recalls = run.attack is not None and "last_update" in run.attack.needs
     of_method = run.algorithm.init(params)
-    _check_metrics(of_method)
+    _check_metrics(run, of_method)
     uplink, received = None, ()
     if run.compression is not None:
         uplink = jax.eval_shape(functools.partial(_first_uplink, run), params, of_method)
@@ -154,8 +153,14 @@ def evaluation(
         output = run.algorithm.output(state.params, state.algorithm)
     goal = attack.goal if attack and attack.is_targeted else None
     measure = functools.partial(evaluate_model, run.model, state=state.model, mesh=run.mesh)
-    of_test = measure(params=state.params, examples=test, goal=goal, by_class=own is not None)
-    metrics = {f"test_{name}" if name in ("accuracy", "loss") else name: value for name, value in of_test.items()}
+    of_test = measure(
+        params=state.params,
+        examples=test,
+        goal=goal,
+        by_class=own is not None and test.y.ndim == 1 and run.model.num_classes > 0,
+    )
+    own_names = _measured(run)
+    metrics = {f"test_{name}" if name in own_names else name: value for name, value in of_test.items()}
     parts = [(_OUTPUT, output, test, goal)]
     if validation is not None:
         parts += [(_VALIDATION, state.params, validation, None), (_OUTPUT_VALIDATION, output, validation, None)]
@@ -220,7 +225,12 @@ def _everywhere(values: Any, run: Run) -> Any:
     return values if run.mesh is None else jax.lax.with_sharding_constraint(values, everywhere(run.mesh))
 
 
-def _check_metrics(of_method: State) -> None:
+def _measured(run: Run) -> set[str]:
+    """Names of what is measured of the model's predictions."""
+    return {"loss", *(metric.name for metric in run.model.metrics)}
+
+
+def _check_metrics(run: Run, of_method: State) -> None:
     """Refuses a state without metrics, and metrics that would take the place of others in the history."""
     metrics = getattr(of_method, "metrics", None)
     if not isinstance(metrics, dict):
@@ -229,8 +239,10 @@ def _check_metrics(of_method: State) -> None:
             kind = f"{type(of_method).__name__} whose metrics are a {type(metrics).__name__}"
         allowed = "a named tuple with a field metrics, a dict of arrays, {} for none"
         raise ValueError(f"init of the rule: returns a {kind}; must return {allowed}")
+    beginnings = (_OUTPUT, _VALIDATION, _OUTPUT_VALIDATION)
+    taken = _TAKEN | {beginning + name for beginning in beginnings for name in _measured(run)}
     for name in metrics:
-        if not isinstance(name, str) or name in _TAKEN:
+        if not isinstance(name, str) or name in taken:
             raise ValueError(f"init of the rule: metrics have the name {name!r}; must be a text that no column has")
 
 

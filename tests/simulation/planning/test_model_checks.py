@@ -106,7 +106,7 @@ def with_numpy(params, x):
             (kernel, with_numpy),
             r"^model=\(init, apply\): fails for inputs float32\[1, 8, 8, 1\]: TracerArrayConversionError: ",
         ),
-        ((kernel, lambda params, x: linear(params, x).astype(int)), "returns logits of type int32; must be floating"),
+        ((kernel, lambda params, x: linear(params, x).astype(int)), "returns outputs of type int32; must be floating"),
         (
             (kernel, lambda params, x: x.reshape(1, 64) @ params["kernel"]),
             r"^model=\(init, apply\): fails in training for inputs float32\[2, 8, 8, 1\]: TypeError: cannot reshape",

@@ -88,9 +88,12 @@ def test_the_worst_tenth_is_rounded_up_and_clients_without_examples_do_not_count
     assert found["client_accuracy_worst_tenth"] == np.float32(np.mean([0, 0.05, 0.1])), "3 of 21 clients"
     assert found["client_accuracy_mean"] == 0.5
     assert over_clients(np.array([0.25]))["client_accuracy_worst_tenth"] == 0.25
-    counts = {"client_correct": np.array([3, 0, 1]), "client_examples": np.array([4, 0, 2]), "test_loss": 1.0}
-    assert by_client_and_class(counts, per_client=False).keys() == {*CLIENT, "test_loss"}
-    assert by_client_and_class({"test_loss": 1.0}, per_client=True) == {"test_loss": 1.0}
+    found = {"client_accuracy": np.array([0.75, np.nan, 0.5]), "test_loss": 1.0}
+    metrics = [fd.metrics.accuracy()]
+    assert by_client_and_class(found, metrics, per_client=False).keys() == {*CLIENT, "test_loss"}
+    assert by_client_and_class({"test_loss": 1.0}, metrics, per_client=True) == {"test_loss": 1.0}
+    errors = over_clients(accuracy, "client_mean_squared_error", higher_is_better=False)
+    assert errors["client_mean_squared_error_worst_tenth"] == np.float32(np.mean([1, 0.95, 0.9]))
 
 
 @pytest.mark.parametrize("source", ["benign", "all"])
