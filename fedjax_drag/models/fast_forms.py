@@ -14,6 +14,7 @@ functions with gradients of their own, are computed as they are.
 """
 
 import collections
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,14 +31,16 @@ _CALLS = ("jit", "pjit", "closed_call")
 
 
 def in_fast_forms(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of pytrees of arrays; itself where there is nothing to change."""
+    """The same function of pytrees of arrays."""
 
     def fast(*args: Any) -> Any:
         closed, outputs = jax.make_jaxpr(function, return_shape=True)(*args)
-        if not _changes_anything(closed.jaxpr):
-            return function(*args)
-        values = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(outputs), values)
+        computed = (
+            functools.partial(_evaluate, closed.jaxpr, closed.consts)
+            if _changes_anything(closed.jaxpr)
+            else jaxpr_as_fun(closed)
+        )
+        return jax.tree.unflatten(jax.tree.structure(outputs), computed(*jax.tree.leaves(args)))
 
     return fast
 
@@ -68,7 +71,7 @@ class _Convolved(NamedTuple):
         return jnp.moveaxis(y, range(4), self.axes)
 
 
-def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
     """The outputs of equations."""
     read_by = (*(var for eqn in jaxpr.eqns for var in eqn.invars), *jaxpr.outvars)
     uses = collections.Counter(var for var in read_by if not isinstance(var, Literal))
@@ -117,7 +120,7 @@ def _replaced(jaxpr: Jaxpr, eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
     """An equation's outputs; of a convolution, what waits for the next equations."""
     name, params = eqn.primitive.name, eqn.params
     if name in _CALLS and _changes_anything(params["jaxpr"].jaxpr):
-        return _evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, inputs)
+        return _evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, *inputs)
     if name == _CONVOLUTION and _can_be_a_layer(eqn):
         return [_layer(eqn, *inputs)]
     if name == _MAXIMA and [*_window(eqn).values()] == [2, 2] and inputs[0].ndim == 4:

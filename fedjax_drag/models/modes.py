@@ -26,6 +26,11 @@ class WithModes:
     rngs: tuple[str, ...]
 
 
+def module_of(model: Any) -> Any:
+    """A model without its modes."""
+    return model.model if isinstance(model, WithModes) else model
+
+
 def with_modes(
     model: Any,
     training: Mapping[str, Any] | None = None,

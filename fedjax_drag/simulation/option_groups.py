@@ -192,6 +192,9 @@ class Execution:
         on hardware that has them, float32 elsewhere. Default ``"default"``: as JAX's own
         ``jax_default_matmul_precision`` says, which is tensorfloat32 on NVIDIA's GPUs and bfloat16 on TPUs. It does
         not concern rules, norms and evaluation, and all arrays stay float32.
+      model_forms: ``"fast"``, the default: convolutions and poolings of any model, also of one's own, are computed in
+        the form that is fast on the platform (:func:`~fedjax_drag.models.fast_forms.in_fast_forms`), equal up to
+        rounding; ``"as_is"``: the model is computed as it is written.
       rounds_per_compile: most rounds between two visits to the host; default ``eval_every``.
       client_state: where the rows lie that are kept for every client, such as SCAFFOLD's control variates or a kept
         momentum: ``"device"``; ``"host"``, memory from where only the cohort's rows travel; or ``"disk"``, a temporary
@@ -206,6 +209,7 @@ class Execution:
     shard_data: bool = option(flag, default=False)
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
+    model_forms: str = option(one_of("fast", "as_is"), default="fast")
     matmul_precision: str = option(one_of(*PRECISIONS), default="default")
     rounds_per_compile: int | None = option(optional(count), default=None)
     client_state: str = option(one_of(*PLACES), default=DEVICE)

@@ -121,15 +121,8 @@ def test_what_is_slow_is_gone_and_what_there_is_no_form_for_stays():
     assert operations("residual") == {"select_and_scatter_add", "reduce_window", "feature_group_count=2"}
 
 
-def test_a_model_without_convolutions_is_left_alone():
-    calls = []
+def test_the_equations_of_a_model_without_convolutions_stay():
     dense = nn.Dense(3)
     params = dense.init(jax.random.key(0), X)
-
-    def apply(params, x):
-        calls.append(x)
-        return dense.apply(params, x)
-
-    found = in_fast_forms(apply)(params, X)
-    assert calls[-1] is X
-    np.testing.assert_array_equal(found, dense.apply(params, X))
+    found, wanted = (str(jax.make_jaxpr(apply)(params, X)) for apply in (in_fast_forms(dense.apply), dense.apply))
+    assert found == wanted

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag import checks, tree
+from fedjax_drag.models.fast_forms import in_fast_forms
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.naming import name_of
 from fedjax_drag.types import Batch, Loss, Metric, Params, Part
@@ -252,6 +253,8 @@ class Model(Part):
       metrics: of its predictions.
       trainable: which parameters are trained; None for all.
       compute_dtype: of the forward and backward pass; parameters, statistics and logits stay as they are.
+      forms: ``"fast"`` to compute convolutions and poolings by :func:`~fedjax_drag.models.fast_forms.in_fast_forms`;
+        ``"as_is"`` to leave the model alone.
     """
 
     form: ModelForm
@@ -261,6 +264,7 @@ class Model(Part):
     metrics: tuple[Metric, ...] = ()
     trainable: Trainable | None = None
     compute_dtype: str = "float32"
+    forms: str = "fast"
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -278,7 +282,8 @@ class Model(Part):
     def apply(self, params: Params, state: ModelState, x: jax.Array) -> Any:
         """Outputs ``[B, ...]`` of inputs in evaluation."""
         everything = self._narrow(joined(params, state.frozen))
-        return self._wide(self.form.evaluate(everything, state.statistics, self._narrow(x)))
+        evaluate = self._computed(self.form.evaluate)
+        return self._wide(evaluate(everything, state.statistics, self._narrow(x)))
 
     def train(
         self, params: Params, state: ModelState, x: jax.Array, rngs: Streams, real: jax.Array | None
@@ -296,7 +301,8 @@ class Model(Part):
           Outputs ``[B, ...]``, and the statistics after the batch.
         """
         everything = self._narrow(joined(params, state.frozen))
-        logits, statistics = self.form.train(everything, state.statistics, self._narrow(x), rngs, real)
+        train = self._computed(self.form.train)
+        logits, statistics = train(everything, state.statistics, self._narrow(x), rngs, real)
         return self._wide(logits), statistics
 
     def training_loss(
@@ -319,6 +325,9 @@ class Model(Part):
         if batch.real is None:
             return losses.mean(), after
         return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1), after
+
+    def _computed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return in_fast_forms(function) if self.forms == "fast" else function
 
     def weights(self, targets: jax.Array) -> jax.Array | None:
         """What each example weighs in the mean loss, ``[B]``; None where each weighs 1."""

@@ -23,6 +23,8 @@ from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.metrics import accuracy
+from fedjax_drag.models.lora import ADAPTERS, LoRA
+from fedjax_drag.models.modes import module_of
 from fedjax_drag.privacy import accountant
 from fedjax_drag.privacy.accountant import FixedSize, Local, Poisson, Sampling
 from fedjax_drag.simulation.arguments import (
@@ -244,6 +246,8 @@ def _checked(
 def _model_of(settings: Settings, frozen: bool) -> Model:
     """The model of a run as a value; with ``frozen`` statistics that never change."""
     data, trainable = settings.data, settings.trainable
+    if trainable is None and isinstance(module_of(settings.model), LoRA):
+        trainable = ADAPTERS
     with refusing_tokens(settings.model):
         form = form_of(settings.model, _example(settings), frozen)
         _ = form.streams
@@ -255,6 +259,7 @@ def _model_of(settings: Settings, frozen: bool) -> Model:
         tuple(settings.metrics) if settings.metrics is not None else (accuracy(),) * data.has_labels,
         tuple(trainable) if isinstance(trainable, Sequence) and not isinstance(trainable, str) else trainable,
         settings.compute_dtype,
+        settings.model_forms,
     )
 
 
