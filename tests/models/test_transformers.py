@@ -1,5 +1,6 @@
 """Transformers against their equations in NumPy, and low-rank adapters against products of matrices."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -123,9 +124,24 @@ def test_adapters_add_their_product_to_the_kernels_that_they_are_for():
     np.testing.assert_array_equal(adapted.apply(drawn, TOKENS), DECODER.apply(drawn, TOKENS))
 
 
-def test_adapters_of_layers_with_several_axes():
-    import flax.linen as nn
+def test_adapters_of_a_model_that_knows_training():
+    class Noisy(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            return nn.Dense(3)(nn.Dropout(0.5, deterministic=not train)(x))
 
+    x, y = np.ones((12, 4), np.float32), np.arange(12) % 3
+    fed = fd.data.partition.iid(fd.data.from_arrays(x, y, x, y, normalize="none"), num_clients=2)
+    options = {"num_rounds": 1, "cohort_size": 2, "step_size": 0.1, "local_steps": 1, "batch_size": 2}
+    result = fd.simulate(fd.aggregators.fedavg(), model=models.lora(Noisy(), rank=1), data=fed, **options)
+    assert result.history["bytes_up"][-1] == 2 * 4 * (4 + 3)
+    everything = fd.simulate(
+        fd.aggregators.fedavg(), model=models.lora(Noisy(), rank=1), data=fed, trainable="*", **options
+    )
+    assert everything.history["bytes_up"][-1] == 2 * 4 * (4 + 3 + 12 + 3)
+
+
+def test_adapters_of_layers_with_several_axes():
     adapted = models.lora(nn.DenseGeneral((3, 2), axis=(-2, -1)), rank=2)
     x = np.random.default_rng(0).normal(size=(5, 4, 6)).astype(np.float32)
     params = random_params(adapted, x)
@@ -152,7 +168,6 @@ def test_a_federation_of_adapters_is_a_plain_loop_over_them():
         step_size=0.1,
         local_steps=4,
         batch_size="full",
-        trainable="*lora_[ab]",
         initial_params=start,
     )
 
