@@ -10,7 +10,7 @@ from cases import AGGREGATORS, ALGORITHMS, Case
 
 from fedjax_drag.algorithms import from_aggregator
 from fedjax_drag.experiment.build import registry
-from fedjax_drag.simulation.arguments import check_secure_aggregation
+from fedjax_drag.simulation.planning.compatibility import check_secure_aggregation
 from fedjax_drag.types import Aggregator
 
 CONTRIBUTIONS = {

@@ -9,7 +9,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag import notebook
 from fedjax_drag.simulation import Result
-from fedjax_drag.simulation.program.client_cost import ClientCost
+from fedjax_drag.simulation.planning.outline import ClientCost
 
 
 def result(accuracy, **changes):

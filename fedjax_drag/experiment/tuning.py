@@ -24,8 +24,7 @@ from fedjax_drag.experiment.config.loading import Source
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation import Evaluation, Simulation, trace
-from fedjax_drag.simulation.devices import placement
-from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.devices import memory, placement
 from fedjax_drag.simulation.run import PRECISIONS
 
 PRESENT = "present setting"

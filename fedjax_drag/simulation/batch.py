@@ -28,14 +28,15 @@ from fedjax_drag.simulation.cells import (
     shapes_of,
     share_of,
 )
-from fedjax_drag.simulation.devices.placement import everywhere
+from fedjax_drag.simulation.devices import memory
+from fedjax_drag.simulation.devices.placement import Devices, everywhere, outlined, platform_of
 from fedjax_drag.simulation.driver import Reason, Schedule, Track, drive
-from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.planning import initial_params, memory
-from fedjax_drag.simulation.planning.outline import Outline
+from fedjax_drag.simulation.engine import LoweredRun, first_of
+from fedjax_drag.simulation.model import initial_params
+from fedjax_drag.simulation.model.initial_params import Start
+from fedjax_drag.simulation.planning.outline import Outline, measure_seconds
 from fedjax_drag.simulation.planning.setup import Spent, spent_by
 from fedjax_drag.simulation.program import programs
-from fedjax_drag.simulation.program.client_cost import measure_seconds
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.programs import TIMED_STEPS
 from fedjax_drag.simulation.result import Result
@@ -256,6 +257,47 @@ def prepare_batch(
     batch = BatchSimulation(first, whole, examples, over, width, given, outlines, spent)
     _ = batch.lowered  # what cannot be traced is refused here
     return batch
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredCells(LoweredRun):
+    """The programs of some cells, lowered, as one of them is: ``init``, ``advance`` and ``evaluate``.
+
+    Attributes:
+      width: cells in one call; a multiple of the number of devices, which share the cells.
+    """
+
+    width: int
+
+
+def lower_batch(
+    settings: Sequence[Settings],
+    *,
+    width: int | None = None,
+    cells_axis: str = "auto",
+    devices: Devices | None = None,
+) -> LoweredCells:
+    """Lowers the runs of some cells as one program, as ``fd.simulation.lower`` does one.
+
+    Args:
+      settings: as for :func:`prepare_batch`.
+      width: cells in one call of the program; default all.
+      cells_axis: as there, by the platform of ``devices``.
+      devices: which share the cells; default the first of this process.
+
+    Raises:
+      ValueError: if the settings cannot be run.
+    """
+    sharing = () if devices is None else devices[: len(settings)]
+    mesh = Mesh(sharing, ("cells",)) if len(sharing) > 1 else None
+    everyone, platform = everywhere(mesh) or first_of(devices), platform_of(devices)
+    whole, over, width = gathered(settings, width, cells_axis, mesh, devices)
+    examples = outlined(examples_of(settings[0]), everyone)
+    (first, *_), common = outlines_of(whole, examples[0]), outlined(whole.common, everyone)
+    given = initial_params.given(settings[0].initial_params, first.shapes, settings[0].model)
+    cells = shapes_of(whole.at([0]), width, share_of(mesh) or everyone)
+    lowered = lower_cells(over, common, cells, examples, outlined(given, everyone), first.shapes, platform)
+    return LoweredCells(lowered, first, mesh, whole.runs[0].batching, width)
 
 
 def _row(cell: int, tree: Any) -> Any:

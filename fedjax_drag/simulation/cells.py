@@ -18,12 +18,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_drag import checks
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
+from fedjax_drag.simulation.model.initial_params import Start
 from fedjax_drag.simulation.model.model import joined
-from fedjax_drag.simulation.model.start import Start
 from fedjax_drag.simulation.planning.outline import Outline, outline, shape_of
 from fedjax_drag.simulation.planning.setup import federate, run_of
 from fedjax_drag.simulation.program import programs
-from fedjax_drag.simulation.program.clients_axis import ClientBatching, make_mapper
+from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Metrics, Totals, own_examples
 from fedjax_drag.simulation.run import Run, RunState
@@ -61,7 +61,7 @@ class Over(NamedTuple):
 
     def __call__(self, one: Callable[[Any, Any], Any], shared: Any, cells: Any) -> Any:
         """``one(shared, cell)`` of every cell, stacked."""
-        out = make_mapper(self.batching, self.mesh)(one, shared, cells)
+        out = map_clients(self.batching, self.mesh, one, shared, cells)
         return out if self.mesh is None else jax.lax.with_sharding_constraint(out, share_of(self.mesh))
 
 
@@ -74,10 +74,9 @@ def _init_cells(over: Over, common: Run, cells: Cells, given: Start | None) -> R
     return over(one, (common, given), cells)
 
 
-@functools.cache
 def init_cells(platform: str) -> Any:
-    """:func:`_init_cells`, compiled as :func:`~fedjax_drag.simulation.program.programs.init_on` is."""
-    return jax.jit(_init_cells, static_argnums=0, compiler_options=programs.quickly(platform))
+    """:func:`_init_cells`, compiled."""
+    return programs.compiled_quickly(_init_cells, 0, platform)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnames="states")

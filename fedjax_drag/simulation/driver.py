@@ -1,19 +1,23 @@
-"""The loop from evaluation to evaluation, for one run and for many."""
+"""The loop from evaluation to evaluation, for one run and for many, and what ends it.
 
+NaNs are sought (``jax.debug_nans``) in what the programs of a run return: JAX's own search looks at the first call of a
+program compiled ahead of time alone, and takes an undefined share for an error.
+"""
+
+import contextlib
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import stopping
-from fedjax_drag.simulation.devices import nans
 from fedjax_drag.simulation.model.model import joined
+from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.planning.setup import Spent
-from fedjax_drag.simulation.program.client_cost import ClientCost
-from fedjax_drag.simulation.program.evaluation import by_client_and_class
-from fedjax_drag.simulation.program.metrics import UNDEFINED
+from fedjax_drag.simulation.program.evaluation import UNDEFINED, by_client_and_class
 from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.simulation.result import (
     ROUNDING,
@@ -26,6 +30,36 @@ from fedjax_drag.simulation.result import (
     with_client_seconds,
 )
 from fedjax_drag.simulation.run import RunState
+
+
+def are_sought() -> bool:
+    """Whether JAX is configured to search, for all or for this thread."""
+    return bool(jax.config.jax_debug_nans)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def unchecked() -> contextlib.AbstractContextManager[Any]:
+    """Leaves out JAX's own search, in place of which :func:`check_nans` stands."""
+    return jax.debug_nans(False) if are_sought() else contextlib.nullcontext()
+
+
+def check_nans(done: int, returned: Any, undefined: Iterable[str] = ()) -> None:
+    """Refuses a NaN, if NaNs are sought.
+
+    Args:
+      done: rounds after which the programs have returned.
+      returned: pytree of what they have returned.
+      undefined: names of metrics that may be NaN.
+
+    Raises:
+      FloatingPointError: one line with the round and the place of the first NaN.
+    """
+    if not are_sought():
+        return
+    for path, leaf in jax.tree.leaves_with_path(returned):
+        names = {str(getattr(entry, "key", "")) for entry in path}
+        if names.isdisjoint(undefined) and jnp.issubdtype(leaf.dtype, jnp.inexact) and bool(jnp.isnan(leaf).any()):
+            place = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise FloatingPointError(f"a NaN after round {done} in {place}")
 
 
 class Reason(str):
@@ -129,7 +163,7 @@ def drive(
     Returns:
       The state at the end.
     """
-    at_once = 1 if nans.are_sought() else schedule.at_once
+    at_once = 1 if are_sought() else schedule.at_once
     goes_on = True
     while goes_on and done < schedule.num_rounds:
         before, target = done, min(schedule.num_rounds, (done // schedule.eval_every + 1) * schedule.eval_every)
@@ -137,12 +171,12 @@ def drive(
         while done < target:
             stopping.check()
             done = min(target, done + at_once)
-            with nans.unchecked():
+            with unchecked():
                 state, metrics, sums = step(state, sums, np.int32(done))
-            nans.check(done, {"state": state, "metrics": metrics, "totals": sums}, UNDEFINED)
-        with nans.unchecked():
+            check_nans(done, {"state": state, "metrics": metrics, "totals": sums}, UNDEFINED)
+        with unchecked():
             evaluated = evaluate(state)
-        nans.check(done, {"evaluation": evaluated})
+        check_nans(done, {"evaluation": evaluated})
         goes_on = record(state, before, done, jax.device_get((metrics, sums, evaluated)))
     return state
 

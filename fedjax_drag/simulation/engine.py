@@ -1,30 +1,42 @@
-"""One run: its arguments checked, its data placed, its programs traced, and run."""
+"""One run: its arguments checked, its data placed, its programs traced, and run; or its programs lowered alone.
+
+What is lowered alone needs shapes only: no data is placed, and nothing is computed. The devices may be those of an
+accelerator that is not there (:mod:`fedjax_drag.accelerators.targets`). What depends on the platform, such as the way
+over the clients of a round, is chosen as it would be on these devices.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, SingleDeviceSharding
 
-from fedjax_drag.simulation.arguments import as_algorithm
+from fedjax_drag import checks
 from fedjax_drag.simulation.devices import processes
 from fedjax_drag.simulation.devices.host_state import DISK
-from fedjax_drag.simulation.devices.placement import divided, everywhere, place, place_data
+from fedjax_drag.simulation.devices.placement import (
+    Devices,
+    along,
+    divided,
+    everywhere,
+    outlined,
+    place_data,
+    resolve_mesh,
+)
 from fedjax_drag.simulation.driver import Stopper
-from fedjax_drag.simulation.model.start import Start
+from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.option_groups import EarlyStopping, check_adversary
-from fedjax_drag.simulation.options import check_options, takes
-from fedjax_drag.simulation.planning import initial_params
-from fedjax_drag.simulation.planning.outline import Outline, outline
-from fedjax_drag.simulation.planning.setup import federate, run_of, spent_by
-from fedjax_drag.simulation.planning.sharing import mesh_of
+from fedjax_drag.simulation.options import check_options, documented, option, optional, options, takes
+from fedjax_drag.simulation.planning.outline import Outline, lowered, outline
+from fedjax_drag.simulation.planning.setup import federate, mesh_of, run_of, spent_by
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.progress import progress_shown
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
-from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, as_algorithm
 from fedjax_drag.types import Aggregator, Algorithm
 
 
@@ -44,9 +56,13 @@ def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.
     """
-    asked = Settings(algorithm=as_algorithm("algorithm", algorithm), **settings)
+    return trace(_settings_of(algorithm, settings))
+
+
+def _settings_of(algorithm: Algorithm | Aggregator, given: dict[str, Any]) -> Settings:
+    asked = Settings(algorithm=as_algorithm("algorithm", algorithm), **given)
     check_adversary(asked.attack, asked.byzantine_fraction, asked.num_byzantine)
-    return trace(asked)
+    return asked
 
 
 def trace(asked: Settings) -> Simulation:
@@ -55,27 +71,25 @@ def trace(asked: Settings) -> Simulation:
     Raises:
       ValueError: if the settings do not fit together.
     """
-    spent = spent_by(asked)
-    on_host, run = federate(asked), run_of(asked)
+    spent, on_host, run = spent_by(asked), federate(asked), run_of(asked)
     mesh = mesh_of(asked, run)
-    on_host = sharable(asked, mesh, on_host)
-    run = dataclasses.replace(run, mesh=mesh, shard_data=asked.shard_data)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("data", (on_host, asked.data.test, asked.data.validation, asked.seed))
     if asked.client_state == DISK and jax.process_count() > 1:
         raise ValueError(f"client_state={DISK!r}: needs a run of one process; 'host' goes with several")
-    federation, held_out = _placed(asked, mesh, on_host)
-    key = place(jax.random.key(asked.seed), everywhere(mesh))
-    run = placed_arrays(run)
+    run, federation, (test, validation), key = _placed(asked, run, on_host, mesh)
     known = outline(run, federation, key, asked.client_state)
+    given = initial_params.given(asked.initial_params, known.shapes, asked.model)
+    if mesh is not None and mesh.is_multi_process:
+        processes.check_same("initial_params", given)
     simulation = Simulation(
         spec=run,
         outline=known,
         federation=federation,
-        test=held_out[0],
-        validation=held_out[1],
+        test=test,
+        validation=validation,
         key=key,
-        given=_given(asked, known, mesh),
+        given=given,
         num_rounds=asked.num_rounds,
         eval_every=asked.eval_every,
         rounds_per_compile=asked.rounds_per_compile or asked.eval_every,
@@ -87,43 +101,41 @@ def trace(asked: Settings) -> Simulation:
     return simulation
 
 
-def placed_arrays(run: Run) -> Run:
-    """A run whose parts hold their arrays on every device that shares its clients."""
-    if run.mesh is None:
-        return run
-    return jax.tree.map(lambda x: place(x, everywhere(run.mesh)) if isinstance(x, jax.Array) else x, run)
+def _placed(
+    asked: Settings,
+    run: Run,
+    on_host: Federation,
+    mesh: Mesh | None,
+    put: Callable[..., Any] = place_data,
+    divide: Callable[..., Any] = divided,
+    elsewhere: Any = None,
+) -> tuple[Run, Federation, Any, Any]:
+    """The run, its federation, its test and validation examples and its key on the devices.
 
-
-def sharable(asked: Settings, mesh: Mesh | None, federation: Federation) -> Federation:
-    """A federation on the host with what each device needs of it, where the devices share the training examples.
+    Args:
+      asked: of the run.
+      run: without a mesh.
+      on_host: its federation.
+      mesh: devices that share the clients, or None.
+      put: ``(values, sharding)``, what places the values, or tells their shapes.
+      divide: ``(examples, mesh)``, the same of examples that the devices of ``mesh`` divide among them.
+      elsewhere: the sharding without a mesh; default that of JAX.
 
     Raises:
-      ValueError: if they are to be shared and there is one device.
+      ValueError: if the training examples are to be divided, and there is one device.
     """
-    if asked.shard_data and mesh is None:
-        raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
-    if not asked.shard_data or federation.held_out is None:
-        return federation
-    # No device has all training examples.
-    return federation._replace(held_out=federation.held_out.taken_from(federation.train))
-
-
-def _placed(asked: Settings, mesh: Mesh | None, on_host: Federation) -> tuple[Federation, tuple[Any, Any]]:
-    """The federation on its devices, and the test and the validation examples."""
-    everyone = everywhere(mesh)
-    divider = mesh if asked.shard_data else None
-    train = place_data(on_host.train, everyone) if divider is None else divided(on_host.train, divider)
-    others = on_host._replace(train=()), (asked.data.test, asked.data.validation)
-    federation, held_out = place_data(others, everyone)
-    return federation._replace(train=train), held_out
-
-
-def _given(asked: Settings, known: Outline, mesh: Mesh | None) -> Start | None:
-    """What the run starts from, on the host; None to draw it."""
-    given = initial_params.given(asked.initial_params, known.shapes, asked.model)
-    if mesh is not None and mesh.is_multi_process:
-        processes.check_same("initial_params", given)
-    return given
+    if asked.shard_data:  # no device has all training examples
+        if mesh is None:
+            raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
+        if on_host.held_out is not None:
+            on_host = on_host._replace(held_out=on_host.held_out.taken_from(on_host.train))
+    everyone = elsewhere if mesh is None else everywhere(mesh)
+    run = dataclasses.replace(run, mesh=mesh, shard_data=asked.shard_data)
+    run = jax.tree.map(lambda x: put(x, everyone) if isinstance(x, jax.Array) else x, run)
+    train = divide(on_host.train, mesh) if asked.shard_data else put(on_host.train, everyone)
+    held_out = asked.data.test, asked.data.validation
+    federation, held_out, key = put((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
+    return run, federation._replace(train=train), held_out, key
 
 
 @takes(SimulateArguments)
@@ -170,7 +182,7 @@ def simulate(
     check_options(early)
     if initial is not None and settings.get("initial_params") is not None:
         raise ValueError("initial_params: is for a fresh start; must not be given with initial, which has parameters")
-    simulation = prepare(algorithm, **settings)
+    simulation = trace(_settings_of(algorithm, settings))
     start = 0 if initial is None else int(initial.round)
     if start >= simulation.num_rounds:
         raise ValueError(
@@ -179,3 +191,92 @@ def simulate(
     progress = progress if processes.is_first() else False
     with progress_shown(algorithm.name, simulation.num_rounds, start, progress) as show:
         return simulation.run([show, *callbacks, Stopper(early)], initial)
+
+
+def _check_devices(name: str, value: Any) -> None:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    if not is_list or not all(hasattr(device, "platform") for device in value):
+        allowed = "a list of JAX devices, or None for those of this process"
+        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
+
+
+@options
+class For:
+    """For which devices a run is lowered.
+
+    Attributes:
+      devices: JAX devices of one kind, of this process or to compile for alone, such as
+        ``fedjax_drag.accelerators.targets.find("h100").devices``; default those of this process. ``mesh="all"`` shares
+        the clients among all of them, ``mesh="auto"`` takes the first.
+    """
+
+    devices: Sequence[Any] | None = option(optional(_check_devices), default=None)
+
+
+@documented
+@options
+class LowerArguments(For, Arguments):
+    """The arguments of :func:`lower`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredRun:
+    """The programs of a run, lowered.
+
+    Attributes:
+      programs: ``advance`` for rounds, ``evaluate`` and perhaps ``draw``; each has JAX's ``compile`` and ``as_text``.
+      outline: shapes of the state, and what else is known of the run.
+      mesh: devices that share the clients; None for one device.
+      batching: how a device goes through its clients of a round.
+    """
+
+    programs: Any
+    outline: Outline
+    mesh: Mesh | None
+    batching: ClientBatching
+
+
+@takes(LowerArguments)
+def lower(algorithm: Algorithm | Aggregator, *, devices: Devices | None = None, **settings: Any) -> LoweredRun:
+    """Lowers the programs of a run from shapes, without placing data and without computing.
+
+    With ``clients_axis="auto"`` it takes the way that is usually best on the platform, since nothing is timed; an
+    attack of your own is called once with made-up messages, as by :func:`~fedjax_drag.simulation.prepare`. Data that
+    are not on this machine may be given as arrays that take no memory, ``np.broadcast_to(np.float32(0), shape)``: only
+    shapes, labels of the split and numbers of examples count.
+
+    Args:
+      algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
+      devices: for which to lower; see below.
+      **settings: the others of :class:`LowerArguments`.
+
+    Raises:
+      ValueError: one line naming the argument, its value and what is allowed.
+
+    Examples:
+      >>> target = fedjax_drag.accelerators.targets.find("h100")
+      >>> lowered = fd.simulation.lower(rule, devices=target.devices, model=model, data=data, num_rounds=200,
+      ...                               cohort_size=10, local_steps=5, batch_size=10, step_size=0.01)
+      >>> lowered.programs.advance.compile().memory_analysis()
+    """
+    check_options(For(devices=devices))
+    return lower_settings(_settings_of(algorithm, settings), devices)
+
+
+def lower_settings(asked: Settings, devices: Devices | None = None) -> LoweredRun:
+    """:func:`lower` of settings that are already checked one by one.
+
+    Raises:
+      ValueError: if the settings do not fit together.
+    """
+    on_host, run = federate(asked), run_of(asked, devices)
+    mesh = mesh_of(asked, run) if devices is None else resolve_mesh(asked.mesh, asked.cohort_size, devices)
+    divide = lambda examples, mesh: outlined(examples, along(mesh), mesh)
+    run, federation, held_out, key = _placed(asked, run, on_host, mesh, outlined, divide, first_of(devices))
+    known = outline(run, federation, key, asked.client_state)
+    return LoweredRun(lowered(run, known, federation, held_out, key), known, mesh, run.batching)
+
+
+def first_of(devices: Devices | None) -> Any:
+    """The sharding of what is on the first of these devices; None for the default device."""
+    return None if devices is None else SingleDeviceSharding(devices[0])

@@ -13,20 +13,20 @@ from jax.sharding import Mesh
 from fedjax_drag import checks
 from fedjax_drag.simulation.devices.host_state import DEVICE, PLACES
 from fedjax_drag.simulation.devices.placement import MESHES
-from fedjax_drag.simulation.model.statistics import MODEL_STATES
 from fedjax_drag.simulation.options import (
     count,
-    count_or_pair,
     flag,
     one_of,
     option,
     optional,
     options,
-    positive_number_or_pair,
+    or_pair,
+    positive_number,
     span,
 )
-from fedjax_drag.simulation.program.attendance import check_availability
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES
+from fedjax_drag.simulation.program.sampling import check_availability
+from fedjax_drag.simulation.program.server import MODEL_STATES
 from fedjax_drag.simulation.run import FULL, PRECISIONS
 
 
@@ -79,7 +79,7 @@ class LocalWork:
         its state afresh; or ``"keep"``: each client goes on with the state at the end of its last pass, such as its
         momentum, which is kept as ``client_state`` says. The server's root pass begins afresh in any case.
       model_state: what becomes of statistics that a model keeps beside its parameters, such as BatchNorm's running
-        means (:mod:`~fedjax_drag.simulation.model.statistics`): every client starts from the server's, which are
+        means (:mod:`~fedjax_drag.simulation.program.server`): every client starts from the server's, which are
         then the ``"average"`` of the clients', the average ``"weighted"`` by numbers of examples, or their
         coordinatewise ``"median"``; or they are ``"frozen"``, and training normalises by them as evaluation does; or
         they are ``"local"``: every client goes on with its own, and the average serves evaluation on the test set.
@@ -87,8 +87,8 @@ class LocalWork:
     """
 
     batch_size: int | str = option(check_batch_size)
-    local_steps: int | tuple[int, int] | None = option(optional(count_or_pair), default=None)
-    local_epochs: float | tuple[int, int] | None = option(optional(positive_number_or_pair), default=None)
+    local_steps: int | tuple[int, int] | None = option(optional(or_pair(count)), default=None)
+    local_epochs: float | tuple[int, int] | None = option(optional(or_pair(positive_number)), default=None)
     local_optimizer_state: str = option(one_of("reset", "keep"), default="reset")
     model_state: str = option(one_of(*MODEL_STATES), default="auto")
 
@@ -172,7 +172,7 @@ class Execution:
         ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many devices of all processes
         (:mod:`~fedjax_drag.simulation.devices.processes`), the same number of each. ``"auto"`` (default): ``"cores"``
         on a CPU of which several devices divide the cohort, where that is faster by an estimate
-        (:mod:`~fedjax_drag.simulation.planning.sharing`), else one device. None: one device. In Python also a
+        (:mod:`~fedjax_drag.simulation.planning.setup`), else one device. None: one device. In Python also a
         ``jax.sharding.Mesh`` of one axis. A CPU has a device for each core on the command line, and in Python after
         ``fd.use_cores()``; else it has one. The results are the same to rounding.
       shard_data: whether the devices of ``mesh`` divide the training examples among them, so that each needs memory for

@@ -88,27 +88,22 @@ def positive_number(name: str, value: Any) -> None:
     checks.positive(name, value)
 
 
-def count_or_pair(name: str, value: Any) -> None:
-    """Refuses what is neither a count nor two counts in ascending order."""
-    _check_or_pair(count, name, value)
+def or_pair(check: Check) -> Check:
+    """The check of an option that may also be a pair of counts in ascending order."""
 
+    def checked(name: str, value: Any) -> None:
+        if isinstance(value, list | tuple):
+            whole = all(isinstance(entry, int | np.integer) and not isinstance(entry, bool) for entry in value)
+            if len(value) != 2 or not whole or not 1 <= value[0] <= value[1] <= LARGEST:
+                allowed = "a pair [low, high] of integers, 1 <= low <= high"
+                raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
+            return
+        try:
+            check(name, value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or a pair [low, high]") from None
 
-def positive_number_or_pair(name: str, value: Any) -> None:
-    """Refuses what is neither a number above 0 nor two counts in ascending order."""
-    _check_or_pair(positive_number, name, value)
-
-
-def _check_or_pair(check: Check, name: str, value: Any) -> None:
-    """Refuses what fails a check and is no pair of counts either."""
-    if isinstance(value, list | tuple):
-        whole = all(isinstance(entry, int | np.integer) and not isinstance(entry, bool) for entry in value)
-        if len(value) != 2 or not whole or not 1 <= value[0] <= value[1] <= LARGEST:
-            raise ValueError(f"{name}={checks.shown(value)}: must be a pair [low, high] of integers, 1 <= low <= high")
-        return
-    try:
-        check(name, value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or a pair [low, high]") from None
+    return checked
 
 
 def span(length: float | Sequence[int] | None) -> tuple[int | None, Any]:

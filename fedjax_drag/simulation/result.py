@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from fedjax_drag import checks, notebook
-from fedjax_drag.simulation.program.client_cost import ClientCost
-from fedjax_drag.simulation.program.programs import ACCUMULATED, OverRounds, Totals
+from fedjax_drag.simulation.planning.outline import ClientCost
+from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.types import Params
 
 VALIDATION, TEST = "validation_accuracy", "test_accuracy"
@@ -39,7 +39,7 @@ class Result(NamedTuple):
         another model than its parameters, ``output_accuracy``, ``output_loss``, ``output_validation_accuracy`` and
         ``output_validation_loss`` are that model's. Under attack, of the evaluated round: ``cosine_to_benign``,
         ``malicious_weight``, ``detection_tpr`` and ``detection_fpr`` of
-        :func:`~fedjax_drag.simulation.program.metrics.attack_metrics`, and ``attack_success_rate`` on the test
+        :func:`~fedjax_drag.simulation.program.evaluation.attack_metrics`, and ``attack_success_rate`` on the test
         set where the attack has a goal.
         With ``evaluate_clients``: ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
         of :func:`~fedjax_drag.simulation.program.evaluation.over_clients`, ``client_accuracy`` ``[E, M]``, NaN for
@@ -55,7 +55,7 @@ class Result(NamedTuple):
       state: the whole final state, from which a run can be continued.
       seconds: running time without compilation, evaluations included.
       compile_seconds: time spent compiling and timing a client.
-      cost: what the method asks of one client, a :class:`~fedjax_drag.simulation.program.client_cost.ClientCost`.
+      cost: what the method asks of one client, a :class:`~fedjax_drag.simulation.planning.outline.ClientCost`.
       seconds_per_step: measured time of a client's local step; None if it was not measured.
       diverged_at: the first round after which a parameter was not finite; None if there is none. With
         ``stop_on_divergence``, the history ends with the evaluation that follows it.
@@ -211,12 +211,9 @@ def history_row(
     """
     sums = {name: total for name, total in totals.sums.items() if name in metrics}
     number = np.float32(rounds - int(sums.get("silent_rounds", 0)))
-    means = {
-        name: sums[name] / number if number else np.float32(np.nan)
-        for name in sums
-        if ACCUMULATED[name].kind is OverRounds.MEAN
-    }
-    return {"round": done, **metrics, **sums, **means, **cost.of(sums), **evaluated, **(spent or {})}
+    if "train_loss" in sums:
+        sums["train_loss"] = sums["train_loss"] / number if number else np.float32(np.nan)
+    return {"round": done, **metrics, **sums, **cost.of(sums), **evaluated, **(spent or {})}
 
 
 def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -53,7 +53,7 @@ class Run(Part):
       drop_late: whether a client that the deadline stops sends nothing; only with a deadline.
       keeps_optimizer: whether each client's state of ``local_optimizer`` is kept from round to round.
       statistics: what becomes of the clients' model statistics, one of
-        :data:`~fedjax_drag.simulation.model.statistics.MODEL_STATES` but ``"auto"``.
+        :data:`~fedjax_drag.simulation.program.server.MODEL_STATES` but ``"auto"``.
       reject_nonfinite: whether a client whose message is not finite, or too long, is left out.
       num_byzantine: expected number of malicious clients in a cohort, rounded up; None where it is not the same for all
         runs of the program.
@@ -97,6 +97,10 @@ class Run(Part):
     shard_data: bool = False
     diagnostics: bool = True
     matmul_precision: str = PRECISIONS[0]
+
+    def batch_length(self, longest: int) -> int:
+        """Examples in a mini-batch, padding included, where lists of examples have ``longest`` entries."""
+        return longest if isinstance(self.batch_size, str) else self.batch_size
 
     @property
     def constants(self) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from benchmarks.timing import Row, median_ratio
 from fedjax_drag import aggregators, tree
-from fedjax_drag.simulation.planning.memory import available
+from fedjax_drag.simulation.devices.memory import available
 from fedjax_drag.types import Aggregator, Deltas, Params
 
 COHORTS = (10, 100, 1000)

@@ -15,7 +15,7 @@ import fedjax_drag as fd
 from benchmarks.timing import Contestants, Row, in_turn, ratio, warm_up
 from benchmarks.workloads import WORKLOADS
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.simulation.program.client_cost import ClientCost
+from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, client
 from fedjax_drag.types import Algorithm
 

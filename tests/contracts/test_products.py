@@ -13,7 +13,7 @@ from jaxprs import products
 from quadratics import batches, uplink_of
 
 from fedjax_drag import compression, tree
-from fedjax_drag.simulation.model.statistics import combined
+from fedjax_drag.simulation.program.server import combined_statistics
 from fedjax_drag.types import POISON_NEEDS, Uplink
 
 COHORT = 7
@@ -84,4 +84,4 @@ def test_of_compressors(compressor):
 
 @pytest.mark.parametrize("how", ["average", "weighted"])
 def test_of_statistics(how):
-    assert_exact(lambda local: combined(how, nested_params(), local, jnp.arange(5), None), drawn(5))
+    assert_exact(lambda local: combined_statistics(how, nested_params(), local, jnp.arange(5), None), drawn(5))

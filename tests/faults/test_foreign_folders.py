@@ -15,7 +15,7 @@ from fedjax_drag.cli.app import app
 from fedjax_drag.data import preparing
 from fedjax_drag.data.sets import tfds
 from fedjax_drag.experiment.run.checkpoints import load_params
-from fedjax_drag.simulation.program.attendance import as_trace
+from fedjax_drag.simulation.program.sampling import as_trace
 
 SECRET = b"mine"
 NAMES = (

@@ -17,9 +17,9 @@ from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.privacy import FixedSize, Local, Poisson, adaptive_dp, central_dp, epsilon, local_dp
 from fedjax_drag.simulation.planning.setup import spent_by
-from fedjax_drag.simulation.program.attendance import expected_clients
-from fedjax_drag.simulation.program.client_pass import sent
 from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.local import sent
+from fedjax_drag.simulation.program.sampling import expected_clients
 from fedjax_drag.simulation.run import ClientInput, LocalResult, RoundInput
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.testing import check_client_rule

@@ -45,3 +45,17 @@ def settings(digits):
 @pytest.fixture(scope="session")
 def fedavg():
     return fd.algorithms.from_aggregator(fd.aggregators.fedavg())
+
+
+@pytest.fixture(scope="session")
+def refused(settings):
+    """Checks that a rule and settings are refused in one line that matches a pattern, or has all of some parts."""
+
+    def check(message, rule, **changes):
+        call = fd.simulate if "initial" in changes else fd.simulation.prepare
+        with pytest.raises(ValueError, match=message if isinstance(message, str) else ".") as error:
+            call(rule, **settings(**changes))
+        assert "\n" not in str(error.value)
+        assert isinstance(message, str) or all(part in str(error.value) for part in message), str(error.value)
+
+    return check

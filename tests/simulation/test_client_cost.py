@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.program.client_cost import ClientCost, client_cost
+from fedjax_drag.simulation.planning.outline import ClientCost, client_cost
+from fedjax_drag.simulation.program.evaluation import work_metrics
 from fedjax_drag.simulation.program.local import LocalResult
-from fedjax_drag.simulation.program.metrics import work_metrics
 from fedjax_drag.types import Batch, ClientRule, Uplink
 
 SIZE = 20 * 30 + 30

@@ -307,5 +307,5 @@ def test_what_is_compiled_for_one_call_draws_the_same_bits():
         return model.init(key, np.zeros((1, 64), np.float32))
 
     key = jax.random.key(3)
-    quickly = jax.jit(init, compiler_options=programs.quickly("cpu"))
+    quickly = programs.compiled_quickly(init, (), "cpu")
     chex.assert_trees_all_equal(quickly(key), jax.jit(init)(key))

@@ -24,7 +24,7 @@ from fedjax_drag.experiment.plan.programs import (
 )
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.devices.host_state import DEVICE
-from fedjax_drag.simulation.lowering import LoweredRun, lower_settings
+from fedjax_drag.simulation.engine import LoweredRun, lower_settings
 from fedjax_drag.simulation.planning.setup import steps_of_clients
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.local import LOCAL_STEPS

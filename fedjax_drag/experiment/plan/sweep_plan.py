@@ -20,9 +20,9 @@ from fedjax_drag.experiment.plan.programs import (
 from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run, typical_steps
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import Grid, Point, describe
+from fedjax_drag.simulation.batch import LoweredCells, lower_batch
 from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.devices.host_state import DEVICE
-from fedjax_drag.simulation.lowering import LoweredCells, lower_batch
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.local import LOCAL_STEPS
 from fedjax_drag.simulation.settings import Settings

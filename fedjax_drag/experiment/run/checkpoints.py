@@ -28,10 +28,10 @@ from fedjax_drag.experiment.run.errors import FolderError, MismatchError, reason
 from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS, RUN, read_environment
 from fedjax_drag.experiment.run.stored import client_rows, leaves, records
 from fedjax_drag.experiment.run.stored.records import Record
-from fedjax_drag.simulation.devices import row_file
+from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.host_state import completed
 from fedjax_drag.simulation.devices.processes import checksum, from_first, is_first
-from fedjax_drag.simulation.planning.initial_params import CHECKSUM, STATE, leaf_name, variables_in
+from fedjax_drag.simulation.model.initial_params import CHECKSUM, STATE, leaf_name, variables_in
 
 KEEP = 2
 """How many of the newest are kept by default."""
@@ -199,7 +199,7 @@ class Checkpoints:
           history: the lines of ``metrics.jsonl`` so far.
           dtypes: names of those of its columns.
         """
-        rows, arrays = row_file.found_in(state), leaves.on_host(state)
+        rows, arrays = host_state.found_in(state), leaves.on_host(state)
         if not is_first():
             return
         if history:

@@ -22,7 +22,7 @@ from fedjax_drag import stopping
 from fedjax_drag.experiment.run.errors import FolderError, InUseError
 from fedjax_drag.files import check_kinds, read_json, strangers, write_text
 from fedjax_drag.simulation.devices.processes import from_first
-from fedjax_drag.simulation.planning.initial_params import CHECKPOINTS
+from fedjax_drag.simulation.model.initial_params import CHECKPOINTS
 
 _INSIDE = ("logs", "cells", "checkpoints.damaged")
 """Folders in a results folder into which a run or a sweep writes."""

@@ -30,7 +30,7 @@ from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, History, plain
 from fedjax_drag.files import check_kinds, fitting, read_json, sha256, write_text
-from fedjax_drag.simulation.planning import initial_params
+from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.version import __version__
 

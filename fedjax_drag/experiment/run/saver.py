@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.stored.leaves import on_host
-from fedjax_drag.simulation.devices import row_file
+from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.processes import is_first
 
 LARGEST = 2**28
@@ -104,7 +104,7 @@ class Saver:
         if not self._keep:
             return
         self._wait(only_if_done=True)
-        if row_file.found_in(state) is not None:  # the next round writes into the file
+        if host_state.found_in(state) is not None:  # the next round writes into the file
             self.finish()
             self._checkpoints.save(round_number, state, accuracy, history(), dtypes)
             return

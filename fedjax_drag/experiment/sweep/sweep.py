@@ -30,9 +30,9 @@ from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.devices.host_state import DEVICE
-from fedjax_drag.simulation.planning import initial_params
+from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.planning.setup import federate
-from fedjax_drag.simulation.program.attendance import probabilities
+from fedjax_drag.simulation.program.sampling import probabilities
 from fedjax_drag.simulation.progress import unless_quiet
 
 CLEARED_AFTER = 10

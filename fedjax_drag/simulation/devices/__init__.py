@@ -1,1 +1,1 @@
-"""Devices: meshes, several processes, state in host memory, the search for NaN, the compilation cache."""
+"""Devices: meshes, several processes, state on the host or in a file, memory, the compilation cache."""

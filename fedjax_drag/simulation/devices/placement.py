@@ -107,26 +107,19 @@ def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
     axis, of_clients = mesh.axis_names[0], index.ndim == 2
 
     def share(own: Any, index: jax.Array) -> Any:
-        return jax.tree.map(lambda x: _taken_of_all(x, index, axis, of_clients), own)
+        """Every device adds what it has of the whole, the rest being 0."""
+
+        def leaf(x: jax.Array) -> jax.Array:
+            place = index - jax.lax.axis_index(axis) * x.shape[0]
+            is_own = ((place >= 0) & (place < x.shape[0])).reshape(*index.shape, *[1] * (x.ndim - 1))
+            part = jnp.where(is_own, x[jnp.clip(place, 0, x.shape[0] - 1)], jnp.zeros((), x.dtype))
+            return jax.lax.psum_scatter(part, axis, tiled=True) if of_clients else jax.lax.psum(part, axis)
+
+        return jax.tree.map(leaf, own)
 
     split = PartitionSpec(axis)
     out = split if of_clients else PartitionSpec()
     return jax.shard_map(share, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=out)(examples, index)
-
-
-def _taken_of_all(own: jax.Array, index: jax.Array, axis: str, of_clients: bool) -> jax.Array:
-    """``whole[index]``, ``own`` being this device's part of ``whole``; every device adds what it has, the rest being 0.
-
-    Args:
-      own: leading axis ``[N / devices]``.
-      index: ``[S, L]`` or ``[L]`` into ``[0, N)``, the same on all devices.
-      axis: name of the devices' axis.
-      of_clients: whether a device receives its share of the leading axis of ``index``, or everything.
-    """
-    place = index - jax.lax.axis_index(axis) * own.shape[0]
-    is_own = ((place >= 0) & (place < own.shape[0])).reshape(*index.shape, *[1] * (own.ndim - 1))
-    part = jnp.where(is_own, own[jnp.clip(place, 0, own.shape[0] - 1)], jnp.zeros((), own.dtype))
-    return jax.lax.psum_scatter(part, axis, tiled=True) if of_clients else jax.lax.psum(part, axis)
 
 
 def divided(examples: Any, mesh: Mesh) -> Any:

@@ -25,15 +25,11 @@ Trainable = str | Sequence[str] | Callable[[str], bool]
 def check_trainable(name: str, value: Any) -> None:
     """Refuses what is neither patterns of paths nor a function of one."""
     if not callable(value):
-        _check_patterns(name, value, ", or a function of a path")
+        check_patterns(name, value, ", or a function of a path")
 
 
-def check_patterns(name: str, value: Any) -> None:
-    """Refuses what is no pattern of paths and no list of them."""
-    _check_patterns(name, value, "")
-
-
-def _check_patterns(name: str, value: Any, also: str) -> None:
+def check_patterns(name: str, value: Any, also: str = "") -> None:
+    """Refuses what is no pattern of paths and no list of them; the message names what is allowed ``also``."""
     patterns = [value] if isinstance(value, str) else value
     if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(one, str) for one in patterns):
         allowed = f"a pattern of parameter paths such as 'head' or '*/lora_*', or a list of them{also}"

@@ -1,1 +1,1 @@
-"""What is decided before compiling: setup, memory budget, checks across settings."""
+"""What is decided before compiling: the run of the settings, what is known of it from shapes, what fits together."""

@@ -1,7 +1,9 @@
-"""What is known of a run from shapes alone, and its programs, traced."""
+"""What is known of a run from shapes alone: the cost for a client, the programs, traced."""
 
 import functools
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -9,15 +11,156 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import per_client
-from fedjax_drag.simulation.arguments import check_benign
+from fedjax_drag.compression import Compressor
+from fedjax_drag.compression import _channel as channel
+from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import everywhere, placement
+from fedjax_drag.simulation.planning.compatibility import check_benign
 from fedjax_drag.simulation.program import programs
-from fedjax_drag.simulation.program.client_cost import ClientCost, Messages, client_cost, messages_of, with_traffic
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import own_examples
+from fedjax_drag.simulation.program.programs import client, first_message, own_examples
 from fedjax_drag.simulation.run import Run, RunState
-from fedjax_drag.types import Batch
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+
+_MOVES = {"broadcast_in_dim", "convert_element_type", "copy", "dynamic_slice", "gather", "iota", "reshape", "slice"} | {
+    "squeeze",
+    "stop_gradient",
+    "transpose",
+}
+"""Primitives that move or rename values and compute nothing."""
+
+_ENOUGH_SECONDS = 0.2
+_ENOUGH_REPEATS = 5
+
+
+class ClientCost(NamedTuple):
+    """Cost of a method for one client.
+
+    Attributes:
+      gradients: gradient evaluations in a local step, each on one mini-batch, whatever its size.
+      vector_operations: elementwise operations in a local step beyond that of SGD, in units of one operation on each
+        parameter: 1 is the cost of an addition to the gradient. Counted in the traced program, before compilation.
+      bytes_down: from the server to a client in a round.
+      bytes_up: from the client to the server.
+    """
+
+    gradients: int
+    vector_operations: float
+    bytes_down: int
+    bytes_up: int
+
+    def of(self, work: Mapping[str, Any]) -> dict[str, Any]:
+        """Cost of all clients, given ``local_steps``, ``participants`` and, where not all answer, ``drawn``."""
+        steps, messages = int(work["local_steps"]), int(work["participants"])
+        return {
+            "gradient_evaluations": steps * self.gradients,
+            "vector_operations": steps * self.vector_operations,
+            "bytes_down": int(work.get("drawn", messages)) * self.bytes_down,
+            "bytes_up": messages * self.bytes_up,
+        }
+
+
+class Messages(NamedTuple):
+    """Shapes of what one client receives and sends, before it is compressed, and of what it works on."""
+
+    downlink: Downlink
+    batch: Batch
+    uplink: Uplink
+    statistics: Any
+
+
+def with_traffic(
+    cost: ClientCost, messages: Messages, uplink: Compressor | None, downlink: Compressor | None
+) -> ClientCost:
+    """The cost with the bytes that travel through these compressors."""
+    start, travels = messages.downlink.start, num_bytes(messages.statistics)
+    down, up = num_bytes(messages.downlink), num_bytes(messages.uplink)
+    if uplink is not None:
+        up = channel.uplink_bytes(uplink, messages.uplink)
+    if downlink is not None:
+        down += channel.broadcast_bytes(downlink, start) - num_bytes(start)
+    return cost._replace(bytes_down=down + travels, bytes_up=up + travels)
+
+
+def num_bytes(message: Any) -> int:
+    """Bytes of a message, arrays or shapes."""
+    return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(message))
+
+
+def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Uplink) -> ClientCost:
+    """Counts from shapes alone; nothing is computed.
+
+    Args:
+      client: what the client runs.
+      downlink: what one client receives, arrays or shapes.
+      batch: a mini-batch, arrays or shapes.
+      uplink: what one client sends back, arrays or shapes.
+    """
+    parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(downlink.start))
+    carry = jax.eval_shape(client.begin, downlink)
+    counter = _Gradients()
+
+    def direction(
+        start: Params, carry: Any, downlink: Downlink, batch: Batch, gradients: Sequence[Params]
+    ) -> tuple[Params, Any]:
+        keyed: dict[str, Any] = {"key": jax.random.key(0)} if client.keyed else {}
+        return client.direction(counter.restart(gradients), start, carry, downlink, batch, **keyed)
+
+    jax.eval_shape(direction, downlink.start, carry, downlink, batch, [])
+    number = counter.calls
+    traced = jax.make_jaxpr(direction)(downlink.start, carry, downlink, batch, [downlink.start] * number)
+    operations = _elementwise(traced.jaxpr) / max(parameters, 1)
+    return ClientCost(number, round(operations, 2), num_bytes(downlink), num_bytes(uplink))
+
+
+class _Gradients:
+    """A ``grad_fn`` that counts its calls and computes nothing."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.given: Sequence[Params] = ()
+
+    def restart(self, gradients: Sequence[Params]) -> Callable[[Params, Batch], Params]:
+        """A ``grad_fn`` that returns these one after the other, or zeros where there are none."""
+        self.calls, self.given = 0, gradients
+        return self
+
+    def __call__(self, w: Params, batch: Batch) -> Params:
+        del batch
+        self.calls += 1
+        return self.given[self.calls - 1] if self.given else jax.tree.map(jnp.zeros_like, w)
+
+
+def _elementwise(jaxpr: Any) -> int:
+    """Values computed by a program, a reduction counting as many as it reads."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [_elementwise(sub) for sub in _programs_in(equation.params.values())]
+        if inner:
+            total += max(inner) * equation.params.get("length", 1)
+        elif equation.primitive.name not in _MOVES:
+            sizes = [math.prod(x.aval.shape) for x in (*equation.invars, *equation.outvars) if hasattr(x, "aval")]
+            total += max(sizes)
+    return total
+
+
+def _programs_in(parameters: Iterable[Any]) -> list[Any]:
+    """The programs inside an operation such as a loop or a conditional."""
+    flat = [part for value in parameters for part in (value if isinstance(value, tuple | list) else (value,))]
+    bare = [getattr(part, "jaxpr", part) for part in flat]
+    return [part for part in bare if hasattr(part, "eqns")]
+
+
+def measure_seconds(program: Callable[..., Any], *arguments: Any) -> float:
+    """The shortest of a few runs of a compiled program, in seconds; the first, which warms up, counts as well."""
+    seconds: list[float] = []
+    while len(seconds) < 2 or (sum(seconds) < _ENOUGH_SECONDS and len(seconds) < _ENOUGH_REPEATS):
+        started = time.perf_counter()
+        jax.block_until_ready(program(*arguments))
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
 
 Found = TypeVar("Found")
 
@@ -98,8 +241,16 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
 
 @by_shape
 def _facts(run: Run, federation: Federation, key: Any) -> tuple[RunState, Messages, ClientCost]:
+    def messages_of(run: Run, federation: Federation, key: Any, state: RunState) -> Messages:
+        downlink, own = first_message(run.algorithm, run.cohort_size, state.params, state.algorithm)
+        length = run.batch_length(federation.rows.shape[1])
+        batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), run.model.preprocess)
+        uplink = client(run, federation, key, state).uplink
+        travels = () if run.statistics in ("frozen", "local") else state.model.statistics
+        return Messages(downlink._replace(own=own), batch, uplink, travels)
+
     shapes = jax.eval_shape(programs.start, run, key)
-    messages = messages_of(run, federation, key, shapes)
+    messages = jax.eval_shape(messages_of, run, federation, key, shapes)
     found: list[ClientCost] = []
     one = messages.downlink, messages.batch, messages.uplink
     jax.eval_shape(lambda client: found.append(client_cost(client, *one)), run.algorithm.client)

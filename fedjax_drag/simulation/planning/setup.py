@@ -1,4 +1,12 @@
-"""From settings to what the engine compiles: the federation as arrays, and the run as pure functions."""
+"""From settings to what the engine compiles: the federation as arrays, and the run as a value.
+
+``mesh="auto"`` shares the clients among the devices of a CPU where a run gains from it. Devices of one CPU wait for
+each other in every round, some milliseconds where the messages are added up, and tens of milliseconds where an
+iterative rule works on the stack of them. Sharing also takes seconds longer to compile. Rounds that compute for long,
+in runs of half a minute or more, save a quarter of their time or more with two cores (``docs/benchmarks.md``). How long
+they compute is estimated from the operations of a local step, to an order of magnitude: nothing is timed, and the same
+run is shared on every machine that has the devices.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,36 +14,76 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
+from jax.sharding import Mesh
 
 from fedjax_drag.clients import sgd
+from fedjax_drag.data.batching import gather
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.privacy import accountant
 from fedjax_drag.privacy.accountant import FixedSize, Local, Poisson, Sampling
-from fedjax_drag.simulation.arguments import (
+from fedjax_drag.simulation.devices.placement import Devices, can_share, platform_of, resolve_mesh
+from fedjax_drag.simulation.model.forms import form_of
+from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
+from fedjax_drag.simulation.options import span
+from fedjax_drag.simulation.planning.compatibility import (
     check_attack,
     check_augmented,
     check_jit,
     check_loss_shape,
+    check_method,
+    check_model,
     check_secure_aggregation,
     check_sign,
-    resolve_aggregation,
-    resolve_batching,
+    check_tokens,
+    refusing_tokens,
 )
-from fedjax_drag.simulation.devices.placement import Devices, platform_of
-from fedjax_drag.simulation.model.forms import form_of
-from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
-from fedjax_drag.simulation.model.statistics import resolved
-from fedjax_drag.simulation.options import span
-from fedjax_drag.simulation.planning.compatibility import check_method, check_model, check_tokens, refusing_tokens
 from fedjax_drag.simulation.planning.outline import by_shape
-from fedjax_drag.simulation.program.client_pass import batch_length
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
+from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.federation import Federation, choose_root
+from fedjax_drag.simulation.program.server import resolve_statistics
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Guarantee, Params
+from fedjax_drag.types import Algorithm, Attack, Batch, Guarantee, Params
 from fedjax_drag.types._part import as_part, told, value_of
+
+MOST_AT_ONCE = 512
+"""Clients at once under ``"auto"``: enough to occupy any accelerator; more need memory that grows with the cohort."""
+
+
+def resolve_batching(
+    clients_axis: str, clients_per_chunk: int | None, platform: str, cohort_size: int
+) -> ClientBatching:
+    """The way over the clients of a round: what the settings say, or the platform's usual one for ``"auto"``.
+
+    That is one after another on a CPU, all of whose cores a single client occupies, and all at once elsewhere, in
+    chunks of :data:`MOST_AT_ONCE` where the cohort is larger.
+    """
+    if clients_axis == "vmap" and clients_per_chunk is not None:
+        raise ValueError(f"clients_per_chunk={clients_per_chunk}: goes with clients_axis='map', not 'vmap'")
+    if clients_axis == "auto":
+        if platform != "cpu" and clients_per_chunk is None and cohort_size > MOST_AT_ONCE:
+            clients_per_chunk = MOST_AT_ONCE
+        clients_axis = "map" if clients_per_chunk is not None or platform == "cpu" else "vmap"
+    return ClientBatching(clients_axis, clients_per_chunk)
+
+
+def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack | None) -> bool:
+    """Whether messages are added up as they come; ``"auto"`` does so where it can be done."""
+    obstacle = None
+    if algorithm.streamed is None:
+        obstacle = "the method's rule compares the clients with each other"
+    elif attack is not None and attack.forges:
+        obstacle = "the attack forges messages from those of all clients"
+    elif requested(algorithm.needs):
+        obstacle = "the method needs the clients' dissimilarity, which is computed from the stacked messages"
+    if aggregation == "stream" and obstacle:
+        raise ValueError(f"aggregation='stream': {obstacle}; must be 'auto' or 'stack'")
+    return aggregation != "stack" and obstacle is None
+
 
 Spent = Callable[[int], Mapping[str, float]]
 """``(rounds) -> {"epsilon": ...}``, entries of the history after so many rounds; ``{}`` where none is reported."""
@@ -145,7 +193,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
       ValueError: if the parts do not fit together.
     """
     attack = settings.active_attack
-    statistics = resolved(settings.model_state, attack)
+    statistics = resolve_statistics(settings.model_state, attack)
     model = _model_of(settings, statistics == "frozen")
     fewest_steps, steps = span(settings.local_steps)
     fewest_epochs, epochs = span(settings.local_epochs)
@@ -181,22 +229,8 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         diagnostics=settings.reports_clients,
         matmul_precision=settings.matmul_precision,
     )
-    run = with_numbers(run)
-    _check(settings, run)
-    return run
-
-
-def with_numbers(run: Run) -> Run:
-    """A run whose numbers are Python floats: inputs of one type, whatever type of number each was given as."""
-
-    def leaf(x: Any) -> Any:
-        return float(x) if isinstance(x, int | float | np.number) else x
-
-    return jax.tree.map(leaf, run)
-
-
-def _check(settings: Settings, run: Run) -> None:
-    """Refuses parts that do not fit together."""
+    # Inputs of one type, whatever type of number each was given as.
+    run = jax.tree.map(lambda x: float(x) if isinstance(x, int | float | np.number) else x, run)
     check_tokens(settings.model, settings.data)
     rows = settings.split.training.rows
     assert rows is not None
@@ -207,6 +241,7 @@ def _check(settings: Settings, run: Run) -> None:
     check_statistics(run.algorithm.guarantee, run.statistics, model_state.statistics)
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
+    return run
 
 
 @by_shape
@@ -218,7 +253,7 @@ def _checked(run: Run, example: jax.ShapeDtypeStruct, rows: jax.ShapeDtypeStruct
         check_attack(run.attack, "root_delta" in run.algorithm.needs)
         check_loss_shape(value_of(run.model.loss), run.model.num_classes)
         if run.augmentation is not None:
-            check_augmented(value_of(run.augmentation), example, batch_length(run, rows.shape[1]))
+            check_augmented(value_of(run.augmentation), example, run.batch_length(rows.shape[1]))
         found.append(check_model(run.model, example))
         check_method(run.algorithm, run.num_clients, run.cohort_size, found[0][0])
 
@@ -266,3 +301,59 @@ def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:
         whole = settings.batch_size == FULL
         steps = np.ceil(steps * (np.ones(len(counts)) if whole else counts / settings.batch_size))
     return steps if settings.deadline is None else np.minimum(steps, settings.deadline)
+
+
+SHORTEST_ROUND = {"stream": 0.01, "stack": 0.1}
+"""Seconds of local work below which a round is not worth sharing, by what the server does with the messages."""
+
+SHORTEST_RUN = 30.0
+"""Seconds of local work below which a run is not worth sharing."""
+
+FEWEST_STEPS = 100
+"""Local steps of a run below which it is not worth an estimate, which traces one of them."""
+
+MOST_OF_MEMORY = 0.25
+"""Share of the machine's memory that the copies of the examples, one for each device, may take."""
+
+_TO_START, _PER_SECOND = 2e-5, 5e10  # seconds to start a step, FLOPs per second of a core: orders of magnitude
+
+
+def mesh_of(asked: Settings, run: Run) -> Mesh | None:
+    """The devices that share the clients; None for one device.
+
+    Args:
+      asked: of the run.
+      run: the same without a mesh.
+    """
+    mesh = asked.mesh
+    if mesh == "auto" and not asked.shard_data and can_share(asked.cohort_size):
+        mesh = "cores" if is_worthwhile(asked, run) else None
+    return resolve_mesh(mesh, asked.cohort_size)
+
+
+def is_worthwhile(asked: Settings, run: Run) -> bool:
+    """Whether the local work of a run is long enough to be shared among the cores."""
+    examples = jax.tree.leaves((asked.data.train, asked.data.test))
+    if jax.local_device_count() * sum(x.nbytes for x in examples) > MOST_OF_MEMORY * psutil.virtual_memory().total:
+        return False
+    steps = asked.cohort_size * float(steps_of_clients(asked).mean())  # of a round
+    if steps * asked.num_rounds < FEWEST_STEPS:
+        return False
+    rows = asked.split.training.rows
+    assert rows is not None
+    of_round = steps * (_TO_START + _operations(run, asked.data.train, rows) / _PER_SECOND)
+    shortest = SHORTEST_ROUND["stream" if run.streams else "stack"]
+    return of_round >= shortest and of_round * asked.num_rounds >= SHORTEST_RUN
+
+
+@by_shape
+def _operations(run: Run, train: Batch, rows: Any) -> float:
+    """Floating-point operations of the gradient on a mini-batch."""
+
+    def step(run: Run, train: Batch, rows: Any) -> Any:
+        params, state = run.model.init(jax.random.key(0))
+        batch = gather(train, rows[0], jnp.zeros(run.batch_length(rows.shape[1]), jnp.int32), run.model.preprocess)
+        rngs = dict.fromkeys(run.model.streams, jax.random.key(0))
+        return jax.grad(lambda w: run.model.training_loss(state, w, state.statistics, batch, rngs)[0])(params)
+
+    return (jax.jit(step).lower(run, train, rows).cost_analysis() or {}).get("flops", 0.0)

@@ -5,7 +5,7 @@ All at once (``vmap``), one after another (``map``), in chunks, and divided amon
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,43 +17,6 @@ One = Callable[[Any, Any], Any]
 Accumulate = Callable[[Any, Any, Any], tuple[Any, Any]]
 """``(shared, entries, outputs) -> (total, kept)``, for a chunk of clients; their entries, outputs and what is kept have
 a leading axis of the chunk's length."""
-
-
-@runtime_checkable
-class Mapper(Protocol):
-    """Calls a function for every client."""
-
-    def __call__(self, one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
-        """Stacks ``one(shared, entry)`` for every entry of the leading axis of ``inputs``.
-
-        Args:
-          one: called with ``shared`` and an entry.
-          shared: the same for all entries.
-          inputs: a pytree with a leading axis.
-          into: a pytree like the outputs whose buffers may be overwritten with them; default None. A loop that carries
-            the outputs of its last turn back in saves filling new buffers with zeros, which costs as much as a pass
-            over them.
-        """
-        ...
-
-
-@runtime_checkable
-class Accumulator(Protocol):
-    """Calls a function for every client and adds up what comes of it."""
-
-    def __call__(self, one: One, accumulate: Accumulate, shared: Any, inputs: Any) -> tuple[Any, Any]:
-        """Calls ``one`` for every entry of ``inputs`` and ``accumulate`` for every chunk of them.
-
-        Args:
-          one: called with ``shared`` and an entry.
-          accumulate: called with ``shared``, the entries of a chunk and the outputs of ``one``.
-          shared: the same for all entries.
-          inputs: a pytree with a leading axis.
-
-        Returns:
-          The sum of all totals, and what is kept of each entry, with a leading axis as long as that of ``inputs``.
-        """
-        ...
 
 
 class ClientBatching(NamedTuple):
@@ -73,44 +36,65 @@ class ClientBatching(NamedTuple):
         return self.clients_axis == "vmap" or (self.clients_per_chunk or 1) > 1
 
 
-def make_mapper(batching: ClientBatching, mesh: Mesh | None) -> Mapper:
-    """How one client's work is repeated for the cohort.
+def map_clients(
+    batching: ClientBatching, mesh: Mesh | None, one: One, shared: Any, inputs: Any, into: Any = None
+) -> Any:
+    """Stacks ``one(shared, entry)`` for every entry of the leading axis of ``inputs``.
 
     Args:
       batching: the way over the axis, or over a device's share of it.
       mesh: devices among which the axis is divided, or None.
+      one: called with ``shared`` and an entry.
+      shared: the same for all entries.
+      inputs: a pytree with a leading axis.
+      into: a pytree like the outputs whose buffers may be overwritten with them; default None. A loop that carries the
+        outputs of its last turn back in saves filling new buffers with zeros, which costs as much as a pass over them.
     """
-    on_one_device = functools.partial(_map_on_one_device, batching)
+
+    def on_one_device(shared: Any, inputs: Any, into: Any) -> Any:
+        of_entry = functools.partial(one, shared)
+        if batching.clients_axis == "vmap":
+            return jax.vmap(of_entry)(inputs)
+        return _in_chunks(of_entry, lambda _, outputs: ((), outputs), inputs, batching.clients_per_chunk or 1, into)[1]
+
     if mesh is None:
-        return on_one_device
+        return on_one_device(shared, inputs, into)
     split = PartitionSpec(mesh.axis_names)
-
-    def on_all_devices(one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
-        share = functools.partial(on_one_device, one)
-        return _shared_among(mesh, share, (PartitionSpec(), split, split), split)(shared, inputs, into)
-
-    return on_all_devices
+    return _shared_among(mesh, on_one_device, (PartitionSpec(), split, split), split)(shared, inputs, into)
 
 
-def make_accumulator(batching: ClientBatching, mesh: Mesh | None) -> Accumulator:
-    """How the clients' results are added up as they come: no more than a chunk of them is kept at a time.
+def sum_clients(
+    batching: ClientBatching, mesh: Mesh | None, one: One, accumulate: Accumulate, shared: Any, inputs: Any
+) -> tuple[Any, Any]:
+    """Calls ``one`` for every entry of ``inputs`` and ``accumulate`` for every chunk of them.
 
-    Each device adds up its share, and the devices' totals are added in one all-reduce.
+    No more than a chunk of outputs is kept at a time. Each device adds up its share, and the devices' totals are added
+    in one all-reduce.
 
     Args:
       batching: the way over the axis, or over a device's share of it.
       mesh: devices among which the axis is divided, or None.
+      one: called with ``shared`` and an entry.
+      accumulate: called with ``shared``, the entries of a chunk and the outputs of ``one``.
+      shared: the same for all entries.
+      inputs: a pytree with a leading axis.
+
+    Returns:
+      The sum of all totals, and what is kept of each entry, with a leading axis as long as that of ``inputs``.
     """
+
+    def on_one_device(shared: Any, inputs: Any) -> tuple[Any, Any]:
+        of_entry, of_chunk = functools.partial(one, shared), functools.partial(accumulate, shared)
+        if batching.clients_axis == "vmap":
+            total, kept = of_chunk(inputs, jax.vmap(of_entry)(inputs))
+        else:
+            total, kept = _in_chunks(of_entry, of_chunk, inputs, batching.clients_per_chunk or 1, None)
+        return (total if mesh is None else jax.lax.psum(total, mesh.axis_names)), kept
+
     if mesh is None:
-        return functools.partial(_accumulate_on_one_device, batching)
-    split = PartitionSpec(mesh.axis_names)
-
-    def on_all_devices(one: One, accumulate: Accumulate, shared: Any, inputs: Any) -> tuple[Any, Any]:
-        share = functools.partial(_accumulate_on_one_device, batching, one, accumulate, axis_names=mesh.axis_names)
-        specs = (PartitionSpec(), split)
-        return _shared_among(mesh, share, specs, specs)(shared, inputs)
-
-    return on_all_devices
+        return on_one_device(shared, inputs)
+    specs = PartitionSpec(), PartitionSpec(mesh.axis_names)
+    return _shared_among(mesh, on_one_device, specs, specs)(shared, inputs)
 
 
 def _shared_among(
@@ -142,32 +126,6 @@ def _empty_share(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.Array:
     """A device's share of an array without entries."""
     shape = leaf.shape if spec == PartitionSpec() else (leaf.shape[0] // mesh.size, *leaf.shape[1:])
     return jnp.zeros(shape, leaf.dtype)
-
-
-def _map_on_one_device(batching: ClientBatching, one: One, shared: Any, inputs: Any, into: Any = None) -> Any:
-    """A :class:`Mapper` without a mesh."""
-    of_entry = functools.partial(one, shared)
-    if batching.clients_axis == "vmap":
-        return jax.vmap(of_entry)(inputs)
-    return _in_chunks(of_entry, lambda _, outputs: ((), outputs), inputs, batching.clients_per_chunk or 1, into)[1]
-
-
-def _accumulate_on_one_device(
-    batching: ClientBatching,
-    one: One,
-    accumulate: Accumulate,
-    shared: Any,
-    inputs: Any,
-    *,
-    axis_names: tuple[str, ...] = (),
-) -> tuple[Any, Any]:
-    """An :class:`Accumulator` on one device, or on one of those that ``axis_names`` span."""
-    of_entry, of_chunk = functools.partial(one, shared), functools.partial(accumulate, shared)
-    if batching.clients_axis == "vmap":
-        total, kept = of_chunk(inputs, jax.vmap(of_entry)(inputs))
-    else:
-        total, kept = _in_chunks(of_entry, of_chunk, inputs, batching.clients_per_chunk or 1, None)
-    return (jax.lax.psum(total, axis_names) if axis_names else total), kept
 
 
 def _in_chunks(

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Int
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.model.model import ModelState
-from fedjax_drag.simulation.program.clients_axis import Mapper
 from fedjax_drag.types import DISSIMILARITIES, Batch, Deltas, Params
 
 _BATCH = 250  # examples predicted at once; bounds the memory of activations
@@ -71,18 +70,15 @@ def requested(needs: Iterable[str]) -> str | None:
     return names[0] if names else None
 
 
-Dissimilarity = Callable[[Batch, ModelState, Params, Deltas, jax.Array | Batch, jax.Array], jax.Array]
-"""``(train, model_state, start, deltas, examples, counts) -> dissimilarity [S]``, ``examples`` as ``gather`` takes
-them."""
-
-
-def make_dissimilarity(
+def dissimilarity(
     kind: str,
     apply: Callable[[Params, ModelState, jax.Array], jax.Array],
     preprocess: Callable[[jax.Array], jax.Array],
-    over_clients: Mapper,
-) -> Dissimilarity:
-    """Builds the dissimilarity of a cohort's clients.
+    over_clients: Callable[..., Any],
+    shared: tuple[Batch, ModelState, Params],
+    clients: tuple[Deltas, jax.Array | Batch, jax.Array],
+) -> Float[Array, " clients"]:
+    """The dissimilarity of a cohort's clients.
 
     Each client compares the softmax predictions of the model it was sent, ``start``, with those of the model that it
     uploads, ``start + delta``: for a malicious client that is the forged one. The examples are all of the client's
@@ -98,7 +94,9 @@ def make_dissimilarity(
       kind: name of one of :data:`DISTANCES`.
       apply: ``(params, model_state, x) -> logits``.
       preprocess: from stored examples to model inputs.
-      over_clients: maps a function of one client over a leading axis.
+      over_clients: maps a function of one client over a leading axis, as ``map_clients(batching, mesh, ...)`` does.
+      shared: training examples, state of the model and ``start``.
+      clients: of each client the delta, the examples as ``gather`` takes them, and their number.
     """
     distance, largest = DISTANCES[kind]
 
@@ -112,17 +110,7 @@ def make_dissimilarity(
         moved = distance(before, after, count)
         return jnp.where(jnp.isfinite(moved), moved, largest(before.shape[1]))
 
-    def dissimilarity(
-        train: Batch,
-        state: ModelState,
-        start: Params,
-        deltas: Deltas,
-        examples: jax.Array | Batch,
-        counts: jax.Array,
-    ) -> Float[Array, " clients"]:
-        return over_clients(of_client, (train, state, start), (deltas, examples, counts))
-
-    return dissimilarity
+    return over_clients(of_client, shared, clients)
 
 
 def _predict(

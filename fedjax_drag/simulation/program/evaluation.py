@@ -1,10 +1,5 @@
-"""What is measured on examples: of the parameters on the test set, and of every client on its own data.
+"""What is measured: on the test set, on every client's own data, of the clients' work, of what an attack achieves."""
 
-Clients may hold out a part of their examples (:class:`HeldOut`), on which they are evaluated one by one.
-"""
-
-import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,86 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fedjax_drag import tree
-from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.model.model import Model, ModelState
-from fedjax_drag.simulation.program.clients_axis import ClientBatching, make_mapper
-from fedjax_drag.types import Batch, Params
-
-DEFAULT_FRACTION = 0.2
-"""Share of its examples that a client holds out with ``evaluate_clients=True``."""
-
-
-class HeldOut(NamedTuple):
-    """Held-out examples, client by client.
-
-    Attributes:
-      examples: indices ``[H]`` into the training examples, or the examples themselves ``[H, ...]``; padded behind the
-        last client's.
-      counts: ``[M]`` int32, how many of them are each client's.
-    """
-
-    examples: Int[Array, " examples"] | Batch
-    counts: Int[Array, " federation"]
-
-    def of(self, clients: np.ndarray) -> "HeldOut":
-        """Those of the clients that are marked in ``clients`` ``[M]`` bool, on the host."""
-        owner = np.repeat(np.arange(len(self.counts)), self.counts)
-        return _on_host(np.asarray(self.examples)[clients[owner]], np.where(clients, self.counts, 0))
-
-    def taken_from(self, train: Batch) -> "HeldOut":
-        """The same with the examples themselves in place of their indices, on the host."""
-        return self._replace(examples=jax.tree.map(lambda x: x[self.examples], train))
-
-
-class ClientSplit(NamedTuple):
-    """A data set divided into what the clients train on and what they hold out.
-
-    Attributes:
-      training: the data set with shorter rows.
-      held_out: of every client; None if nothing is held out.
-    """
-
-    training: FederatedDataset
-    held_out: HeldOut | None
-
-
-def hold_out(data: FederatedDataset, share: bool | float) -> ClientSplit:
-    """Takes a share of each client's examples from the end of its row; rows are in random order.
-
-    A client with n examples holds out ``round(share * n)`` of them, at least one and at most n - 1; a client with a
-    single example holds out none.
-
-    Args:
-      data: a partitioned data set, which is not changed.
-      share: in (0, 1); True for :data:`DEFAULT_FRACTION`, False for nothing.
-
-    Raises:
-      ValueError: an example is in the rows twice, so that what one row holds out could be trained on by another.
-    """
-    if not share:
-        return ClientSplit(data, None)
-    assert data.rows is not None
-    assert data.counts is not None
-    place = np.arange(data.rows.shape[1])
-    examples = data.rows[place < data.counts[:, None]]
-    if len(np.unique(examples)) < len(examples):
-        raise ValueError(f"evaluate_clients={share}: an example is in the rows of clients twice; must be there once")
-    fraction = DEFAULT_FRACTION if isinstance(share, bool | np.bool_) else share
-    number = np.minimum(np.maximum(np.rint(fraction * data.counts), 1), data.counts - 1).astype(np.int32)
-    left = data.counts - number
-    held = data.rows[(place >= left[:, None]) & (place < data.counts[:, None])]
-    rows = np.where(place < left[:, None], data.rows, 0)[:, : left.max()]
-    return ClientSplit(dataclasses.replace(data, rows=rows, counts=left), _on_host(held, number))
-
-
-def _on_host(examples: np.ndarray, counts: np.ndarray) -> HeldOut:
-    both: list[Any] = [examples.astype(np.int32), counts.astype(np.int32)]
-    return HeldOut(*both)
-
+from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
+from fedjax_drag.simulation.program.federation import HeldOut
+from fedjax_drag.simulation.run import LocalResult
+from fedjax_drag.types import Batch, Deltas, Params
 
 EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
 
@@ -117,154 +41,124 @@ class Counts(NamedTuple):
     of_class: Int[Array, "*batches classes"] | None = None
 
 
-def make_evaluate(
-    model: Model, goal: Goal | None = None, mesh: Mesh | None = None, by_class: bool = False
-) -> Callable[[Params, ModelState, Batch], dict[str, jax.Array]]:
-    """Builds ``(params, model_state, examples) -> {"accuracy", "loss"}`` over all examples.
+def evaluate_model(
+    model: Model,
+    params: Params,
+    state: ModelState,
+    examples: Batch,
+    *,
+    goal: Goal | None = None,
+    mesh: Mesh | None = None,
+    by_class: bool = False,
+) -> dict[str, jax.Array]:
+    """``{"accuracy", "loss"}`` over all examples.
 
     Args:
       model: whose mean loss over the examples is ``"loss"``.
+      params: of the model.
+      state: of the model.
+      examples: all of them.
       goal: of an attack; the result then has ``"attack_success_rate"`` too, the share of the examples that count for
         which the model predicts what the attacker wants.
       mesh: devices that share the batches, or None.
       by_class: whether the result also has ``"class_correct"`` and ``"class_examples"``, ``[C]`` int32.
     """
-    over_batches = make_mapper(ClientBatching("map"), mesh)
-    shares = mesh.size if mesh else 1
+    number = examples.y.shape[0]
+    size = _batch_size(number)
 
     def of_batch(shared: tuple[Params, ModelState, Batch], batch_index: Int[Array, ""]) -> Counts:
         params, state, examples = shared
-        return _count(model, goal, functools.partial(model.apply, params, state), examples, batch_index, by_class)
+        places = batch_index * size + jnp.arange(size)
+        real = places < number  # those after the last example do not count
+        index = jnp.minimum(places, number - 1)
+        x, labels = model.preprocess(examples.x[index]), examples.y[index]
+        logits = model.apply(params, state, x)
+        hit = real & (logits.argmax(-1) == labels)
+        correct = hit.sum()
+        loss = jnp.where(real, model.loss(logits, labels), 0.0).sum()
+        of_class = jax.ops.segment_sum(hit.astype(jnp.int32), labels, model.num_classes) if by_class else None
+        if goal is None:
+            return Counts(correct, loss, of_class=of_class)
+        returned = goal(x, labels, model.num_classes)
+        if difference := tree.mismatch(returned, (x, labels)):
+            raise ValueError(f"attack: goal returns {difference}")
+        x, wanted = returned
+        targets = real & (wanted != labels)
+        reached = targets & (model.apply(params, state, x).argmax(-1) == wanted)
+        return Counts(correct, loss, targets.sum(), reached.sum(), of_class)
 
-    def evaluate(params: Params, state: ModelState, examples: Batch) -> dict[str, jax.Array]:
-        number = examples.y.shape[0]
-        num_batches = -(-number // (_batch_size(number) * shares)) * shares
-        batches: Counts = over_batches(of_batch, (params, state, examples), jnp.arange(num_batches))
-        sums: Counts = jax.tree.map(lambda x: x.sum(0), batches)
-        metrics: dict[str, Any] = {"accuracy": sums.correct / number, "loss": sums.loss / number}
-        if goal is not None:
-            assert sums.reached is not None
-            assert sums.targets is not None
-            metrics["attack_success_rate"] = sums.reached / sums.targets
-        if by_class:
-            of_class = jnp.bincount(examples.y, length=model.num_classes)
-            metrics |= {"class_correct": sums.of_class, "class_examples": of_class}
-        return metrics
-
-    return evaluate
+    batches: Counts = _over_batches(of_batch, (params, state, examples), number, mesh)
+    sums: Counts = jax.tree.map(lambda x: x.sum(0), batches)
+    metrics: dict[str, Any] = {"accuracy": sums.correct / number, "loss": sums.loss / number}
+    if goal is not None:
+        assert sums.reached is not None
+        assert sums.targets is not None
+        metrics["attack_success_rate"] = sums.reached / sums.targets
+    if by_class:
+        of_class = jnp.bincount(examples.y, length=model.num_classes)
+        metrics |= {"class_correct": sums.of_class, "class_examples": of_class}
+    return metrics
 
 
-def _count(
+def _over_batches(of_batch: Callable[[Any, Any], Any], shared: Any, length: int, mesh: Mesh | None) -> Any:
+    """``of_batch(shared, index)`` of every batch of a list, one after another, stacked; devices share the batches."""
+    shares = mesh.size if mesh else 1
+    num_batches = -(-length // (_batch_size(length) * shares)) * shares
+    return map_clients(ClientBatching("map"), mesh, of_batch, shared, jnp.arange(num_batches))
+
+
+def evaluate_clients(
     model: Model,
-    goal: Goal | None,
-    apply: Callable[[jax.Array], jax.Array],
-    examples: Batch,
-    batch_index: Int[Array, ""],
-    by_class: bool,
-) -> Counts:
-    """The sums over one batch of ``examples``; places after the last example do not count."""
-    number = examples.y.shape[0]
-    size = _batch_size(number)
-    places = batch_index * size + jnp.arange(size)
-    real = places < number
-    index = jnp.minimum(places, number - 1)
-    x, labels = model.preprocess(examples.x[index]), examples.y[index]
-    logits = apply(x)
-    hit = real & (logits.argmax(-1) == labels)
-    correct = hit.sum()
-    loss = jnp.where(real, model.loss(logits, labels), 0.0).sum()
-    of_class = jax.ops.segment_sum(hit.astype(jnp.int32), labels, model.num_classes) if by_class else None
-    if goal is None:
-        return Counts(correct, loss, of_class=of_class)
-    returned = goal(x, labels, model.num_classes)
-    if difference := tree.mismatch(returned, (x, labels)):
-        raise ValueError(f"attack: goal returns {difference}")
-    x, wanted = returned
-    targets = real & (wanted != labels)
-    reached = targets & (apply(x).argmax(-1) == wanted)
-    return Counts(correct, loss, targets.sum(), reached.sum(), of_class)
-
-
-EvaluateClients = Callable[[Params, ModelState, Any, HeldOut, Any], dict[str, jax.Array]]
-"""``(params, model_state, train, held_out, statistics) -> {"client_correct", "client_examples"}``, ``[M]`` int32 each;
-``train`` is not used if ``held_out`` has the examples themselves, and ``statistics`` is None unless clients keep their
-own."""
-
-
-class EvaluationInput(NamedTuple):
-    """What all batches read.
-
-    Attributes:
-      params: of the global model.
-      state: of the model.
-      train: training examples.
-      held_out: which of them are held out.
-      statistics: of every client's own model, ``[M, ...]``; None where the global model's are those of all.
-      owner: the client that each of those belongs to, ``[H]`` int32.
-    """
-
-    params: Params
-    state: ModelState
-    train: Any
-    held_out: HeldOut
-    statistics: Any
-    owner: Int[Array, " examples"]
-
-
-def make_evaluate_clients(model: Model, mesh: Mesh | None = None) -> EvaluateClients:
-    """Builds the evaluation of all clients: one pass over their examples, and one sum for each client.
+    params: Params,
+    state: ModelState,
+    train: Any,
+    held_out: HeldOut,
+    statistics: Any,
+    mesh: Mesh | None = None,
+) -> dict[str, jax.Array]:
+    """The evaluation of all clients: one pass over their examples, and one sum for each client.
 
     The batches are as long as those of the evaluation on the test set and may hold the examples of several clients.
 
     Args:
       model: whose predictions are counted.
+      params: of the global model.
+      state: of the model.
+      train: training examples; not used if ``held_out`` has the examples themselves.
+      held_out: which of them are held out.
+      statistics: of every client's own model; None unless clients keep their own.
       mesh: devices that share the batches, or None.
+
+    Returns:
+      ``client_correct`` and ``client_examples``, ``[M]`` int32 each.
     """
-    over_batches = make_mapper(ClientBatching("map"), mesh)
-    shares = mesh.size if mesh else 1
+    counts = held_out.counts
+    length = jax.tree.leaves(held_out.examples)[0].shape[0]
+    owner = jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
+    size = _batch_size(length)
 
-    def of_batch(shared: EvaluationInput, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
-        return _is_correct(model, shared, batch_index)
+    def is_correct(shared: Any, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
+        params, state, train, held_out, statistics, owner = shared
+        places = jnp.minimum(batch_index * size + jnp.arange(size), length - 1)  # the last example is repeated
+        batch = gather(train, held_out.examples, places, model.preprocess)
+        if statistics is None:
+            return model.apply(params, state, batch.x).argmax(-1) == batch.y
 
-    def evaluate_clients(
-        params: Params, state: ModelState, train: Any, held_out: HeldOut, statistics: Any
-    ) -> dict[str, jax.Array]:
-        counts = held_out.counts
-        length = jax.tree.leaves(held_out.examples)[0].shape[0]
-        owner = jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
-        num_batches = -(-length // (_batch_size(length) * shares)) * shares
-        shared = EvaluationInput(params, state, train, held_out, statistics, owner)
-        correct = over_batches(of_batch, shared, jnp.arange(num_batches))
-        # Places after the last client's examples, in the last batch and in a padded list, do not count.
-        correct = correct.reshape(-1)[:length] & (jnp.arange(length) < counts.sum())
-        summed = jax.ops.segment_sum(correct.astype(jnp.int32), owner, counts.shape[0], indices_are_sorted=True)
-        return {"client_correct": summed, "client_examples": counts}
+        def of_example(client: Int[Array, ""], x: jax.Array) -> jax.Array:
+            own = jax.tree.map(lambda rows: rows[client], statistics)
+            return model.apply(params, state._replace(statistics=own), x[None])[0]
 
-    return evaluate_clients
+        return jax.vmap(of_example)(owner[places], batch.x).argmax(-1) == batch.y
+
+    correct = _over_batches(is_correct, (params, state, train, held_out, statistics, owner), length, mesh)
+    # Places after the last client's examples, in the last batch and in a padded list, do not count.
+    correct = correct.reshape(-1)[:length] & (jnp.arange(length) < counts.sum())
+    summed = jax.ops.segment_sum(correct.astype(jnp.int32), owner, counts.shape[0], indices_are_sorted=True)
+    return {"client_correct": summed, "client_examples": counts}
 
 
 def _batch_size(length: int) -> int:
     return min(EVALUATION_BATCH, length)
-
-
-def _is_correct(model: Model, shared: EvaluationInput, batch_index: Int[Array, ""]) -> Bool[Array, " batch"]:
-    """Whether the class of each example of a batch is predicted; places after the last example repeat it."""
-    length = len(shared.owner)
-    places = jnp.minimum(batch_index * _batch_size(length) + jnp.arange(_batch_size(length)), length - 1)
-    batch = gather(shared.train, shared.held_out.examples, places, model.preprocess)
-    return _logits(model, shared, shared.owner[places], batch.x).argmax(-1) == batch.y
-
-
-def _logits(model: Model, shared: EvaluationInput, owner: Int[Array, " batch"], x: jax.Array) -> jax.Array:
-    """What the model predicts for examples of the clients ``owner``, by their own statistics if they keep them."""
-    if shared.statistics is None:
-        return model.apply(shared.params, shared.state, x)
-
-    def of_example(client: Int[Array, ""], x: jax.Array) -> jax.Array:
-        own = jax.tree.map(lambda rows: rows[client], shared.statistics)
-        return model.apply(shared.params, shared.state._replace(statistics=own), x[None])[0]
-
-    return jax.vmap(of_example)(owner, x)
 
 
 WORST = 10
@@ -321,3 +215,101 @@ def _shares(correct: Any, number: Any) -> np.ndarray:
     """``correct / number`` as float32; NaN where there is nothing."""
     number = np.asarray(number, np.float64)
     return np.where(number > 0, np.asarray(correct) / np.maximum(number, 1), np.nan).astype(np.float32)
+
+
+UNDEFINED = ("detection_tpr", "detection_fpr")
+"""Metrics that are NaN where there is nobody of whom they are a share."""
+
+
+def sum_of_benign(
+    honest: Deltas, malicious: Bool[Array, " clients"], valid: Bool[Array, " clients"] | None = None
+) -> Params:
+    """Sum of the benign clients' deltas, like the parameters.
+
+    Args:
+      honest: the deltas ``[S, *p]`` as the clients computed them, before any was forged; those that are not
+        usable, see :func:`fedjax_drag.tree.usable_rows`, do not count.
+      malicious: ``[S]`` bool.
+      valid: which clients take part, ``[S]``; default everybody.
+    """
+    counted = ~malicious & tree.usable_rows(honest) & (True if valid is None else valid)
+    return tree.weighted_sum(counted.astype(jnp.float32), honest)
+
+
+def attack_metrics(
+    benign: Params,
+    update: Params,
+    malicious: Bool[Array, " clients"],
+    weight: Shaped[Array, " clients"] | None = None,
+    valid: Bool[Array, " clients"] | None = None,
+    present: Bool[Array, " clients"] | None = None,
+) -> dict[str, Float[Array, ""]]:
+    """What malicious clients reached in a round.
+
+    Args:
+      benign: of :func:`sum_of_benign`.
+      update: change of the global parameters.
+      malicious: ``[S]`` bool.
+      weight: each client's weight in the rule, ``[S]``; None if the rule has none.
+      valid: which clients take part, ``[S]``; default everybody.
+      present: which clients are not absent, ``[S]``, whether the method lets them take part or not; default everybody.
+
+    Returns:
+      Scalars. ``cosine_to_benign``: of ``update`` with the benign clients' mean delta, 0 if either is zero.
+      If there are weights, ``malicious_weight``: the malicious clients' share of the sum of the weights' absolute
+      values; and of a rule that rejects clients, be it by weight 0 or by expelling them, ``detection_tpr`` and
+      ``detection_fpr``: the shares of the malicious and of the benign clients present that it rejected, NaN where there
+      are none.
+    """
+    valid = jnp.ones(malicious.shape, bool) if valid is None else valid
+    metrics = {"cosine_to_benign": tree.cosines(jax.tree.map(lambda u: u[None], update), benign)[0]}
+    if weight is None:
+        return metrics
+    size = jnp.where(valid, jnp.abs(weight), 0.0)
+    rejected = size == 0
+    there = lambda clients: clients if present is None else clients & present
+    return metrics | {
+        "malicious_weight": jnp.where(malicious, size, 0.0).sum() * tree.inverse(size.sum()),
+        "detection_tpr": (rejected & there(malicious)).sum() / there(malicious).sum(),
+        "detection_fpr": (rejected & there(~malicious)).sum() / there(~malicious).sum(),
+    }
+
+
+def work_metrics(
+    local: LocalResult,
+    malicious: Bool[Array, " clients"],
+    valid: Bool[Array, " clients"] | None = None,
+    drawn: Bool[Array, " clients"] | None = None,
+    may_be_absent: bool = False,
+    accepted: Bool[Array, " clients"] | None = None,
+) -> dict[str, jax.Array]:
+    """Metrics of the local passes of a round, scalars.
+
+    ``train_loss``: the mean mini-batch loss of the benign clients whose answer was accepted, NaN if there are none. As
+    int32 ``participants``: how many answered; ``local_steps``: the steps of all that worked; ``slowest_steps``: those
+    of the one with most, on whom a synchronous round waits. Where clients may be absent also ``drawn``: how many
+    worked; and ``silent_rounds``: 1 if no benign client answered, ``train_loss`` then being 0.
+
+    Args:
+      local: results with a leading axis ``[S]``.
+      malicious: ``[S]`` bool.
+      valid: which clients answer, ``[S]``; default everybody.
+      drawn: which clients work, ``[S]``; default those that answer.
+      may_be_absent: whether a client may be missing for another reason than the method's.
+      accepted: whose messages are usable, ``[S]``; default everybody's.
+    """
+    valid = jnp.ones(malicious.shape, bool) if valid is None else valid
+    drawn = valid if drawn is None else drawn
+    benign, steps = ~malicious & valid, jnp.where(drawn, local.steps, 0)
+    counted = benign if accepted is None else benign & accepted
+    metrics = {
+        "train_loss": jnp.where(counted, local.loss, 0.0).sum() / counted.sum(),
+        "participants": valid.sum(dtype=jnp.int32),
+        "local_steps": steps.sum(),
+        "slowest_steps": steps.max(),
+    }
+    if may_be_absent:
+        silent = ~benign.any()
+        metrics["train_loss"] = jnp.where(silent, 0.0, metrics["train_loss"])
+        metrics |= {"drawn": drawn.sum(dtype=jnp.int32), "silent_rounds": silent.astype(jnp.int32)}
+    return metrics

@@ -1,17 +1,90 @@
 """The federation as arrays: one copy of the examples, and clients as rows of indices into it."""
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Array, Int
 
 from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.simulation.program.evaluation import HeldOut
 from fedjax_drag.types import Batch
 
 ROOT_SOURCES = ("benign", "all")
 """Whose examples the root data are drawn from."""
+
+
+DEFAULT_FRACTION = 0.2
+"""Share of its examples that a client holds out with ``evaluate_clients=True``."""
+
+
+class HeldOut(NamedTuple):
+    """Held-out examples, client by client.
+
+    Attributes:
+      examples: indices ``[H]`` into the training examples, or the examples themselves ``[H, ...]``; padded behind the
+        last client's.
+      counts: ``[M]`` int32, how many of them are each client's.
+    """
+
+    examples: Int[Array, " examples"] | Batch
+    counts: Int[Array, " federation"]
+
+    def of(self, clients: np.ndarray) -> "HeldOut":
+        """Those of the clients that are marked in ``clients`` ``[M]`` bool, on the host."""
+        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        return _on_host(np.asarray(self.examples)[clients[owner]], np.where(clients, self.counts, 0))
+
+    def taken_from(self, train: Batch) -> "HeldOut":
+        """The same with the examples themselves in place of their indices, on the host."""
+        return self._replace(examples=jax.tree.map(lambda x: x[self.examples], train))
+
+
+class ClientSplit(NamedTuple):
+    """A data set divided into what the clients train on and what they hold out.
+
+    Attributes:
+      training: the data set with shorter rows.
+      held_out: of every client; None if nothing is held out.
+    """
+
+    training: FederatedDataset
+    held_out: HeldOut | None
+
+
+def hold_out(data: FederatedDataset, share: bool | float) -> ClientSplit:
+    """Takes a share of each client's examples from the end of its row; rows are in random order.
+
+    A client with n examples holds out ``round(share * n)`` of them, at least one and at most n - 1; a client with a
+    single example holds out none.
+
+    Args:
+      data: a partitioned data set, which is not changed.
+      share: in (0, 1); True for :data:`DEFAULT_FRACTION`, False for nothing.
+
+    Raises:
+      ValueError: an example is in the rows twice, so that what one row holds out could be trained on by another.
+    """
+    if not share:
+        return ClientSplit(data, None)
+    assert data.rows is not None
+    assert data.counts is not None
+    place = np.arange(data.rows.shape[1])
+    examples = data.rows[place < data.counts[:, None]]
+    if len(np.unique(examples)) < len(examples):
+        raise ValueError(f"evaluate_clients={share}: an example is in the rows of clients twice; must be there once")
+    fraction = DEFAULT_FRACTION if isinstance(share, bool | np.bool_) else share
+    number = np.minimum(np.maximum(np.rint(fraction * data.counts), 1), data.counts - 1).astype(np.int32)
+    left = data.counts - number
+    held = data.rows[(place >= left[:, None]) & (place < data.counts[:, None])]
+    rows = np.where(place < left[:, None], data.rows, 0)[:, : left.max()]
+    return ClientSplit(dataclasses.replace(data, rows=rows, counts=left), _on_host(held, number))
+
+
+def _on_host(examples: np.ndarray, counts: np.ndarray) -> HeldOut:
+    both: list[Any] = [examples.astype(np.int32), counts.astype(np.int32)]
+    return HeldOut(*both)
 
 
 class Federation(NamedTuple):
@@ -160,15 +233,19 @@ class _Pools(NamedTuple):
     examples: np.ndarray
     sizes: np.ndarray
 
+    @property
+    def owner(self) -> np.ndarray:
+        """The list that each example is in."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
     def only(self, chosen: np.ndarray) -> "_Pools":
         """The lists of those examples that are marked in ``chosen``."""
-        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        return _Pools(self.examples[chosen], np.bincount(owner[chosen], minlength=len(self.sizes)))
+        return _Pools(self.examples[chosen], np.bincount(self.owner[chosen], minlength=len(self.sizes)))
 
     def take_evenly(self, total: int) -> np.ndarray:
-        """The beginnings of the lists, ``total`` examples in all."""
+        """The beginnings of the lists, ``total`` examples in all: the first of every list, then the second, ..."""
         place = np.arange(len(self.examples)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
-        return self.examples[place < np.repeat(_even_quotas(self.sizes, total), self.sizes)]
+        return self.examples[np.sort(np.lexsort((-self.owner, place))[:total])]
 
 
 def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> _Pools:
@@ -182,18 +259,3 @@ def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int
         return _Pools(examples, sizes)
     examples = np.random.default_rng([seed, 2]).permutation(np.unique(examples))
     return _Pools(examples, np.array([len(examples)]))
-
-
-def _even_quotas(available: np.ndarray, total: int) -> np.ndarray:
-    """Splits ``total`` as evenly as ``available`` allows: each client gives ``min(available, level)``."""
-    low, high = 0, int(available.max())
-    while low < high:  # smallest level that yields enough
-        level = (low + high) // 2
-        if np.minimum(available, level).sum() >= total:
-            high = level
-        else:
-            low = level + 1
-    quota = np.minimum(available, low)
-    givers = np.flatnonzero(quota == low)
-    quota[givers[: quota.sum() - total]] -= 1
-    return quota

@@ -1,5 +1,6 @@
-"""The local pass: a gradient step on every mini-batch, for a client and for the server's root data."""
+"""One client's work in a round: the mini-batches it draws, a gradient step on each, the message that it sends."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,10 +11,23 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
+from fedjax_drag.compression import _channel as channel
+from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
-from fedjax_drag.simulation.run import NOTHING_KEPT, ClientRows, LocalResult
-from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.run import (
+    FULL,
+    NOTHING_KEPT,
+    PRECISIONS,
+    ClientInput,
+    ClientRows,
+    LocalResult,
+    RoundInput,
+    Run,
+)
+from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.types._part import value_of
 
 LossFn = Callable[[Params, Statistics, Batch, Streams], tuple[jax.Array, Statistics]]
 """``(params, statistics, batch, rngs) -> (loss, statistics)``: the mean loss of the batch's real examples in training,
@@ -89,7 +103,7 @@ def local_pass(
       downlink: what the server sent to this client.
       fetch: from a mini-batch as it was drawn to the examples of this client.
       drawn: the mini-batches of the pass, such as
-        :class:`~fedjax_drag.simulation.program.client_pass.Drawn`; a pytree with a leading axis ``[U]``.
+        :class:`~fedjax_drag.simulation.program.local.Drawn`; a pytree with a leading axis ``[U]``.
       step_size: eta > 0.
       given: see :class:`PassInput`; default for a model without statistics and random streams, and nothing kept.
       real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
@@ -97,32 +111,6 @@ def local_pass(
       optimizer: turns a direction into the one that is followed. Default the direction itself.
       at_once: whether ``vmap`` repeats the pass for several clients.
     """
-    step = _make_step(client, loss_fn, downlink, fetch, step_size, optimizer)
-    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
-    taken: Any = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
-    if real is None and num_steps is None:
-        end, loss = _all_steps(step, start, each, first_apart=at_once and taken <= _FEW_STEPS)
-    else:
-        taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
-        end, loss = _own_steps(step, start, each, real, taken)
-    aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
-    before = downlink.start
-    if at_once:
-        # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
-        before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
-    uplink = Uplink(tree.subtract(end.params, before), aux)
-    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, _kept_after(given.kept, end))
-
-
-def _make_step(
-    client: ClientRule,
-    loss_fn: LossFn,
-    downlink: Downlink,
-    fetch: Callable[[Any], Batch],
-    step_size: Any,
-    optimizer: optax.GradientTransformation | None,
-) -> Step:
-    """Builds one step of :func:`local_pass`, whose arguments these are."""
 
     def step(
         position: Position, one: StepInput, counts: Bool[Array, " batch"] | None, stored: bool = False
@@ -138,7 +126,8 @@ def _make_step(
             return loss_fn(at, statistics, on, rngs)
 
         (loss, after), gradient = jax.value_and_grad(loss_on, has_aux=True)(w, batch)
-        grad_fn = functools.partial(_gradient, loss_on, w, batch, gradient)
+        # No second forward pass for the usual call.
+        grad_fn = lambda at, on: gradient if at is w and on is batch else jax.grad(loss_on, has_aux=True)(at, on)[0]
         keyed: dict[str, Any] = {} if key is None else {"key": key}
         direction, carry = _stepped(client.direction(grad_fn, w, carry, downlink, batch, **keyed), w, carry)
         if optimizer is not None:
@@ -150,7 +139,20 @@ def _make_step(
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
         return Position(w, after, carry, optimizer_state), loss
 
-    return step
+    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
+    taken: Any = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
+    if real is None and num_steps is None:
+        end, loss = _all_steps(step, start, each, first_apart=at_once and taken <= _FEW_STEPS)
+    else:
+        taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
+        end, loss = _own_steps(step, start, each, real, taken)
+    aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
+    before = downlink.start
+    if at_once:
+        # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
+        before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
+    uplink = Uplink(tree.subtract(end.params, before), aux)
+    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, _kept_after(given.kept, end))
 
 
 def _own_steps(
@@ -251,14 +253,131 @@ def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:
     return direction, after
 
 
-def _gradient(
-    loss_on: Callable[[Params, Batch], tuple[jax.Array, Statistics]],
-    w: Params,
-    batch: Batch,
-    gradient: Params,
-    at: Params,
-    on: Batch,
-) -> Params:
-    """The gradient at ``at`` on the batch ``on``; at ``w`` on ``batch`` it is ``gradient``, computed already."""
-    # No second forward pass for the usual call.
-    return gradient if at is w and on is batch else jax.grad(loss_on, has_aux=True)(at, on)[0]
+class Drawn(NamedTuple):
+    """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.
+
+    Attributes:
+      places: in the client's list of examples.
+      augmentation_key: of its augmentation; None without one.
+    """
+
+    places: Int[Array, "*steps batch"]
+    augmentation_key: PRNGKeyArray | None
+
+
+def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInput) -> LocalResult:
+    """One client's work in a round: the keys, the mini-batches, the local pass.
+
+    Args:
+      run: of which the model and what concerns local passes is read, and the attack, whose ``poison`` changes what
+        malicious clients train on.
+      client: what the client computes.
+      shared: what is the same for all clients.
+      own: what it receives for itself.
+    """
+    key_of = functools.partial(sampling.client_key, shared.key, round_index=shared.round, client_id=own.client_id)
+    longest = jax.tree.leaves(own.examples)[0].shape[0]
+    places, real = draw_batches(run, key_of("batches"), own.num_examples, longest)
+    if run.deadline is not None:
+        places, real = jax.tree.map(lambda x: x[: run.deadline], (places, real))
+    keys = None if run.augmentation is None else jax.random.split(key_of("augmentation"), len(places))
+    steps = jnp.arange(len(places))
+    each_step = lambda name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(name), steps)
+    rngs = {name: each_step(f"model.{name}") for name in run.model.streams}
+    own_keys = each_step("client rule") if client.keyed else None
+    own_kept, statistics = own.kept.statistics, shared.model.statistics  # a client's own where they are local
+    statistics = own_kept.rows if per_client.is_per_client(own_kept) else statistics
+    precision = run.matmul_precision
+    with contextlib.nullcontext() if precision == PRECISIONS[0] else jax.default_matmul_precision(precision):
+        return local_pass(
+            client,
+            functools.partial(run.model.training_loss, shared.model),
+            shared.downlink._replace(own=own.downlink),
+            fetch=functools.partial(_fetch, run, shared, own),
+            drawn=Drawn(places, keys),
+            step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
+            given=PassInput(statistics, rngs, own.kept, own_keys),
+            real=real,
+            num_steps=own.num_steps,
+            optimizer=run.local_optimizer and value_of(run.local_optimizer),
+            at_once=run.batching.is_batched,
+        )
+
+
+def step_size_of(run: Run, round_index: Int[Array, ""]) -> Any:
+    """The step size of a round."""
+    return run.step_size(round_index) if callable(run.step_size) else run.step_size
+
+
+def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
+    """The same work of a client of the method, with the message as the server receives it.
+
+    An attacker sends what it has computed, without the noise that the client rule adds. What is compressed is what
+    leaves the client, its noise included: a function of it reveals no more.
+    """
+    local = sent(run.algorithm.client, run.attack, shared, own, client_pass(run, run.algorithm.client, shared, own))
+    compressor, kept = run.compression, own.kept.compression
+    if compressor is None:
+        return local
+    key = sampling.client_key(shared.key, "compression", shared.round, own.client_id)
+    memory = kept.rows if per_client.is_per_client(kept) else channel.uplink_memory(compressor, local.uplink)
+    uplink, memory = channel.send(compressor, local.uplink, memory, key)
+    after = PerClient(memory, gathered=True) if per_client.is_per_client(kept) else ()
+    return local._replace(uplink=uplink, kept=local.kept._replace(compression=after))
+
+
+def sent(
+    client: ClientRule, attack: Attack | None, shared: RoundInput, own: ClientInput, local: LocalResult
+) -> LocalResult:
+    """The result with the message that leaves the client."""
+    if not client.sends:
+        return local
+    key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
+    uplink = client.send(key, local.uplink)
+    if difference := tree.mismatch(uplink, local.uplink):
+        raise ValueError(f"send of the client rule: returns {difference}")
+    if attack is not None:
+        uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
+    return local._replace(uplink=uplink)
+
+
+def draw_batches(
+    run: Run, key: PRNGKeyArray, num_examples: Int[Array, ""], longest: int
+) -> tuple[Int[Array, "steps batch"], Bool[Array, "steps batch"] | None]:
+    """Draws the mini-batches of a local pass.
+
+    Args:
+      run: says how many, and how large.
+      key: of the draw.
+      num_examples: how many entries of the client's list are real.
+      longest: entries of the list, padding included.
+
+    Returns:
+      Places in the list ``[U, B]``, and which of them are real ``[U, B]``, or None if all are.
+    """
+    if run.local_steps is None:
+        assert run.local_epochs is not None
+        return draw_epochs(key, num_examples, run.local_epochs, run.batch_length(longest), longest)
+    if run.batch_size == FULL:
+        return whole_batches(num_examples, run.local_steps, longest)
+    return draw_positions(key, num_examples, run.local_steps, run.batch_length(longest)), None
+
+
+def _fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
+    """The examples of one mini-batch: augmented, and of a malicious client poisoned."""
+    batch = gather(shared.federation.train, own.examples, drawn.places, run.model.preprocess)
+    if drawn.augmentation_key is not None:
+        assert run.augmentation is not None
+        batch = batch._replace(x=run.augmentation(drawn.augmentation_key, batch.x))
+    attack = run.attack
+    if attack is None or not attack.poisons:
+        return batch
+    # The same key in every round: an example is poisoned in the same way whenever it is drawn.
+    key = jax.random.fold_in(sampling.stream(shared.key, "poison"), own.client_id)
+    about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": run.model.num_classes}
+    if own.attacker_index is not None:
+        about["attacker_index"] = own.attacker_index
+    poisoned = attack.poison(key, batch, **about)
+    if difference := tree.mismatch(poisoned, batch):
+        raise ValueError(f"attack: poison returns {difference}")
+    return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)

@@ -5,7 +5,6 @@ traced and compiled for one run serves all of equal ``jax.tree.structure`` and s
 """
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -19,14 +18,16 @@ from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.placement import everywhere, placed
-from fedjax_drag.simulation.model.start import Start, started
+from fedjax_drag.simulation.model.initial_params import Start, started
+from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.client_pass import client_pass, first_rows
-from fedjax_drag.simulation.program.evaluation import HeldOut, make_evaluate, make_evaluate_clients
-from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.evaluation import evaluate_clients, evaluate_model
+from fedjax_drag.simulation.program.federation import Federation, HeldOut
+from fedjax_drag.simulation.program.local import client_pass
 from fedjax_drag.simulation.program.round import choose_cohort, one_round
-from fedjax_drag.simulation.run import ClientInput, LocalResult, RoundInput, Run, RunState
+from fedjax_drag.simulation.run import NOTHING_KEPT, ClientInput, ClientRows, LocalResult, RoundInput, Run, RunState
 from fedjax_drag.types import Algorithm, Batch, Downlink, Params, State, Uplink
+from fedjax_drag.types._part import value_of
 
 OwnExamples = tuple[Batch | None, HeldOut, Any]
 """Training examples, the held-out ones among them, and the statistics ``[M, ...]`` of clients that keep their own."""
@@ -35,58 +36,31 @@ Metrics = dict[str, jax.Array]
 """Metrics of a round by name: scalars, or ``[S]``, an entry for each client."""
 
 
-class OverRounds(enum.Enum):
-    """What a row of the history has of a metric that is accumulated over rounds."""
-
-    SUM = "sum over the rounds since the row before"
-    MEAN = "mean over the rounds since the row before that were not silent"
-
-
-class Accumulated(NamedTuple):
-    """A scalar metric that is accumulated over rounds."""
-
-    kind: OverRounds
-    dtype: Any
-
-
-ACCUMULATED: Mapping[str, Accumulated] = {
-    "train_loss": Accumulated(OverRounds.MEAN, np.float32),
-    "num_rejected": Accumulated(OverRounds.SUM, np.int32),
-    "participants": Accumulated(OverRounds.SUM, np.int32),
-    "drawn": Accumulated(OverRounds.SUM, np.int32),
-    "silent_rounds": Accumulated(OverRounds.SUM, np.int32),
-    "local_steps": Accumulated(OverRounds.SUM, np.int32),
-    "slowest_steps": Accumulated(OverRounds.SUM, np.int32),
+SUMMED: Mapping[str, Any] = {
+    "train_loss": np.float32,
+    "num_rejected": np.int32,
+    "participants": np.int32,
+    "drawn": np.int32,
+    "silent_rounds": np.int32,
+    "local_steps": np.int32,
+    "slowest_steps": np.int32,
 }
-"""The metrics that are accumulated, where a round has them; a row has all others from the evaluated round."""
+"""Types of the scalar metrics that are added up over rounds, where a round has them.
+
+A row of the history has their sum over the rounds since the row before, of ``train_loss`` the mean over those of them
+that were not silent, and all other metrics from the evaluated round.
+"""
 
 OF_ABSENCE = ("drawn", "silent_rounds")
 """Those of them that only runs have whose clients may be absent."""
 
-TEST_NAMES = {
-    "accuracy": "test_accuracy",
-    "loss": "test_loss",
-    "attack_success_rate": "attack_success_rate",
-    "class_correct": "class_correct",
-    "class_examples": "class_examples",
+_OUTPUT, _VALIDATION, _OUTPUT_VALIDATION = "output_", "validation_", "output_validation_"
+"""What the names in the history begin with of what is evaluated of the algorithm's output, where that is another model
+than the parameters; of the parameters on the validation examples; and of the output there."""
+
+_TAKEN = {"round", "epsilon", "client_seconds", "output_attack_success_rate", *OF_ABSENCE} | {
+    beginning + name for beginning in (_OUTPUT, _VALIDATION, _OUTPUT_VALIDATION) for name in ("accuracy", "loss")
 }
-"""Names in the history of what is evaluated: of the parameters."""
-
-OUTPUT_NAMES = {
-    "accuracy": "output_accuracy",
-    "loss": "output_loss",
-    "attack_success_rate": "output_attack_success_rate",
-}
-"""The same of the algorithm's output, where that is another model."""
-
-VALIDATION_NAMES = {"accuracy": "validation_accuracy", "loss": "validation_loss"}
-"""Names of the same on the validation examples: of the parameters."""
-
-OUTPUT_VALIDATION_NAMES = {"accuracy": "output_validation_accuracy", "loss": "output_validation_loss"}
-"""And of the algorithm's output."""
-
-_TAKEN = frozenset({"round", "epsilon", "client_seconds", *OF_ABSENCE})
-_TAKEN |= {*OUTPUT_NAMES.values(), *VALIDATION_NAMES.values(), *OUTPUT_VALIDATION_NAMES.values()}
 """Columns of the history that a metric of a rule would replace, or stand for where a run has none of its own."""
 
 ROUNDS = "rounds"
@@ -100,7 +74,7 @@ class Totals(NamedTuple):
     """What is accumulated over rounds.
 
     Attributes:
-      sums: of :data:`ACCUMULATED` metrics, by name.
+      sums: of the metrics in :data:`SUMMED`, by name.
       diverged_at: the first round after which a parameter was not finite, or 0; int32 scalar.
     """
 
@@ -123,7 +97,7 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     uplink, received = None, ()
     if run.compression is not None:
         uplink = jax.eval_shape(functools.partial(_first_uplink, run), params, of_method)
-    clients = first_rows(run, params, model.statistics, uplink)
+    clients = _first_rows(run, params, model.statistics, uplink)
     if run.downlink_compression is not None:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
@@ -140,11 +114,23 @@ def rounds(
     def one(state: RunState, scratch: Any = None) -> tuple[RunState, Metrics, Any]:
         after, metrics, scratch = one_round(run, federation, key, state, scratch)
         # Per-client metrics have no fixed shape in the state: they leave through the history alone.
-        reported = {name: x for name, x in metrics.items() if run.diagnostics or not _is_per_client(x)}
+        reported = {name: x for name, x in metrics.items() if run.diagnostics or not jnp.ndim(x)}
         return tree.cast_like(after, state), reported, scratch
 
-    # Inlined, so that the program is the same; and traced once, for its shapes as well as in the loop.
-    state, metrics, totals = _loop_over_rounds(jax.jit(one, inline=True), state, totals, stop)
+    one = jax.jit(one, inline=True)  # so that the program is the same; and traced once, for shapes and in the loop
+
+    def turn(_: Any, carry: tuple[RunState, Metrics, Totals, Any]) -> tuple[RunState, Metrics, Totals, Any]:
+        state, _, totals, scratch = carry
+        state, metrics, scratch = one(state, scratch)
+        grown = {name: old + metrics[name].astype(old.dtype) for name, old in totals.sums.items() if name in metrics}
+        finite = (totals.diverged_at > 0) | tree.is_finite(state.params)
+        totals = Totals(totals.sums | grown, jnp.where(finite, totals.diverged_at, state.round))
+        return state, metrics, totals, scratch
+
+    shapes = jax.eval_shape(one, state)[1:]
+    metrics, scratch = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
+    with jax.named_scope(ROUNDS):
+        state, metrics, totals, _ = jax.lax.fori_loop(state.round, stop, turn, (state, metrics, totals, scratch))
     return placed(state, run.mesh), *_everywhere((metrics, totals), run)
 
 
@@ -165,21 +151,22 @@ def evaluation(
       own: from :func:`own_examples`; then also counts of correct predictions by class and by client, of the parameters
         only.
     """
-    attack, mesh = run.attack, run.mesh
+    attack, output = run.attack, None
+    if run.algorithm.output is not None:
+        output = run.algorithm.output(state.params, state.algorithm)
     goal = attack.goal if attack and attack.is_targeted else None
-    measure, measure_classes = (make_evaluate(run.model, goal, mesh, by_class) for by_class in (False, True))
-    parts = [(measure if own is None else measure_classes, measure, test, TEST_NAMES, OUTPUT_NAMES)]
+    measure = functools.partial(evaluate_model, run.model, state=state.model, mesh=run.mesh)
+    of_test = measure(params=state.params, examples=test, goal=goal, by_class=own is not None)
+    metrics = {f"test_{name}" if name in ("accuracy", "loss") else name: value for name, value in of_test.items()}
+    parts = [(_OUTPUT, output, test, goal)]
     if validation is not None:
-        plain = make_evaluate(run.model, None, mesh)
-        parts.append((plain, plain, validation, VALIDATION_NAMES, OUTPUT_VALIDATION_NAMES))
-    metrics = {}
-    for of_params, of_output, examples, names, output_names in parts:
-        metrics |= {names[name]: value for name, value in of_params(state.params, state.model, examples).items()}
-        if run.algorithm.output is not None:
-            output = of_output(run.algorithm.output(state.params, state.algorithm), state.model, examples)
-            metrics |= {output_names[name]: value for name, value in output.items()}
+        parts += [(_VALIDATION, state.params, validation, None), (_OUTPUT_VALIDATION, output, validation, None)]
+    for beginning, params, examples, goal in parts:
+        if params is not None:
+            measured = measure(params=params, examples=examples, goal=goal)
+            metrics |= {beginning + name: value for name, value in measured.items()}
     if own is not None:
-        metrics |= make_evaluate_clients(run.model, mesh)(state.params, state.model, *own)
+        metrics |= evaluate_clients(run.model, state.params, state.model, *own, mesh=run.mesh)
     return _everywhere(metrics, run)
 
 
@@ -207,26 +194,51 @@ evaluate = jax.jit(evaluation)
 
 def init(run: Run, key: PRNGKeyArray, given: Start | None, one_row: bool = False) -> RunState:
     """:func:`start`, compiled; with ``one_row`` each client's row is left out but the first's, whose they all are."""
-    return init_on(jax.default_backend())(run, key, given, one_row)
-
-
-@functools.cache
-def init_on(platform: str) -> Any:
-    """:func:`init` for a platform."""
-    return jax.jit(_init, static_argnums=3, compiler_options=quickly(platform))
-
-
-def quickly(platform: str) -> dict[str, Any] | None:
-    """Compiler options of a program that is called once, whose careful compilation on a CPU takes longer than the call.
-
-    The bits are the same, and draws are as fast as at the usual level 3.
-    """
-    return {"xla_backend_optimization_level": 1} if platform == "cpu" else None
+    return compiled_quickly(_init, 3, jax.default_backend())(run, key, given, one_row)
 
 
 def _init(run: Run, key: PRNGKeyArray, given: Start | None, one_row: bool) -> RunState:
     state = start(run, key, given)
     return host_state.first_row(state) if one_row else state
+
+
+@functools.cache
+def compiled_quickly(function: Callable[..., Any], static: int | tuple[int, ...], platform: str) -> Any:
+    """A function that is called once, whose careful compilation on a CPU takes longer than the call.
+
+    The bits are the same, and draws are as fast as at the usual level 3.
+
+    Args:
+      function: a module's own.
+      static: the arguments that are static.
+      platform: of the devices.
+    """
+    options = {"xla_backend_optimization_level": 1} if platform == "cpu" else None
+    return jax.jit(function, static_argnums=static, compiler_options=options)
+
+
+def _first_rows(run: Run, params: Params, statistics: Statistics, uplink: Any) -> ClientRows:
+    """What every client has kept before the first round: where a local pass would begin afresh.
+
+    Args:
+      run: says whether the state of an optimizer is kept, statistics are local and messages compressed.
+      params: the initial parameters.
+      statistics: of the model at the start.
+      uplink: shapes of a client's message, where messages are compressed.
+    """
+    rows, client = NOTHING_KEPT, run.algorithm.client
+    repeated = functools.partial(per_client.repeat, num_clients=run.num_clients)
+    if client.keeps_carry:
+        rows = rows._replace(carry=repeated(client.begin(Downlink(params))))
+    if run.keeps_optimizer and run.local_optimizer is not None:
+        rows = rows._replace(optimizer=repeated(value_of(run.local_optimizer).init(params)))
+    if run.statistics == "local" and jax.tree.leaves(statistics):
+        rows = rows._replace(statistics=repeated(statistics))
+    if run.compression is not None:
+        memory = channel.uplink_memory(run.compression, uplink)
+        if jax.tree.leaves(memory):
+            rows = rows._replace(compression=repeated(memory))
+    return rows
 
 
 def _everywhere(values: Any, run: Run) -> Any:
@@ -248,33 +260,10 @@ def _check_metrics(of_method: State) -> None:
             raise ValueError(f"init of the rule: metrics have the name {name!r}; must be a text that no column has")
 
 
-def _loop_over_rounds(
-    run_round: Callable[..., tuple[RunState, Metrics, Any]], state: RunState, totals: Totals, stop: Int[Array, ""]
-) -> tuple[RunState, Metrics, Totals]:
-    """Calls ``(state, scratch) -> (state, metrics, scratch)`` up to round ``stop``; one loop, compiled once."""
-
-    def turn(_: Any, carry: tuple[RunState, Metrics, Totals, Any]) -> tuple[RunState, Metrics, Totals, Any]:
-        state, _, totals, scratch = carry
-        state, metrics, scratch = run_round(state, scratch)
-        return state, metrics, _accumulated(totals, metrics, state), scratch
-
-    metrics, scratch = jax.tree.map(_blank, jax.eval_shape(run_round, state)[1:])
-    with jax.named_scope(ROUNDS):
-        return jax.lax.fori_loop(state.round, stop, turn, (state, metrics, totals, scratch))[:3]
-
-
 def no_totals(may_be_absent: bool = False) -> Totals:
     """The totals of no rounds; :data:`OF_ABSENCE` are among them only where clients may be absent."""
-    names = [name for name in ACCUMULATED if name not in OF_ABSENCE or may_be_absent]
-    sums = {name: np.zeros((), ACCUMULATED[name].dtype) for name in names}
+    sums = {name: np.zeros((), kind) for name, kind in SUMMED.items() if name not in OF_ABSENCE or may_be_absent}
     return Totals(sums, np.zeros((), np.int32))
-
-
-def _accumulated(totals: Totals, metrics: Metrics, after: RunState) -> Totals:
-    """The totals with a round's metrics added, given the state after it."""
-    grown = {name: old + metrics[name].astype(old.dtype) for name, old in totals.sums.items() if name in metrics}
-    finite = (totals.diverged_at > 0) | tree.is_finite(after.params)
-    return Totals(totals.sums | grown, jnp.where(finite, totals.diverged_at, after.round))
 
 
 def own_examples(federation: Federation, state: RunState) -> OwnExamples | None:
@@ -302,12 +291,3 @@ def _first_uplink(run: Run, params: Params, state: State) -> Uplink:
     downlink, own = first_message(run.algorithm, run.cohort_size, params, state)
     downlink, rule = downlink._replace(own=own), run.algorithm.client
     return Uplink(params, rule.report(downlink, params, rule.begin(downlink), jnp.zeros(())))
-
-
-def _is_per_client(metric: jax.Array) -> bool:
-    """Whether a metric has an entry for each client."""
-    return bool(jnp.ndim(metric))
-
-
-def _blank(like: Any) -> jax.Array:
-    return jnp.zeros(like.shape, like.dtype)

@@ -9,15 +9,12 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices.placement import bring, placed
-from fedjax_drag.simulation.model import statistics
 from fedjax_drag.simulation.model.model import Statistics
-from fedjax_drag.simulation.program import attendance, sampling
-from fedjax_drag.simulation.program.attendance import Attendance
-from fedjax_drag.simulation.program.client_pass import client_pass, step_size_of
+from fedjax_drag.simulation.program import sampling, server
+from fedjax_drag.simulation.program.evaluation import attack_metrics, work_metrics
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.metrics import attack_metrics, work_metrics
-from fedjax_drag.simulation.program.stacking import stack
-from fedjax_drag.simulation.program.streaming import stream
+from fedjax_drag.simulation.program.local import client_pass, step_size_of
+from fedjax_drag.simulation.program.server import stack, stream
 from fedjax_drag.simulation.run import ClientInput, Cohort, RoundInput, RoundOutcome, Run, RunState
 from fedjax_drag.types import Downlink, Params, State
 
@@ -38,18 +35,48 @@ def one_round(
 
     Returns:
       The state after the round; its metrics, which are the method's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]``
-      and those of :mod:`~fedjax_drag.simulation.program.metrics`; where clients may be missing, or the method restricts
-      who is eligible, also ``valid`` ``[S]``; and the scratch for the next round.
+      and those of :mod:`~fedjax_drag.simulation.program.evaluation`; where clients may be missing, or the method
+      restricts who is eligible, also ``valid`` ``[S]``; and the scratch for the next round.
     """
     # Cohort. The method sees the cohort's rows only, so that it does not matter where those of the others are.
     ids, drawable, available = choose_cohort(run, federation, key, state)
-    who = attendance.attend(run, federation, key, state.round, ids, drawable, available)
+    who = sampling.attend(run, federation, key, state.round, ids, drawable, available)
     own_state = per_client.gather(state.algorithm, ids)
     # Downlink
     downlink = run.algorithm.broadcast(state.params, own_state, ids)
-    downlink, received = _compressed(run, key, state, downlink)
-    shared, clients = _inputs(run, federation, key, state, ids, downlink, who)
-    extras = _extras(run, federation, key, state, clients, downlink, who)
+    received = state.received
+    if run.downlink_compression is not None:
+        sent_key = sampling.round_key(key, "downlink compression", state.round)
+        received = channel.broadcast(run.downlink_compression, received, downlink.start, sent_key)
+        downlink = downlink._replace(start=received.start)
+    # What all clients receive, and what each receives for itself
+    malicious = malicious_in_cohort(federation, key, state.round, ids)
+    reachable, examples = _reachable(run, federation, federation.rows[ids])
+    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
+    kept = per_client.gather(state.clients, ids)
+    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
+    if run.batching.is_batched:
+        # The barrier hides that all clients have the same step size. XLA can then fuse the step into the product that
+        # computes the gradient; one shared number it first broadcasts to an array as large as all clients' parameters.
+        each = jnp.broadcast_to(jnp.asarray(step_size_of(run, state.round)), ids.shape)
+        clients = clients._replace(step_size=jax.lax.optimization_barrier(each))
+    if run.attack is not None and "attacker_index" in run.attack.needs:
+        clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
+    # What the method's server side is given by keyword
+    needs = run.algorithm.needs
+    server_key = sampling.round_key(key, "server", state.round)
+    extras = {"client_ids": ids, "round": state.round, "key": server_key, "num_examples": clients.num_examples}
+    if who.valid is not None:
+        extras["valid"] = who.valid
+    elif "valid" in needs:
+        extras["valid"] = jnp.ones(ids.shape, bool)
+    if "expected_clients" in needs or (run.algorithm.guarantee is not None and who.valid is not None):
+        extras["expected_clients"] = sampling.expected_clients(federation, run.cohort_size, state.round)
+    if "malicious" in needs:
+        extras["malicious"] = malicious
+    if "root_delta" in needs:
+        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
+        extras["root_delta"] = root_delta(run, root)
     cohort = Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
     if run.streams:
@@ -70,75 +97,10 @@ def choose_cohort(
       available ``[M]``. A mask is None where it would be True for all.
     """
     eligible = run.algorithm.eligible(state.algorithm) if run.algorithm.eligible else None
-    available = attendance.available(federation, key, state.round)
-    drawable = attendance.both(eligible, available)
+    available = sampling.available(federation, key, state.round)
+    drawable = sampling.both(eligible, available)
     cohort_key = sampling.round_key(key, "cohort", state.round)
     return sampling.cohort(cohort_key, federation.rows.shape[0], run.cohort_size, drawable), drawable, available
-
-
-def _compressed(run: Run, key: PRNGKeyArray, state: RunState, downlink: Downlink) -> tuple[Downlink, Any]:
-    """The downlink that clients receive, and what they have of all broadcasts then."""
-    if run.downlink_compression is None:
-        return downlink, state.received
-    key = sampling.round_key(key, "downlink compression", state.round)
-    received = channel.broadcast(run.downlink_compression, state.received, downlink.start, key)
-    return downlink._replace(start=received.start), received
-
-
-def _inputs(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    state: RunState,
-    ids: Int[Array, " clients"],
-    downlink: Downlink,
-    who: Attendance,
-) -> tuple[RoundInput, ClientInput]:
-    """What all clients of a cohort receive, and what each receives for itself."""
-    malicious = malicious_in_cohort(federation, key, state.round, ids)
-    reachable, examples = _reachable(run, federation, federation.rows[ids])
-    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
-    kept = per_client.gather(state.clients, ids)
-    clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
-    if run.batching.is_batched:
-        # The barrier hides that all clients have the same step size. XLA can then fuse the step into the product that
-        # computes the gradient; one shared number it first broadcasts to an array as large as all clients' parameters.
-        each = jnp.broadcast_to(jnp.asarray(step_size_of(run, state.round)), ids.shape)
-        clients = clients._replace(step_size=jax.lax.optimization_barrier(each))
-    if run.attack is not None and "attacker_index" in run.attack.needs:
-        clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
-    return shared, clients
-
-
-def _extras(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    state: RunState,
-    clients: ClientInput,
-    downlink: Downlink,
-    who: Attendance,
-) -> dict[str, Any]:
-    """What the method's server side is given by keyword."""
-    needs, ids = run.algorithm.needs, clients.client_id
-    extras = {
-        "client_ids": ids,
-        "round": state.round,
-        "key": sampling.round_key(key, "server", state.round),
-        "num_examples": clients.num_examples,
-    }
-    if who.valid is not None:
-        extras["valid"] = who.valid
-    elif "valid" in needs:
-        extras["valid"] = jnp.ones(ids.shape, bool)
-    if "expected_clients" in needs or (run.algorithm.guarantee is not None and who.valid is not None):
-        extras["expected_clients"] = attendance.expected_clients(federation, run.cohort_size, state.round)
-    if "malicious" in needs:
-        extras["malicious"] = clients.malicious
-    if "root_delta" in needs:
-        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
-        extras["root_delta"] = root_delta(run, root)
-    return extras
 
 
 def root_delta(run: Run, shared: RoundInput) -> Params:
@@ -197,8 +159,8 @@ def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcom
     attack = None if run.statistics in ("local", "frozen") else run.attack  # then they are in no message
     attackers = clients.malicious if attack is None else attack.attackers(clients.malicious, before.round)
     ids = (attackers, clients.client_id, before.round, cohort.valid if run.may_be_absent else None)
-    local = statistics.forged(attack, key, old, outcome.local.statistics, *ids)
-    return statistics.combined(run.statistics, old, local, clients.num_examples, cohort.valid)
+    local = server.forged_statistics(attack, key, old, outcome.local.statistics, *ids)
+    return server.combined_statistics(run.statistics, old, local, clients.num_examples, cohort.valid)
 
 
 def malicious_in_cohort(

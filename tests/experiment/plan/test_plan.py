@@ -18,9 +18,10 @@ from fedjax_drag.experiment.plan.sweep_plan import plan_sweep
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.simulation.arguments import resolve_batching
+from fedjax_drag.simulation.batch import LoweredCells
 from fedjax_drag.simulation.devices.placement import resolve_mesh
-from fedjax_drag.simulation.lowering import LoweredCells, LoweredRun
+from fedjax_drag.simulation.engine import LoweredRun
+from fedjax_drag.simulation.planning.setup import resolve_batching
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 HLO = (Path(__file__).parents[2] / "accelerators" / "gpu.hlo").read_text()
@@ -90,7 +91,7 @@ def lowered_run(settings, devices):
 
 
 def lowered_cells(settings, width, devices):
-    return LoweredCells(SimpleNamespace(advance=None, evaluate=None), width, ClientBatching("vmap"), None)
+    return LoweredCells(SimpleNamespace(advance=None, evaluate=None), None, None, ClientBatching("vmap"), width)
 
 
 def quiet(words):

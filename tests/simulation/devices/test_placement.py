@@ -84,9 +84,8 @@ def test_no_device_is_sent_all_examples(settings):
         ({"mesh": Mesh(np.array(jax.devices()).reshape(1, 2), ("a", "b"))}, "must have one axis"),
     ],
 )
-def test_a_mesh_that_does_not_fit(settings, changes, message):
-    with pytest.raises(ValueError, match=message):
-        fd.simulation.prepare(ALGORITHMS["drag"], **settings(**changes))
+def test_a_mesh_that_does_not_fit(refused, changes, message):
+    refused(message, ALGORITHMS["drag"], **changes)
 
 
 def test_auto_takes_the_cores_where_they_divide_the_cohort():

@@ -8,8 +8,8 @@ import pytest
 from nets import Net
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.model.linen import LinenForm
-from fedjax_drag.simulation.model.statistics import combined, resolved
+from fedjax_drag.simulation.model.forms import LinenForm
+from fedjax_drag.simulation.program.server import combined_statistics, resolve_statistics
 
 COUNTS = np.array([1, 2, 3, 4, 10])
 VALID = np.array([True, True, True, False, True])
@@ -36,7 +36,7 @@ def numpy_twin(how, x, counted):
 @pytest.mark.parametrize("how", ["average", "weighted", "median"])
 def test_numpy_twin(local, how):
     """The client whose mean is infinite does not count, nor does the one that is absent."""
-    found = jax.jit(combined, static_argnums=0)(how, before(local), local, COUNTS, VALID)
+    found = jax.jit(combined_statistics, static_argnums=0)(how, before(local), local, COUNTS, VALID)
     counted = VALID & np.array([True, False, True, True, True])
     for name, x in local["batch_stats"].items():
         np.testing.assert_allclose(found["batch_stats"][name], numpy_twin(how, x, counted), rtol=1e-6)
@@ -45,21 +45,25 @@ def test_numpy_twin(local, how):
 
 def test_nobody_counts(local):
     for how in ("average", "weighted", "median", "frozen"):
-        found = combined(how, before(local), local, jnp.asarray(COUNTS), jnp.zeros(5, bool))
+        found = combined_statistics(how, before(local), local, jnp.asarray(COUNTS), jnp.zeros(5, bool))
         jax.tree.map(np.testing.assert_array_equal, found, before(local))
 
 
 @pytest.mark.parametrize("how", ["average", "median"])
 def test_counters_alone(how):
     steps = {"counters": {"steps": np.array([3, 9, 5], np.int32)}}
-    found = combined(how, {"counters": {"steps": jnp.int32(1)}}, steps, jnp.ones(3), None)
+    found = combined_statistics(how, {"counters": {"steps": jnp.int32(1)}}, steps, jnp.ones(3), None)
     assert found["counters"]["steps"] == 9
 
 
 def test_default_is_the_median_under_an_attack_that_forges():
     forging, poisoning = fd.attacks.sign_flip(), fd.attacks.label_flip()
-    assert [resolved("auto", attack) for attack in (None, poisoning, forging)] == ["average", "average", "median"]
-    assert resolved("average", forging) == "average"
+    assert [resolve_statistics("auto", attack) for attack in (None, poisoning, forging)] == [
+        "average",
+        "average",
+        "median",
+    ]
+    assert resolve_statistics("average", forging) == "average"
 
 
 def moments(settings, **changes):

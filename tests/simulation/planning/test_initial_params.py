@@ -18,9 +18,8 @@ import fedjax_drag as fd
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.files import sha256
 from fedjax_drag.simulation import prepare
+from fedjax_drag.simulation.model.initial_params import Start, given, located
 from fedjax_drag.simulation.model.model import ModelState
-from fedjax_drag.simulation.model.start import Start
-from fedjax_drag.simulation.planning.initial_params import given, located
 from fedjax_drag.simulation.run import RunState
 
 KERNEL, BIAS = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0.5, -0.5], np.float32)
@@ -102,7 +101,7 @@ def test_the_first_leaf_that_differs_is_named(changed, message):
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, settings, fedavg):
+def test_what_cannot_be_read_is_one_line(refused, tmp_path, monkeypatch, fedavg):
     (tmp_path / "start.safetensors").write_bytes(b"no such thing")
     (tmp_path / "run").mkdir()
     save(tmp_path / "run", state())
@@ -122,8 +121,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, settings, fedavg
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(ValueError, match=r"needs safetensors; pip install 'fedjax-drag\[safetensors\]'$"):
         given(tmp_path / "start.safetensors", LIKE)
-    with pytest.raises(ValueError, match=r"^initial_params=3: must be a pytree of arrays like the model's parameters"):
-        prepare(fedavg, **settings(initial_params=3))
+    refused(r"^initial_params=3: must be a pytree of arrays like the model's parameters", fedavg, initial_params=3)
 
 
 @pytest.mark.thorough

@@ -10,7 +10,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import cores
-from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.devices import memory
 
 
 def test_memory_of_a_program_includes_arguments_results_and_temporaries():

@@ -138,10 +138,8 @@ def with_numpy(params, x):
         "key of nnx",
     ],
 )
-def test_models_that_would_not_run_as_written_are_refused(settings, fedavg, model, message):
-    with pytest.raises(ValueError, match=message) as error:
-        fd.simulation.prepare(fedavg, **settings(model=model))
-    assert "\n" not in str(error.value)
+def test_models_that_would_not_run_as_written_are_refused(refused, fedavg, model, message):
+    refused(message, fedavg, model=model)
 
 
 def test_parameters_that_are_not_trained_may_be_integers(settings, fedavg):
@@ -160,9 +158,8 @@ def tokens():
 
 
 @pytest.mark.parametrize("model", [fd.models.mlp(3), fd.models.cnn(3), fd.models.lenet(3), nn.Dense(3)])
-def test_tokens_are_no_quantities(settings, fedavg, tokens, model):
-    with pytest.raises(ValueError, match=r"takes tokens \(int32 of shape .*\) as quantities; .*lstm"):
-        fd.simulation.prepare(fedavg, **settings(model=model, data=tokens))
+def test_tokens_are_no_quantities(refused, fedavg, tokens, model):
+    refused(r"takes tokens \(int32 of shape .*\) as quantities; .*lstm", fedavg, model=model, data=tokens)
 
 
 @pytest.mark.sample(1)
@@ -173,11 +170,10 @@ def test_tokens_are_embedded(settings, fedavg, tokens, model):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("shift", "found"), [(1, "1 to 3"), (-1, "-1 to 1")], ids=["large", "negative"])
-def test_an_lstm_is_given_no_tokens_that_it_does_not_know(settings, fedavg, tokens, shift, found):
+def test_an_lstm_is_given_no_tokens_that_it_does_not_know(refused, settings, fedavg, tokens, shift, found):
     x, y = tokens.train.x + np.int32(shift), tokens.train.y
     data = fd.data.partition.iid(fd.data.from_arrays(x, y, x, y), num_clients=6)
     model = fd.models.lstm(3, hidden=4, layers=1)
     for form in (model, fd.models.with_modes(model)):
-        with pytest.raises(ValueError, match=rf"^model=LSTM: tokens of arrays from {found}: must be in \[0, 2\]"):
-            fd.simulation.prepare(fedavg, **settings(model=form, data=data))
+        refused(rf"^model=LSTM: tokens of arrays from {found}: must be in \[0, 2\]", fedavg, model=form, data=data)
     fd.simulation.prepare(fedavg, **settings(model=Embedded(), data=data))  # a module of one's own knows its tokens

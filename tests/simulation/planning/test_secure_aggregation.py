@@ -118,17 +118,18 @@ def test_several_contributions_are_what_they_are_said_to_be():
 
 class TestRuns:
     @pytest.mark.parametrize("rule", [fd.aggregators.krum(1), fd.aggregators.nnm(fd.aggregators.fedavg(), 1)])
-    def test_refused_before_anything_is_computed(self, settings, rule):
-        with pytest.raises(ValueError, match=f"secure_aggregation=True: {rule.name} has no form of sums"):
-            prepare(rule, **settings(secure_aggregation=True))
+    def test_refused_before_anything_is_computed(self, refused, rule):
+        refused(f"secure_aggregation=True: {rule.name} has no form of sums", rule, secure_aggregation=True)
 
-    def test_a_rule_inside_a_method_counts(self, settings):
-        with pytest.raises(ValueError, match="secure_aggregation=True: scaffold has no form of sums"):
-            prepare(fd.algorithms.scaffold(12, aggregator=fd.aggregators.median()), **settings(secure_aggregation=True))
+    def test_a_rule_inside_a_method_counts(self, refused):
+        refused(
+            "secure_aggregation=True: scaffold has no form of sums",
+            fd.algorithms.scaffold(12, aggregator=fd.aggregators.median()),
+            secure_aggregation=True,
+        )
 
-    def test_what_only_a_simulation_knows(self, settings):
-        with pytest.raises(ValueError, match="br_drag needs to know who is malicious"):
-            prepare(fd.aggregators.br_drag(oracle=True), **settings(secure_aggregation=True))
+    def test_what_only_a_simulation_knows(self, refused):
+        refused("br_drag needs to know who is malicious", fd.aggregators.br_drag(oracle=True), secure_aggregation=True)
 
     def test_medians_of_statistics_are_refused(self, settings, fedavg):
         given = settings(model=Net(), secure_aggregation=True, local_optimizer=optax.trace(0.9))

@@ -5,10 +5,9 @@ import types
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.arguments import as_algorithm
-from fedjax_drag.simulation.planning import sharing
+from fedjax_drag.simulation.planning import setup
 from fedjax_drag.simulation.planning.setup import run_of
-from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.simulation.settings import Settings, as_algorithm
 
 MEAN, STACK = fd.aggregators.fedavg(), fd.aggregators.geometric_median()
 LONG = {"num_rounds": 10**4, "local_steps": 500}
@@ -31,20 +30,20 @@ def asked(rule, given):
     ],
 )
 def test_long_rounds_of_long_runs_are_shared(settings, rule, changes, expected):
-    assert sharing.is_worthwhile(*asked(rule, settings(cohort_size=6, **changes))) == expected
+    assert setup.is_worthwhile(*asked(rule, settings(cohort_size=6, **changes))) == expected
 
 
 def test_copies_of_the_examples_fit_the_memory(settings, monkeypatch):
     given = asked(MEAN, settings(**LONG))
-    monkeypatch.setattr(sharing.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**5))
-    assert not sharing.is_worthwhile(*given)
-    monkeypatch.setattr(sharing.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**8))
-    assert sharing.is_worthwhile(*given)
+    monkeypatch.setattr(setup.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**5))
+    assert not setup.is_worthwhile(*given)
+    monkeypatch.setattr(setup.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=10**8))
+    assert setup.is_worthwhile(*given)
 
 
 def test_auto_is_the_default(settings):
     def mesh(**changes):
-        return sharing.mesh_of(*asked(MEAN, settings(**LONG | changes)))
+        return setup.mesh_of(*asked(MEAN, settings(**LONG | changes)))
 
     assert mesh(cohort_size=6).size == 2
     assert mesh(cohort_size=6, mesh=None) is None

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import fedjax_drag as fd
+from fedjax_drag.compression import low_rank, random_k
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.stored.leaves import flattened
 from fedjax_drag.simulation import prepare, trace
@@ -25,7 +26,8 @@ def method(beta=0.9, rule=None):
 
 
 def on_host(result):
-    return jax.tree.map(np.asarray, (result.params, result.state.clients))
+    """Of parameters, rows and what clients have received."""
+    return jax.tree.map(np.asarray, (result.params, result.state.clients, result.state.received))
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +42,21 @@ def kept(settings):
     return make
 
 
-@pytest.fixture(scope="module")
-def whole(kept):
-    return fd.simulate(method(), **kept())
+MESSAGES = {"compression": low_rank(2), "downlink_compression": random_k(0.2, error_feedback=True)}
+PLAIN = {"local_optimizer_state": "reset", "local_optimizer": None}
+KEPT = [
+    pytest.param((method(), {}), id="carry and optimizer"),
+    pytest.param((fd.aggregators.median(), PLAIN | MESSAGES), id="messages", marks=pytest.mark.slow),
+]
+"""What is kept, by the method and the settings: with random draws, and a memory of several arrays on both ways."""
+
+
+@pytest.fixture(scope="module", params=KEPT)
+def whole(request, kept):
+    """A run of one of them in one piece, and how to run it otherwise."""
+    rule, base = request.param
+    run = lambda initial=None, **changes: fd.simulate(rule, initial=initial, **kept(**base | changes))
+    return run(), run, lambda: prepare(rule, **kept(**base))
 
 
 @pytest.mark.thorough
@@ -62,12 +76,11 @@ def test_the_rows_of_those_who_took_part_change_and_no_others(kept):
 
 @pytest.mark.slow
 @pytest.mark.optimised
-def test_on_the_host_and_resumed_they_are_the_same_bits(kept, whole):
-    host = fd.simulate(method(), **kept(client_state="host"))
-    chex.assert_trees_all_equal(on_host(host), on_host(whole), strict=True)
-    half = fd.simulate(method(), **kept(num_rounds=2))
-    again = fd.simulate(method(), initial=half.state, **kept())
-    chex.assert_trees_all_equal(on_host(again), on_host(whole), strict=True)
+def test_on_the_host_and_resumed_they_are_the_same_bits(whole):
+    expected, run, _ = whole
+    chex.assert_trees_all_equal(on_host(run(client_state="host")), on_host(expected), strict=True)
+    again = run(initial=run(num_rounds=2).state)
+    chex.assert_trees_all_equal(on_host(again), on_host(expected), strict=True)
 
 
 @pytest.mark.thorough
@@ -80,19 +93,20 @@ def test_on_the_host_and_resumed_they_are_the_same_bits(kept, whole):
     ],
     ids=lambda changes: ",".join(changes),
 )
-def test_however_it_is_computed_they_are_the_same_bits(kept, whole, changes):
-    chex.assert_trees_all_equal(on_host(fd.simulate(method(), **kept(**changes))), on_host(whole), strict=True)
+def test_however_it_is_computed_they_are_the_same_bits(whole, changes):
+    expected, run, _ = whole
+    chex.assert_trees_all_equal(on_host(run(**changes)), on_host(expected), strict=True)
 
 
 @pytest.mark.thorough
 @pytest.mark.optimised
-def test_from_a_checkpoint_they_go_on(kept, whole, tmp_path):
-    half = fd.simulate(method(), **kept(num_rounds=2))
-    simulation = prepare(method(), **kept())
+def test_from_a_checkpoint_they_go_on(whole, tmp_path):
+    expected, run, prepared = whole
+    simulation = prepared()
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
-        checkpoints.save(2, half.state, 0.5)
+        checkpoints.save(2, run(num_rounds=2).state, 0.5)
         restored = checkpoints.restore(2, simulation.shapes).state
-    chex.assert_trees_all_equal(on_host(simulation.run(initial=restored)), on_host(whole), strict=True)
+    chex.assert_trees_all_equal(on_host(simulation.run(initial=restored)), on_host(expected), strict=True)
 
 
 @pytest.mark.slow
@@ -135,9 +149,9 @@ def test_a_client_whose_row_is_not_finite_keeps_the_old_one(settings, digits):
     assert result.history["num_rejected"].tolist() == [1]
 
 
-def test_a_state_to_keep_needs_an_optimizer(settings, fedavg):
-    with pytest.raises(ValueError, match=r"^local_optimizer_state='keep': needs a local_optimizer, such as .*$"):
-        fd.simulate(fedavg, **settings(local_optimizer_state="keep"))
+def test_a_state_to_keep_needs_an_optimizer(refused, fedavg):
+    message = r"^local_optimizer_state='keep': needs a local_optimizer, such as .*$"
+    refused(message, fedavg, local_optimizer_state="keep")
 
 
 def noisy_direction(grad_fn, w, carry, downlink, batch):

@@ -1,6 +1,5 @@
 """Compression in a run: what reaches the server, what is kept of each client, and the bytes in the history."""
 
-import contextlib
 import dataclasses
 
 import chex
@@ -12,7 +11,6 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.compression import low_rank, qsgd, random_k, sign, top_k
-from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.simulation import prepare, trace
 from fedjax_drag.simulation.batch import prepare_batch
@@ -191,15 +189,11 @@ class TestDownlink:
             np.testing.assert_allclose(history["start"][t], received, rtol=1e-4, atol=1e-6)
             assert np.abs(received - history["params"][t]).max() > 1e-4
 
-    def test_what_may_add_up_is_refused(self, settings):
-        with pytest.raises(ValueError, match="must feed its errors back; set error_feedback=True"):
-            prepare(recorder(), **settings(downlink_compression=random_k(0.1)))
-        with pytest.raises(
-            ValueError, match=r"compression='top_k': must be a compressor, .*fd.compression.top_k\(...\)"
-        ):
-            prepare(recorder(), **settings(compression="top_k"))
-        with pytest.raises(ValueError, match=r"call it, fd.compression.sign\(...\)"):
-            prepare(recorder(), **settings(compression=sign))
+    def test_what_may_add_up_is_refused(self, refused):
+        refused("must feed its errors back; set error_feedback=True", recorder(), downlink_compression=random_k(0.1))
+        message = r"compression='top_k': must be a compressor, .*fd.compression.top_k\(...\)"
+        refused(message, recorder(), compression="top_k")
+        refused(r"call it, fd.compression.sign\(...\)", recorder(), compression=sign)
 
 
 class TestAttackers:
@@ -253,7 +247,7 @@ EVERYTHING = {"compression": low_rank(2), "downlink_compression": random_k(0.2, 
 
 
 class TestTheSameBits:
-    """However the run is cut and computed, with a memory of several arrays on both ways and random draws."""
+    """With a memory of several arrays on both ways and random draws; ``test_client_rows`` has other ways to compute."""
 
     @pytest.mark.thorough
     def test_resumed(self, run):
@@ -261,31 +255,6 @@ class TestTheSameBits:
         half = run(fd.algorithms.scaffold(NUM_CLIENTS), num_rounds=2, **EVERYTHING)
         again = run(fd.algorithms.scaffold(NUM_CLIENTS), initial=half.state, **EVERYTHING)
         chex.assert_trees_all_equal(on_host(again), on_host(whole), strict=True)
-
-    @pytest.mark.slow
-    @pytest.mark.optimised
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"client_state": "host"},
-            {"mesh": "cores"},
-            {"mesh": "cores", "client_state": "host", "shard_data": True},
-        ],
-        ids=lambda changes: ",".join(changes),
-    )
-    def test_elsewhere(self, run, changes):
-        whole, other = (run(fd.aggregators.median(), **EVERYTHING, **more) for more in ({}, changes))
-        chex.assert_trees_all_equal(on_host(other), on_host(whole), strict=True)
-
-    @pytest.mark.slow
-    def test_from_a_checkpoint(self, settings, tmp_path):
-        method = fd.algorithms.scaffold(NUM_CLIENTS)
-        half = fd.simulate(method, **settings(num_rounds=2, eval_every=2, **EVERYTHING))
-        simulation = prepare(method, **settings(num_rounds=4, eval_every=2, **EVERYTHING))
-        with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
-            checkpoints.save(2, half.state, 0.5)
-            restored = checkpoints.restore(2, simulation.shapes).state
-        chex.assert_trees_all_equal(on_host(simulation.run(initial=restored)), on_host(simulation.run()), strict=True)
 
     @pytest.mark.slow
     def test_streamed_as_stacked(self, run):

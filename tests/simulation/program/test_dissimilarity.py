@@ -13,8 +13,8 @@ import fedjax_drag as fd
 from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.simulation.model.model import ModelState
-from fedjax_drag.simulation.program.clients_axis import ClientBatching, make_mapper
-from fedjax_drag.simulation.program.dissimilarity import class_histogram, flattened, make_dissimilarity, requested
+from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
+from fedjax_drag.simulation.program.dissimilarity import class_histogram, dissimilarity, flattened, requested
 from fedjax_drag.types import Aggregator, Attack, Batch
 
 LENGTH, CLASSES, FEATURES = 600, 7, 5
@@ -83,11 +83,15 @@ def softmax(x):
 @functools.cache
 def compiled(kind, axis="map", chunk=None, on_two=False):
     mesh = Mesh(np.array(jax.devices()), ("clients",)) if on_two else None
-    return jax.jit(
-        make_dissimilarity(
-            kind, lambda p, _, x: logits(p, x), lambda x: 2 * x, make_mapper(ClientBatching(axis, chunk), mesh)
-        )
-    )
+    over_clients = functools.partial(map_clients, ClientBatching(axis, chunk), mesh)
+
+    @jax.jit
+    def found(train, start, deltas, rows, counts):
+        of_model = lambda p, _, x: logits(p, x)
+        shared, clients = (train, ModelState(), start), (deltas, rows, counts)
+        return dissimilarity(kind, of_model, lambda x: 2 * x, over_clients, shared, clients)
+
+    return found
 
 
 @pytest.mark.thorough
@@ -100,7 +104,7 @@ def test_every_client_is_compared_on_all_its_own_examples(kind):
         local = jax.tree.map(lambda p, d, m=m: p.astype(np.float64) + d[m], start, deltas)
         expected.append(by_scipy(kind, softmax(logits(start, x)), softmax(logits(local, x))))
     for way in [("map",), ("map", 4), ("vmap",), ("map", None, True)]:
-        found = compiled(kind, *way)(train, ModelState(), start, deltas, rows, COUNTS)
+        found = compiled(kind, *way)(train, start, deltas, rows, COUNTS)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
@@ -112,7 +116,7 @@ def test_a_model_without_finite_predictions_has_the_largest_distance():
         leaf[2] = 3e38  # finite, but not what it predicts
         leaf[3] = 1e30
     for kind, largest in (("flattened", 1), ("class_histogram", CLASSES - 1)):
-        found = np.asarray(compiled(kind)(train, ModelState(), start, deltas, rows, COUNTS))
+        found = np.asarray(compiled(kind)(train, start, deltas, rows, COUNTS))
         assert found[0] == found[2] == largest
         assert found[1] == 0
         assert (found[3:] > 0).all()
@@ -123,7 +127,7 @@ def test_there_is_no_gradient():
     train, start, deltas, rows = inputs()
 
     def total(deltas):
-        return compiled("class_histogram")(train, ModelState(), start, deltas, rows, COUNTS).sum()
+        return compiled("class_histogram")(train, start, deltas, rows, COUNTS).sum()
 
     slope = jax.grad(total)(deltas)
     assert not any(leaf.any() for leaf in jax.tree.leaves(slope))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import fedjax_drag as fd
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.simulation.planning.setup import federate
-from fedjax_drag.simulation.program.federation import _even_quotas, choose_root, count_malicious
+from fedjax_drag.simulation.program.federation import _Pools, choose_root, count_malicious
 from fedjax_drag.simulation.settings import Settings
 
 
@@ -46,7 +46,8 @@ def test_a_larger_fraction_includes_the_malicious_clients_of_a_smaller_one():
 def test_quotas_are_as_even_as_the_clients_allow(available, data):
     available = np.array(available)
     total = data.draw(st.integers(1, int(available.sum())))
-    quota = _even_quotas(available, total)
+    pools = _Pools(np.arange(available.sum()), available)
+    quota = np.bincount(pools.owner[pools.take_evenly(total)], minlength=len(available))
     assert quota.sum() == total
     assert (quota >= 0).all()
     assert (quota <= available).all()

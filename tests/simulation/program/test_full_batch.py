@@ -120,9 +120,8 @@ def test_a_batch_larger_than_the_largest_client_is_refused(settings, digits, fed
 
 
 @pytest.mark.parametrize("wrong", [0, "ful", 2.5, None, True, [10]])
-def test_invalid_batch_sizes_are_refused(settings, fedavg, wrong):
-    with pytest.raises(ValueError, match=r"^batch_size=.*: must be an integer in \[1, 2147483647\], or 'full'$"):
-        fd.simulation.prepare(fedavg, **settings(batch_size=wrong))
+def test_invalid_batch_sizes_are_refused(refused, fedavg, wrong):
+    refused(r"^batch_size=.*: must be an integer in \[1, 2147483647\], or 'full'$", fedavg, batch_size=wrong)
     with pytest.raises(ValueError, match=r"^batch_size=.*: must be an integer in \[1, 2147483647\], or 'full'$"):
         load({"batch_size": wrong})
 

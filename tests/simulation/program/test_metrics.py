@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.program.metrics import attack_metrics, sum_of_benign
+from fedjax_drag.simulation.program.evaluation import attack_metrics, sum_of_benign
 from fedjax_drag.types import Attack
 
 MALICIOUS = np.array([True, False, False, True, False])
@@ -135,8 +136,50 @@ def test_the_previewed_update_is_the_update_of_the_round(settings):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
-def test_unavailable_knowledge_is_refused(settings, fedavg):
-    with pytest.raises(ValueError, match="attack: needs the server's root update"):
-        fd.simulation.prepare(fedavg, **settings(attack=observer(("root_delta",), {}), num_byzantine=1))
-    with pytest.raises(ValueError, match="attack: needs='weather': must be one of last_update, root_delta, aggregate"):
-        fd.simulation.prepare(fedavg, **settings(attack=observer(("weather",), {}), num_byzantine=1))
+def test_unavailable_knowledge_is_refused(refused, fedavg):
+    refused("attack: needs the server's root update", fedavg, attack=observer(("root_delta",), {}), num_byzantine=1)
+    refused(
+        "attack: needs='weather': must be one of last_update, root_delta, aggregate",
+        fedavg,
+        attack=observer(("weather",), {}),
+        num_byzantine=1,
+    )
+
+
+CLIENTS = 4
+
+
+class Linear(nn.Module):
+    """Logits that begin at zero, so that the first loss is known."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(CLIENTS, kernel_init=nn.initializers.zeros)(x)
+
+
+def loss(logits, labels):
+    """Cross-entropy times the label, and not a number for the last class."""
+    weight = jnp.where(labels == CLIENTS - 1, jnp.nan, labels)
+    return weight * fd.losses.cross_entropy()(logits, labels)
+
+
+@pytest.mark.parametrize("aggregation", ["stack", "stream"])
+def test_a_rejected_client_is_left_out_of_it(aggregation):
+    labels = np.repeat(np.arange(CLIENTS), 10)  # client m has the examples of class m
+    inputs = np.random.default_rng(0).normal(size=(len(labels), 3)).astype(np.float32)
+    data = fd.data.from_arrays(inputs, labels, inputs, labels, users=labels)
+    result = fd.simulate(
+        fd.aggregators.fedavg(),
+        model=Linear(),
+        data=fd.data.partition.natural(data),
+        num_rounds=1,
+        cohort_size=CLIENTS,
+        local_steps=1,
+        batch_size=10,
+        step_size=0.1,
+        loss=loss,
+        aggregation=aggregation,
+    )
+    assert result.history["num_rejected"].tolist() == [1]
+    expected = np.log(CLIENTS) * np.mean([0, 1, 2])  # clients 0, 1 and 2 at uniform predictions
+    np.testing.assert_allclose(result.history["train_loss"], expected, rtol=1e-5)

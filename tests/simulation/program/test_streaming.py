@@ -103,8 +103,6 @@ def test_devices_exchange_one_sum(settings, fedavg):
         (DRAG, {"attack": fd.attacks.sign_flip(), "num_byzantine": 2}, "the attack forges messages"),
     ],
 )
-def test_a_method_that_needs_the_stack_is_refused_with_the_reason(settings, method, changes, why):
-    with pytest.raises(ValueError, match=f"aggregation='stream': .*{why}.*; must be 'auto' or 'stack'"):
-        fd.simulation.prepare(method, aggregation="stream", **settings(**changes))
-    with pytest.raises(ValueError, match="aggregation='streem': must be one of auto, stack, stream"):
-        fd.simulation.prepare(method, aggregation="streem", **settings(**changes))
+def test_a_method_that_needs_the_stack_is_refused_with_the_reason(refused, method, changes, why):
+    refused(f"aggregation='stream': .*{why}.*; must be 'auto' or 'stack'", method, aggregation="stream", **changes)
+    refused("aggregation='streem': must be one of auto, stack, stream", method, aggregation="streem", **changes)

@@ -14,8 +14,7 @@ import numpy as np
 
 from fedjax_drag import per_client
 from fedjax_drag.files import replaced
-from fedjax_drag.simulation.devices.host_state import with_rows
-from fedjax_drag.simulation.devices.row_file import RowFile
+from fedjax_drag.simulation.devices.host_state import RowFile, with_rows
 
 FILE = "client_rows"
 """Name of the file in the folder of a checkpoint."""

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag.experiment.run.errors import MismatchError
-from fedjax_drag.simulation.devices import row_file
+from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.placement import fetch
-from fedjax_drag.simulation.planning.initial_params import leaf_name
+from fedjax_drag.simulation.model.initial_params import leaf_name
 
 
 def on_host(state: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def on_host(state: Any) -> dict[str, Any]:
 
     Of several processes all that have parts of the state must call.
     """
-    in_memory = {name: leaf for name, leaf in flattened(state).items() if not isinstance(leaf, row_file.FileRows)}
+    in_memory = {name: leaf for name, leaf in flattened(state).items() if not isinstance(leaf, host_state.FileRows)}
     leaves = {name: leaf for name, leaf in in_memory.items() if leaf.size}
     return fetch(leaves) if jax.distributed.is_initialized() else jax.device_get(leaves)
 
@@ -42,11 +42,11 @@ def flattened(state: Any) -> dict[str, Any]:
     def plain(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):  # state that is kept on the host stays there
             return leaf
-        return jnp.asarray(row_file.raw(leaf))
+        return jnp.asarray(host_state.raw(leaf))
 
     return {leaf_name(path): plain(leaf) for path, leaf in paths}
 
 
 def revived(stored: jax.Array, like: Any) -> jax.Array:
     """A leaf that was stored, a random key where ``like`` is one."""
-    return row_file.revived(stored, jnp.result_type(like) if row_file.is_key(like) else None)
+    return host_state.revived(stored, jnp.result_type(like) if host_state.is_key(like) else None)

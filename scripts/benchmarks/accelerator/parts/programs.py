@@ -13,7 +13,7 @@ from benchmarks.accelerator.sizes import Sizes
 from benchmarks.rounds import compiled_rounds
 from benchmarks.timing import Row, peak_memory
 from benchmarks.workloads import NUM_CLASSES, Workload
-from fedjax_drag.simulation.planning import memory
+from fedjax_drag.simulation.devices import memory
 from fedjax_drag.types import Aggregator
 
 _RULES: dict[str, Callable[[], Aggregator]] = {"fedavg": fd.aggregators.fedavg, "median": fd.aggregators.median}
