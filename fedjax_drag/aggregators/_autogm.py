@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import median_metrics
-from fedjax_drag.ops.geometric_median import (
+from fedjax_drag.kernels.geometric_median import (
     Median,
     before,
     closest_to_zero,
@@ -19,9 +19,9 @@ from fedjax_drag.ops.geometric_median import (
     pull,
     root,
 )
+from fedjax_drag.kernels.span import span_around
 from fedjax_drag.ops.rules import PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly, stateless
-from fedjax_drag.ops.span import span_around
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 _MEDIAN_ITERATIONS = 100

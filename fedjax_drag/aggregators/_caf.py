@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.principal import principal
 from fedjax_drag.ops.rules import ByzantineAggregator
 from fedjax_drag.ops.screening import MetricsOnly

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
-from fedjax_drag.ops.geometric_median import distances_to
+from fedjax_drag.kernels.geometric_median import distances_to
 from fedjax_drag.ops.rules import PlainAggregator
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.types import Deltas, Params, Scalar, State

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.distances import pairs
+from fedjax_drag.kernels.distances import pairs
 from fedjax_drag.ops.linkage import larger_group, two_groups
 from fedjax_drag.ops.rules import PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.principal import principal
 from fedjax_drag.ops.rules import ByzantineAggregator
 from fedjax_drag.ops.screening import MetricsOnly

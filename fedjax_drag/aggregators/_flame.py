@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._norm_clipping import clip_scale
+from fedjax_drag.kernels.order_statistics import median_of
 from fedjax_drag.ops.linkage import majority_group
-from fedjax_drag.ops.order_statistics import median_of
 from fedjax_drag.ops.rules import PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, Scalar, State

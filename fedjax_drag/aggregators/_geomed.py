@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import check_solver, median_metrics
-from fedjax_drag.ops.geometric_median import geometric_median_of
+from fedjax_drag.kernels.geometric_median import geometric_median_of
 from fedjax_drag.ops.rules import PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly, stateless
 from fedjax_drag.types import Deltas, Params, Scalar, State

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.geometric_median import Median, geometric_median_of
+from fedjax_drag.kernels.geometric_median import Median, geometric_median_of
 from fedjax_drag.ops.rules import PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly, stateless
 from fedjax_drag.types import Deltas, Params, Scalar, State

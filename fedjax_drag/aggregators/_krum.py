@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.checks import ArgumentError
-from fedjax_drag.ops.distances import distances, pairs
+from fedjax_drag.kernels.distances import distances, pairs
 from fedjax_drag.ops.rules import ByzantineAggregator
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
+from fedjax_drag.kernels.order_statistics import middle, to_keys
 from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.order_statistics import middle, to_keys
 from fedjax_drag.ops.rules import ByzantineAggregator
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State

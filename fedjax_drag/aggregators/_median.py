@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from fedjax_drag import tree
-from fedjax_drag.ops.order_statistics import kept_share, middle
+from fedjax_drag.kernels.order_statistics import kept_share, middle
 from fedjax_drag.ops.rules import PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._mda import average_of
+from fedjax_drag.kernels.geometric_median import distances_to
 from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.geometric_median import distances_to
 from fedjax_drag.ops.rules import ByzantineAggregator
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State

@@ -8,8 +8,8 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.checks import ArgumentError
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
-from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, State
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
-from fedjax_drag.ops.order_statistics import count_entries, median_of
+from fedjax_drag.kernels.order_statistics import count_entries, median_of
 from fedjax_drag.ops.rules import PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, Scalar, State

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag.aggregators._mda import average_of
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.distances import distances
 from fedjax_drag.ops.principal import largest_deviation
 from fedjax_drag.ops.rules import ByzantineAggregator
 from fedjax_drag.ops.screening import MetricsOnly

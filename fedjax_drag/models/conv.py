@@ -1,7 +1,7 @@
 """Stride-1 convolution and 2x2 max pooling that stay fast inside ``lax.scan`` and under ``vmap``.
 
 The convolution and its two gradients are three bilinear operations, each computed in the form that suits the kernel and
-the platform for which the program is compiled (:mod:`~fedjax_drag.models.conv_forms`). Each operation's gradients are
+the platform for which the program is compiled (:mod:`~fedjax_drag.kernels.convolution`). Each operation's gradients are
 the other two, so reverse mode nests to any order; forward mode is not offered. Where :class:`Conv` pools, one product
 gives the four outputs of each pooling window instead: on a GPU, and on a CPU for narrow images of few output channels.
 
@@ -31,13 +31,13 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
-from fedjax_drag.models.conv_forms import FORMS, Pads, form_on_cpu
+from fedjax_drag.kernels.convolution import FORMS, Pads, form_on_cpu
+from fedjax_drag.kernels.pooled_convolution import pooled_window_product
+from fedjax_drag.kernels.pooling import max_pool
 from fedjax_drag.models.initialisation import Initializer
-from fedjax_drag.models.pooled_conv import pooled_window_product
-from fedjax_drag.models.pooling import max_pool
 
 POOLED = "pooled"
-"""The form of :mod:`~fedjax_drag.models.pooled_conv`, of a layer that pools."""
+"""The form of :mod:`~fedjax_drag.kernels.pooled_convolution`, of a layer that pools."""
 
 
 def conv2d(
@@ -52,7 +52,7 @@ def conv2d(
       x: images.
       kernel: the same height and width k.
       padding: ``"SAME"`` (output as large as the input) or ``"VALID"`` (no padding).
-      form: one of :data:`~fedjax_drag.models.conv_forms.FORMS`, or ``"auto"`` for that of the platform.
+      form: one of :data:`~fedjax_drag.kernels.convolution.FORMS`, or ``"auto"`` for that of the platform.
 
     Returns:
       Images of the same height and width, or, with ``"VALID"``, of ``height - k + 1`` and ``width - k + 1``.
@@ -77,8 +77,8 @@ class Conv(nn.Module):
       relu: whether to apply ReLU at the end.
       kernel_init: initialiser of the kernel.
       bias_init: initialiser of the bias.
-      form: as of :func:`conv2d`; or ``"pooled"``, that of :mod:`~fedjax_drag.models.pooled_conv`, which a layer that
-        pools takes by itself where it is the faster one.
+      form: as of :func:`conv2d`; or ``"pooled"``, that of :mod:`~fedjax_drag.kernels.pooled_convolution`, which a
+        layer that pools takes by itself where it is the faster one.
     """
 
     features: int

@@ -10,8 +10,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from fedjax_drag.kernels.convolution import FORMS
 from fedjax_drag.models.conv import Conv, conv2d, max_pool
-from fedjax_drag.models.conv_forms import FORMS
 
 SHAPES = [  # N, H, W, Cin, Cout, k
     (3, 9, 7, 1, 4, 5),

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_drag.models.pooling import first_place
+from fedjax_drag.kernels.pooling import first_place
 
 
 def pooled_window_product(

@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag.tree._arithmetic import accurate, expand, flat_rows, inverse, product, single
-from fedjax_drag.tree._norms import is_finite
-from fedjax_drag.tree._structure import cohort_size
+from fedjax_drag.kernels.arithmetic import accurate, cohort_size, expand, flat_rows, inverse, product, single
+from fedjax_drag.kernels.norms import is_finite
 from fedjax_drag.types import Deltas, Params
 
 

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag.tree._arithmetic import (
+from fedjax_drag.kernels.arithmetic import (
     accurate,
     axes_of_params,
+    cohort_size,
     expand,
     flat_rows,
     inverse,
@@ -20,7 +21,6 @@ from fedjax_drag.tree._arithmetic import (
     scale,
     single,
 )
-from fedjax_drag.tree._structure import cohort_size
 from fedjax_drag.types import Deltas, Params
 
 SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_drag.aggregators._median import median
 from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
 from fedjax_drag.aggregators._trimmed_mean import _number_cut, trimmed_mean
-from fedjax_drag.ops import order_statistics
+from fedjax_drag.kernels import order_statistics
 
 SIZES = [1, 2, 3, 10, 16, 17, 33, 41, 100, 300]  # inline networks, a network over a copy, one and more groups
 WIDTH = 230  # more than a block of 300 clients

@@ -24,9 +24,9 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.distances import gram
-from fedjax_drag.ops.newton import median_of_places
-from fedjax_drag.ops.span import Span, span_around
+from fedjax_drag.kernels.distances import gram
+from fedjax_drag.kernels.newton import median_of_places
+from fedjax_drag.kernels.span import Span, span_around
 from fedjax_drag.types import Deltas, Params
 
 _SLOW = 0.5  # a step longer than this share of the one before
