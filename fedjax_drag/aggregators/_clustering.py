@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from fedjax_drag import tree
 from fedjax_drag.kernels.distances import pairs
 from fedjax_drag.ops.linkage import larger_group, two_groups
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.rules import PlainAggregator, moved_by_mean
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State
 
@@ -57,12 +57,4 @@ class clustering(PlainAggregator):
     ) -> tuple[Params, MetricsOnly]:
         del state
         apart = cosine_distances(jax.lax.stop_gradient(deltas))
-        selected = larger_group(two_groups(apart, valid), apart)
-        weight = tree.uniform_weights(selected)
-        update = tree.weighted_sum(weight, deltas)
-        metrics = {
-            "weight": weight,
-            "cosine": tree.cosines(deltas, update),
-            "selected": selected.astype(jnp.float32),
-        }
-        return tree.move(params, update), MetricsOnly(metrics)
+        return moved_by_mean(params, deltas, larger_group(two_groups(apart, valid), apart))

@@ -8,8 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
 from fedjax_drag.kernels.order_statistics import middle, to_keys
-from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.rules import ByzantineAggregator, moved_along
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State
 
@@ -68,10 +67,9 @@ class meamed(ByzantineAggregator):
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
     ) -> tuple[Params, MetricsOnly]:
         del state
-        f = self.assumed(extras)
-        check_majority("meamed", f, len(valid))
+        f = self.assumed(extras, len(valid))
         update, weight = mean_around_median(deltas, valid, jnp.maximum(valid.sum() - f, 1))
-        return tree.move(params, update), MetricsOnly({"weight": weight, "cosine": tree.cosines(deltas, update)})
+        return moved_along(params, deltas, update, weight)
 
 
 def _around_median(deltas: Deltas, selected: Bool[Array, " clients"], count: Int[Array, ""]) -> Any:
