@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from benchmarks.timing import Contestants, Row, in_turn, ratio, warm_up
 from fedjax_drag import tree
 from fedjax_drag.kernels import (
-    convolution,
     distances,
     geometric_median,
     norms,
@@ -21,6 +20,7 @@ from fedjax_drag.kernels import (
     pooling,
     sums,
 )
+from fedjax_drag.models.conv import conv2d
 
 Case = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
 """The fast form, the reference, and their arguments."""
@@ -64,8 +64,8 @@ def cases(size: int, width: int) -> dict[str, Case]:
         f"distances {size}, a tenth": (distances.distances, distances.reference, (small,)),
         f"geometric median {size}": (solved, plain, (deltas, weight)),
         "convolution in a scan": (
-            _trained(lambda x, kernel: convolution.FORMS["looped"].output(x, kernel, pads)),
-            _trained(lambda x, kernel: convolution.FORMS["grouped"].output(x, kernel, pads)),
+            _trained(functools.partial(conv2d, form="looped")),
+            _trained(functools.partial(conv2d, form="grouped")),
             (images, kernel),
         ),
         "pooled convolution": (
