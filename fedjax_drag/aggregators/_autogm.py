@@ -20,7 +20,7 @@ from fedjax_drag.kernels.geometric_median import (
     root,
 )
 from fedjax_drag.kernels.span import span_around
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly, stateless
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
@@ -113,9 +113,7 @@ class autogm(PlainAggregator):
         checks.in_range("tolerance", self.tolerance, 0.0)
         checks.count("max_iterations", self.max_iterations, 1)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         equal, present, count, nu = in_accuracy_of(
             deltas, tree.uniform_weights(valid), valid, valid.sum(), self.smoothing

@@ -9,8 +9,7 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import tree
 from fedjax_drag.aggregators._krum import distances_to_others
 from fedjax_drag.aggregators._meamed import mean_around_median
-from fedjax_drag.ops.rules import ByzantineAggregator, moved_along
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_along
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -50,9 +49,7 @@ class bulyan(ByzantineAggregator):
 
     reports = ("selected",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         f = self.assumed(extras, size := len(valid), (size - 3) // 4, reason="bulyan needs S >= 4 f + 3")
         selected = _repeated_krum(distances_to_others(deltas, valid), valid, f)

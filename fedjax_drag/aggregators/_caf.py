@@ -9,8 +9,7 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import tree
 from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.principal import principal
-from fedjax_drag.ops.rules import ByzantineAggregator, moved_along
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_along
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -55,9 +54,7 @@ class caf(ByzantineAggregator):
 
     reports = ("trust",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         f = self.assumed(extras, len(valid))
         trust = _filtered(distances(jax.lax.stop_gradient(deltas)), valid, f)

@@ -8,8 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.kmeans import kmeans
-from fedjax_drag.ops.rules import PlainAggregator, moved_along
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import DISSIMILARITIES, Deltas, Params, State
 
 
@@ -94,7 +93,7 @@ class clusterguard(PlainAggregator):
         dissimilarity: jax.Array,
         key: jax.Array,
         **extras: Any,
-    ) -> tuple[Params, MetricsOnly]:
+    ) -> Moved:
         del state
         features_of = _with_size if self.use_num_examples else _alone
         present = valid & jnp.isfinite(dissimilarity)

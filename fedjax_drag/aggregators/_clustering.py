@@ -9,8 +9,7 @@ from jaxtyping import Array, Float
 from fedjax_drag import tree
 from fedjax_drag.kernels.distances import pairs
 from fedjax_drag.ops.linkage import larger_group, two_groups
-from fedjax_drag.ops.rules import PlainAggregator, moved_by_mean
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_by_mean
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -52,9 +51,7 @@ class clustering(PlainAggregator):
 
     reports = ("selected",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         apart = cosine_distances(jax.lax.stop_gradient(deltas))
         return moved_by_mean(params, deltas, larger_group(two_groups(apart, valid), apart))

@@ -11,8 +11,7 @@ from jaxtyping import Array, Float
 from fedjax_drag import checks, tree
 from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.principal import principal
-from fedjax_drag.ops.rules import ByzantineAggregator, moved_by_mean
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
@@ -71,7 +70,7 @@ class dnc(ByzantineAggregator):
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    ) -> Moved:
         del state
         f = self.assumed(extras, len(valid))
         left_out = jnp.floor(self.filter_fraction * f * (1 + 1e-6)).astype(jnp.int32)

@@ -11,8 +11,7 @@ from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.kernels.order_statistics import median_of
 from fedjax_drag.ops.linkage import majority_group
-from fedjax_drag.ops.rules import PlainAggregator, moved_along
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
@@ -65,7 +64,7 @@ class flame(PlainAggregator):
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    ) -> Moved:
         del state
         still = jax.lax.stop_gradient(deltas)
         if self.directions == "models":

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.kernels.distances import distances, pairs
-from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State
 
@@ -76,9 +76,7 @@ class krum(ByzantineAggregator):
 
     reports = ("score",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         f = self.assumed(extras, size := len(valid), size - 3, "S - 3", ENOUGH)
         apart, cosine = pairs(deltas)

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import tree
 from fedjax_drag.kernels.distances import distances
-from fedjax_drag.ops.rules import ByzantineAggregator, moved_by_mean
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.ops.subsets import least, left_out
 from fedjax_drag.types import Deltas, Params, State
 
@@ -53,9 +52,7 @@ class mda(ByzantineAggregator):
 
     reports = ("selected",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         f = self.assumed(extras, len(valid))
         table = left_out("mda", len(valid), f, MOST_SUBSETS)

@@ -8,8 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
 from fedjax_drag.kernels.order_statistics import middle, to_keys
-from fedjax_drag.ops.rules import ByzantineAggregator, moved_along
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_along
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -63,9 +62,7 @@ class meamed(ByzantineAggregator):
       or fewer, the guarantee is lost.
     """
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         f = self.assumed(extras, len(valid))
         update, weight = mean_around_median(deltas, valid, jnp.maximum(valid.sum() - f, 1))

@@ -5,8 +5,7 @@ from typing import Any
 import jax
 
 from fedjax_drag.kernels.order_statistics import kept_share, middle
-from fedjax_drag.ops.rules import PlainAggregator, moved_along
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -31,9 +30,7 @@ class median(PlainAggregator):
       Algorithm 1, option I.
     """
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         # All but the middle one, or the middle two, are cut off.
         kept = middle(deltas, valid, (valid.sum() - 1) // 2)

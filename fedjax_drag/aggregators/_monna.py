@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.kernels.geometric_median import distances_to
-from fedjax_drag.ops.rules import ByzantineAggregator, moved_by_mean
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -67,9 +66,7 @@ class monna(ByzantineAggregator):
     def requires(self) -> frozenset[str]:
         return frozenset({"root_delta"} if self.trusted is None else ())
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         f, size = self.assumed(extras, len(valid)), len(valid)
         if self.trusted is not None and self.trusted >= size:

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks
 from fedjax_drag.aggregators._krum import ENOUGH, krum_scores
-from fedjax_drag.ops.rules import ByzantineAggregator, moved_by_mean
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -49,9 +48,7 @@ class multi_krum(ByzantineAggregator):
         if self.num_selected is not None:
             checks.count("num_selected", self.num_selected, 1)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         f = self.assumed(extras, size := len(valid), size - 3, "S - 3", ENOUGH)
         score, n = krum_scores(deltas, valid, f), valid.sum()

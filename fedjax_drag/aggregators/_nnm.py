@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.kernels.distances import distances
-from fedjax_drag.ops.rules import ByzantineAggregator, Wrapped, WrappingAggregator, wrapped
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -44,9 +44,7 @@ class nnm(ByzantineAggregator, WrappingAggregator):
     def split(self) -> str:
         return "coordinates"
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, Wrapped]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         f = self.assumed(extras, len(valid), len(valid) - 1, "S - 1")
         mixing = _mixing(distances(deltas), valid, f)
         mixed = tree.mix(mixing, deltas)

@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.kernels.order_statistics import count_entries, median_of
-from fedjax_drag.ops.rules import PlainAggregator, moved_along
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 _NEAREST = 0.5  # share of the clients within the bandwidth around a client, on the average
@@ -72,7 +71,7 @@ class signguard(PlainAggregator):
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    ) -> Moved:
         del state
         norm = tree.norms(deltas)
         middle = median_of(jax.lax.stop_gradient(norm), valid)

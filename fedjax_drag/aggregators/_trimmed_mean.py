@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks
 from fedjax_drag.kernels.order_statistics import kept_share, middle
-from fedjax_drag.ops.rules import PlainAggregator, moved_along
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
@@ -51,9 +50,7 @@ class trimmed_mean(PlainAggregator):
     def check(self) -> None:
         checks.in_range("trim_fraction", self.trim_fraction, 0.0, 0.5, open_high=True)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         kept = middle(deltas, valid, _number_cut(self.trim_fraction, valid.sum()))
         return moved_along(params, deltas, kept.mean, kept_share(deltas, valid, kept))

@@ -36,6 +36,9 @@ from fedjax_drag.ops.screening import (
 from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, InitFn, Params, State, Sums, extras_of
 from fedjax_drag.types._part import undefined
 
+Moved = tuple[Params, State]
+"""Parameters and state after a round."""
+
 
 class PlainAggregator(Aggregator):
     """A rule that compares clients with each other, and so needs the whole stack of their deltas.
@@ -55,9 +58,7 @@ class PlainAggregator(Aggregator):
         """A state without a memory, unless the subclass has another."""
         return stateless(*self.reports)(params)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, State]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         """Parameters and state after a round.
 
         Args:
@@ -83,7 +84,7 @@ class PlainAggregator(Aggregator):
 
 def moved_along(
     params: Params, deltas: Deltas, update: Params, weight: Float[Array, " clients"], **metrics: jax.Array
-) -> tuple[Params, MetricsOnly]:
+) -> Moved:
     """Parameters after an update, and the state of a rule without a memory.
 
     Args:
@@ -97,9 +98,7 @@ def moved_along(
     return tree.move(params, update), MetricsOnly(common | metrics)
 
 
-def moved_by_mean(
-    params: Params, deltas: Deltas, selected: Bool[Array, " clients"], **metrics: jax.Array
-) -> tuple[Params, MetricsOnly]:
+def moved_by_mean(params: Params, deltas: Deltas, selected: Bool[Array, " clients"], **metrics: jax.Array) -> Moved:
     """:func:`moved_along` the mean of the selected clients' deltas, with the metric ``selected``."""
     weight = tree.uniform_weights(selected)
     update = tree.weighted_sum(weight, deltas)
