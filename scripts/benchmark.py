@@ -11,6 +11,7 @@
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
+    python scripts/benchmark.py kernels             # the kernels' fast forms, against their references
     python scripts/benchmark.py start --against ../before  # from the command to the curve, and what an evaluation costs
     python scripts/benchmark.py programs --minutes 4  # sweeps on a GPU, compiled beside each other, timed in turn
     python scripts/benchmark.py accelerator         # everything that matters on a GPU or TPU, in forty minutes
@@ -38,6 +39,7 @@ from benchmarks import (
     collectives,
     federation,
     growth,
+    kernels,
     profiling,
     rounds,
     start,
@@ -107,6 +109,18 @@ def time_aggregators(
     with _misuse():
         rows = aggregators.run(chosen or [], repeats, memory_gib)
     _report(rows, f"median of {repeats}", json_file, markdown)
+
+
+@app.command("kernels")
+def time_kernels(
+    size: Annotated[int, typer.Option(help="Clients.", min=2)] = 10,
+    width: Annotated[int, typer.Option(help="Parameters of each.", min=10)] = 200_000,
+    repeats: Repeats = 9,
+    json_file: JsonFile = None,
+    markdown: Markdown = None,
+) -> None:
+    """Times the kernels' fast forms beside their reference implementations."""
+    _report(kernels.run(repeats, size, width), f"median of {repeats}", json_file, markdown)
 
 
 @app.command("clients")

@@ -14,6 +14,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = {
     "fedjax_drag": 0,  # types, tree, checks, losses and others beside them
     "fedjax_drag.accelerators": 0,
+    "fedjax_drag.kernels": 0,
     "fedjax_drag.ops": 1,
     "fedjax_drag.aggregators": 2,
     "fedjax_drag.clients": 2,

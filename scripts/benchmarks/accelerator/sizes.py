@@ -90,7 +90,17 @@ FULL = Sizes(
     benchmark=_BENCHMARK,
     benchmark_rounds=30,
     models=("mlp", "lenet", "cnn", "cifar10", "resnet18"),
-    tests=("ops", "aggregators", "contracts", "attacks", "clients", "algorithms", "models", "numerics", "simulation"),
+    tests=(
+        "kernels",
+        "aggregators",
+        "contracts",
+        "attacks",
+        "clients",
+        "algorithms",
+        "models",
+        "numerics",
+        "simulation",
+    ),
 )
 
 SMALL = Sizes(
@@ -114,7 +124,7 @@ SMALL = Sizes(
     ),
     benchmark_rounds=2,
     models=("mlp",),
-    tests=("ops/test_distances.py",),
+    tests=("kernels/test_distances.py",),
 )
 
 TINY = Sizes(
@@ -136,7 +146,7 @@ TINY = Sizes(
     benchmark=_TINY,
     benchmark_rounds=2,
     models=("mlp",),
-    tests=("ops/test_distances.py",),
+    tests=("kernels/test_distances.py",),
 )
 
 SIZES = {one.name: one for one in (FULL, SMALL, TINY)}

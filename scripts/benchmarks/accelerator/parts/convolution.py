@@ -16,10 +16,10 @@ from benchmarks.accelerator.parts.counts import temporary_mib, work
 from benchmarks.accelerator.sizes import Sizes
 from benchmarks.timing import Contestants, Row, in_turn, ratio, warm_up
 from benchmarks.workloads import NUM_CLASSES, Workload
+from fedjax_drag.kernels.pooling import max_pool
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.models import conv
 from fedjax_drag.models.conv import Conv
-from fedjax_drag.models.pooling import max_pool
 
 STEPS = 5
 """In one loop, since the form in a loop may be another than outside."""

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.distances import gram_around
+from fedjax_drag.kernels.distances import gram_around
 from fedjax_drag.types import Deltas
 
 

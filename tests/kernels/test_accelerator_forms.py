@@ -10,7 +10,7 @@ from cases import AGGREGATORS, NUM_CLIENTS, SIZE, extras, flatten, nested_params
 
 from fedjax_drag import tree
 from fedjax_drag.aggregators import fedavg
-from fedjax_drag.ops import order_statistics
+from fedjax_drag.kernels import order_statistics
 
 PLATFORMS = ["cuda", "tpu"]
 

@@ -10,7 +10,7 @@ models do, and then takes place in the span of the deltas, where their inner pro
 ``[S, d] x [d, S]``, and no further pass however many steps it needs. It is slow near ties, near a delta that is almost
 the median, and in few dimensions. There, and where inner products lose digits, it is repeated with differences of the
 deltas, at two passes a step, until a round of Newton's method takes over, in the span of the offsets from the point
-reached.
+reached. ``scripts/benchmark.py kernels`` compares it with the :func:`reference`.
 """
 
 import functools
@@ -24,17 +24,28 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.distances import gram
-from fedjax_drag.ops.newton import median_of_places
-from fedjax_drag.ops.span import Span, span_around
+from fedjax_drag.kernels.distances import gram
+from fedjax_drag.kernels.newton import median_of_places
+from fedjax_drag.kernels.span import Span, span_around
 from fedjax_drag.types import Deltas, Params
 
 _SLOW = 0.5  # a step longer than this share of the one before
 _USABLE = 1e-3  # relative uncertainty of squared distances, from which differences of the deltas start anew
 _MARGIN = 0.1  # Weiszfeld goes below the tolerance by this factor: slow parts of the error shorten its steps little
-_MANY = 256  # rows from which XLA:CPU reduces them 8 x faster in blocks of coordinates that stay in cache
+_MANY = 256  # rows from which XLA:CPU reduces them 3 x faster in blocks of coordinates that stay in cache
 _BLOCK = 2048
 _CG_STEPS = 100
+
+
+def reference(deltas: Deltas, mass: Float[Array, " clients"], smoothing: chex.Numeric, steps: int = 1000) -> Params:
+    """The point that both approach: Weiszfeld's iteration as it is written, for finite deltas that are not extreme."""
+
+    def step(_: Any, z: Params) -> Params:
+        distance = jnp.sqrt(tree.row_sums(lambda g, z: jnp.square(g - z), deltas, z))
+        weight = mass / jnp.maximum(smoothing, distance)
+        return tree.weighted_sum(weight / weight.sum(), deltas)
+
+    return jax.lax.fori_loop(0, steps, step, tree.weighted_sum(mass / mass.sum(), deltas))
 
 
 class Median(NamedTuple):

@@ -68,6 +68,18 @@ def inverse(x: Any) -> Float[Array, "..."]:
     return jnp.where(x != 0, 1 / jnp.where(x != 0, x, 1), 0)
 
 
+def cohort_size(deltas: Deltas) -> int:
+    """Length S of the common leading axis.
+
+    Raises:
+      ValueError: if there are no leaves, or leaves disagree about S.
+    """
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(deltas)}
+    if len(sizes) != 1 or () in sizes:
+        raise ValueError(f"deltas with leading axes {sizes or '{}'}: every leaf needs the same leading client axis [S]")
+    return sizes.pop()[0]
+
+
 def flat_rows(leaf: jax.Array) -> jax.Array:
     """``[S, *p]`` as a matrix with a row for each client, in accumulation precision."""
     return accurate(leaf).reshape(leaf.shape[0], -1)

@@ -1,4 +1,8 @@
-"""A convolution of few output channels, max-pooled: one matrix product for the four outputs of a pooling window."""
+"""A convolution of few output channels, max-pooled: one matrix product for the four outputs of a pooling window.
+
+What it gains is in :mod:`~fedjax_drag.models.conv` and in ``docs/accelerator.md``; ``scripts/benchmark.py kernels``
+measures it.
+"""
 
 import functools
 from typing import Any
@@ -7,11 +11,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_drag.models.pooling import first_place
+from fedjax_drag.kernels.convolution import FORMS, Pads
+from fedjax_drag.kernels.pooling import first_place, max_pool
+
+
+def reference(x: jax.Array, kernel: jax.Array, bias: jax.Array, pads: Pads, relu: bool = False) -> jax.Array:
+    """What :func:`pooled_window_product` computes."""
+    best = max_pool(FORMS["grouped"].output(x, kernel, pads)) + bias
+    return jax.nn.relu(best) if relu else best
 
 
 def pooled_window_product(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array, pads: tuple[int, int], relu: bool = False
+    x: jax.Array, kernel: jax.Array, bias: jax.Array, pads: Pads, relu: bool = False
 ) -> jax.Array:
     """Convolution, 2x2 max pooling, bias and perhaps ReLU, with the batch as the last axis inside.
 

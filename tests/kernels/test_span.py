@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedjax_drag import tree
-from fedjax_drag.ops.geometric_median import closest_to_zero, converge_in, geometric_median_of
-from fedjax_drag.ops.span import span_around
+from fedjax_drag.kernels.geometric_median import closest_to_zero, converge_in, geometric_median_of
+from fedjax_drag.kernels.span import span_around
 
 COHORT, SIZE = 12, 200
 NU, TOLERANCE = 1e-6, 1e-5

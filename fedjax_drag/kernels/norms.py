@@ -1,4 +1,8 @@
-"""Norms, cosines and angles of whole models, for lengths at which squares under- or overflow too."""
+"""Norms, cosines and angles of whole models, for lengths at which squares under- or overflow too.
+
+A CPU looks whether squares are safe and measures again where they are not: in as long as the :func:`reference` takes,
+1 / 20 of what accelerators do in one pass (``scripts/benchmark.py kernels``).
+"""
 
 import functools
 import math
@@ -9,9 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag.tree._arithmetic import (
+from fedjax_drag.kernels.arithmetic import (
     accurate,
     axes_of_params,
+    cohort_size,
     expand,
     flat_rows,
     inverse,
@@ -20,12 +25,16 @@ from fedjax_drag.tree._arithmetic import (
     scale,
     single,
 )
-from fedjax_drag.tree._structure import cohort_size
 from fedjax_drag.types import Deltas, Params
 
 SAFE_SQUARES = (1e-20, 1e30)  # sums of squares within which float32 neither under- nor overflows
 
 _SUMMABLE = 2.0**24  # how many messages of the greatest accepted length can be added up without overflow
+
+
+def reference(deltas: Deltas) -> Float[Array, " clients"]:
+    """What :func:`norms` computes of deltas whose squares neither under- nor overflow."""
+    return jnp.sqrt(row_sums(jnp.square, jax.tree.map(accurate, deltas)))
 
 
 def norms(deltas: Deltas) -> Float[Array, " clients"]:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_drag.aggregators._median import median
 from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
 from fedjax_drag.aggregators._trimmed_mean import _number_cut, trimmed_mean
-from fedjax_drag.ops import order_statistics
+from fedjax_drag.kernels import order_statistics
 
 SIZES = [1, 2, 3, 10, 16, 17, 33, 41, 100, 300]  # inline networks, a network over a copy, one and more groups
 WIDTH = 230  # more than a block of 300 clients
@@ -123,15 +123,8 @@ def test_trimmed_mean_is_numpy_s(size):
         np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-6)
         assert not metrics["weight"][~valid].any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [10, 41])
-def test_nothing_trimmed_is_the_mean(size):
-    G, valid = cohort(size)[:, 80:140], mask(size)
-    update, metrics = rule("trimmed_mean")(G, valid, trim_fraction=0.0)
-    np.testing.assert_allclose(update, G[valid].mean(axis=0), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(metrics["weight"], valid / valid.sum(), rtol=1e-6)
+        if fraction == 0.0:  # the mean
+            np.testing.assert_allclose(metrics["weight"], valid / valid.sum(), rtol=1e-6)
 
 
 @pytest.mark.thorough
@@ -190,16 +183,6 @@ def test_double_precision_is_kept(size):
         G = np.random.default_rng(0).normal(size=(size, WIDTH)) * np.logspace(-200, 200, WIDTH)
         kept = middle(G, np.ones(size, bool), size // 5)
         np.testing.assert_allclose(join(kept.mean), partition_mean(G, size // 5), rtol=1e-13, atol=0)
-
-
-@pytest.mark.thorough
-def test_bisection_agrees_with_the_network_and_needs_no_blocks():
-    sorting, counting = jax.jit(order_statistics._by_network), jax.jit(order_statistics._by_counting)
-    for size in (9, 20):
-        G, valid = cohort(size), mask(size)
-        for trim in (0, 2, (valid.sum() - 1) // 2):
-            for a, b in zip(sorting(G, valid, trim)[1:], counting(G, valid, trim)[1:], strict=True):
-                np.testing.assert_array_equal(a, b)
 
 
 def test_the_network_sorts():

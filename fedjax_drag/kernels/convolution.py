@@ -5,12 +5,12 @@ forms give the same numbers up to rounding; what differs is how they run where e
 (``vmap`` over kernels), and inside compiled loops.
 
 * ``looped``: a convolution with explicit transposes into NHWC/HWIO, the only order that XLA:CPU does not run as a
-  scalar loop inside a ``scan``. ``vmap`` over the images alone lengthens the batch; over kernels, one convolution
-  after another, whose arrays stay in a core's cache.
+  scalar loop inside a ``scan`` (``scripts/benchmark.py kernels``). ``vmap`` over the images alone lengthens the batch;
+  over kernels, one convolution after another, whose arrays stay in a core's cache.
 * ``banded``: one matrix product of stacked image rows with a banded (Toeplitz) matrix, built from the kernel by a
   product with a constant. Most of the band is zeros.
-* ``grouped``: XLA's convolution and its own gradients; ``vmap`` over kernels makes one convolution with a group of
-  channels for each client, which moves each image and each kernel once.
+* ``grouped``: XLA's convolution and its own gradients, the reference of the others; ``vmap`` over kernels makes one
+  convolution with a group of channels for each client, which moves each image and each kernel once.
 * ``patches``: image patches by shifted slices and a batched matrix product. A patch repeats each pixel ``k * k`` times.
   The gradient of the images is that of the patches, one product, added up where patches overlap. A kernel that all
   rows share is convolved by XLA.

@@ -1,4 +1,8 @@
-"""Max pooling over 2x2 windows, whose gradient needs no scatter."""
+"""Max pooling over 2x2 windows, whose gradient needs no scatter.
+
+The reference is ``flax.linen.max_pool``, whose gradient takes 2.2 times as long on a CPU
+(``scripts/benchmark.py kernels``).
+"""
 
 from collections.abc import Sequence
 

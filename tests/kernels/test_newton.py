@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_drag.aggregators import geometric_median
-from fedjax_drag.ops.newton import median_of_places
+from fedjax_drag.kernels.newton import median_of_places
 
 COHORT, SIZE, NU = 10, 50, 1e-6
 MASS = jnp.full(COHORT, 1 / COHORT)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag.ops import distances as module
-from fedjax_drag.ops.distances import distances, gram, gram_around, pairs
+from fedjax_drag.kernels import distances as module
+from fedjax_drag.kernels.distances import distances, gram, gram_around, pairs
 
 COHORT, SIZE = 9, 50
 
@@ -94,7 +94,7 @@ def test_double_precision_stays():
 @pytest.mark.thorough
 def test_long_rows_are_multiplied_in_blocks(monkeypatch):
     """Whole blocks and what is left of them, for each leaf."""
-    monkeypatch.setattr("fedjax_drag.ops.distances._BLOCK", 7)
+    monkeypatch.setattr("fedjax_drag.kernels.distances._BLOCK", 7)
     G = draw().astype(np.float32)
     products = jax.jit(lambda deltas: gram(deltas, jnp.ones(COHORT)))(as_tree(G))
     np.testing.assert_allclose(products, G.astype(np.float64) @ G.T, rtol=1e-5, atol=1e-5)
