@@ -58,10 +58,7 @@ def prepare(
             "(--allow-download, allow_download=True)",
         )
     tfds.refuse_other_formats(name, data_dir)
-    if source_dir is None:
-        place = _download(name, tfds.root(data_dir))
-    else:
-        place = _write(name, _read(name, source_dir), tfds.root(data_dir))
+    place = _prepare(name, None if source_dir is None else _read(name, source_dir), tfds.root(data_dir))
     folder = tfds.prepared(name, data_dir)
     if folder is None:  # TFDS accepted another folder as prepared
         raise ValueError(f"{place}: in the way of what is to be prepared; move or delete it")
@@ -85,15 +82,31 @@ def _read(name: str, source_dir: Place) -> dict[str, Columns]:
     return splits
 
 
-def _write(name: str, splits: dict[str, Columns], root: Path) -> str:
-    """Lets TFDS write the examples; returns the folder."""
+def _prepare(name: str, splits: dict[str, Columns] | None, root: Path) -> str:
+    """Lets TFDS write the examples, or download and write them; returns the folder.
+
+    TFDS writes to a temporary folder, which it renames when all is done.
+    """
     library = tfds.library()
-    builder = library.builder(tfds.DATASETS[name].tfds, data_dir=os.fspath(root))
-    # The one step of a builder that differs between data sets:
-    builder._split_generators = lambda dl_manager: {
-        split: _examples(columns, split, _ID_DIGITS.get(name, 0)) for split, columns in splits.items()
-    }
-    _run(library, builder)
+    if splits is None:
+        try:
+            import_module("tensorflow")
+        except ImportError as error:
+            raise ArgumentError(
+                name,
+                f"a download needs TensorFlow, which is not there ({first_line(error)}); pip install "
+                "tensorflow-cpu, or prepare it from its original files (--from DIR, source_dir), which does without",
+            ) from error
+    try:
+        builder = library.builder(tfds.DATASETS[name].tfds, data_dir=os.fspath(root))
+        if splits is not None:  # the one step of a builder that differs between data sets
+            digits = _ID_DIGITS.get(name, 0)
+            examples = {split: _examples(columns, split, digits) for split, columns in splits.items()}
+            builder._split_generators = lambda dl_manager: examples
+        config = library.download.DownloadConfig(try_download_gcs=False)  # prepared data there have another format
+        builder.download_and_prepare(file_format=tfds.FORMAT, download_config=config)
+    except Exception as error:  # network, disk or files; TFDS has no common class of errors
+        raise OSError(f"{name}: TFDS could not prepare it ({first_line(error)})") from error
     return builder.data_dir
 
 
@@ -115,28 +128,3 @@ def _png(image: np.ndarray) -> io.BytesIO:
     Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(stream, "PNG")
     stream.seek(0)
     return stream
-
-
-def _download(name: str, root: Path) -> str:
-    """Lets TFDS download and prepare; returns the folder."""
-    library = tfds.library()
-    try:
-        import_module("tensorflow")
-    except ImportError as error:
-        raise ArgumentError(
-            name,
-            f"a download needs TensorFlow, which is not there ({first_line(error)}); pip install "
-            "tensorflow-cpu, or prepare it from its original files (--from DIR, source_dir), which does without",
-        ) from error
-    try:
-        builder = library.builder(tfds.DATASETS[name].tfds, data_dir=os.fspath(root))
-        _run(library, builder)
-    except Exception as error:  # network, disk or files; TFDS has no common class of errors
-        raise OSError(f"{name}: TFDS could not download and prepare it ({first_line(error)})") from error
-    return builder.data_dir
-
-
-def _run(library: Any, builder: Any) -> None:
-    """Writes to a temporary folder, which is renamed when all is done."""
-    config = library.download.DownloadConfig(try_download_gcs=False)  # prepared data there have another format
-    builder.download_and_prepare(file_format=tfds.FORMAT, download_config=config)

@@ -81,10 +81,8 @@ def label_groups(
             given=num_clients,
         )
     rng = np.random.default_rng(seed)
-    if holders == "random":
-        holds = _random_holders(rng, labels, len(classes))
-    else:
-        holds = _even_holders(rng, labels, per_class, sizes)
+    random = holders == "random"
+    holds = _random_holders(rng, labels, len(classes)) if random else _even_holders(rng, labels, per_class, sizes)
     shares = _shares(holds, per_class) if sizes == "equal" else None
     owner = np.empty(len(fed.train.y), np.int64)
     for place, (label, held) in enumerate(zip(classes, holds, strict=True)):
@@ -101,8 +99,7 @@ def label_groups(
         )
     arguments = f"fractions={_listed(fractions)}"
     arguments += "" if group_shares is None else f", group_shares={_listed(group_shares)}"
-    arguments += f", seed={seed}" + (", sizes=equal" if sizes == "equal" else "")
-    arguments += ", holders=random" if holders == "random" else ""
+    arguments += f", seed={seed}" + (", sizes=equal" if sizes == "equal" else "") + (", holders=random" * random)
     return with_clients(fed, owner, num_clients, f"label_groups({arguments})", rng)
 
 
@@ -147,10 +144,7 @@ def _even_holders(rng: np.random.Generator, labels: np.ndarray, per_class: np.nd
     if sizes == "equal":
         order = order[np.argsort(labels[order], kind="stable")]  # those that want most of a class first
     for client in order:
-        if sizes == "equal":
-            wanted = holds @ (1 / labels) / per_class
-        else:
-            wanted = holds.sum(axis=1)
+        wanted = holds @ (1 / labels) / per_class if sizes == "equal" else holds.sum(axis=1)
         holds[np.lexsort((rng.random(num_classes), wanted))[: labels[client]], client] = True
     return holds
 

@@ -6,7 +6,7 @@ one file of a part. The content of the files depends on the arguments of the scr
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,10 +124,7 @@ def _classes(values: list[Any]) -> np.ndarray:
 
 
 def _numbers(values: list[Any]) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError("lists of unequal lengths") from None
+    array = np.asarray(values)  # ValueError for lists of unequal lengths
     if array.dtype.kind not in "iuf":
         raise ValueError("an entry that is not a number")
     return array
@@ -206,10 +203,12 @@ def _read_part(dataset: LeafDataset, paths: Sequence[Path]) -> dict[str, _User]:
                     f"{place} is also in {users[name].file.name}: the folder mixes the output of several runs; remove "
                     "the older files"
                 )
-            x, y = (data.get(key) if isinstance(data, dict) else None for key in ("x", "y"))
-            if not (isinstance(x, list) and isinstance(y, list) and x and len(x) == len(y) == size):
-                allowed = f"lists x and y, not empty, of equal length, which num_samples says is {size!a:.20}"
-                raise ValueError(f"{place}: user_data must have {allowed}")
+            match data:
+                case {"x": list(x), "y": list(y)} if x and len(x) == len(y) == size:
+                    pass
+                case _:
+                    allowed = f"lists x and y, not empty, of equal length, which num_samples says is {size!a:.20}"
+                    raise ValueError(f"{place}: user_data must have {allowed}")
             try:
                 users[name] = _User(path, dataset.inputs(x), dataset.labels(y))
             except ValueError as error:
@@ -217,23 +216,18 @@ def _read_part(dataset: LeafDataset, paths: Sequence[Path]) -> dict[str, _User]:
     return users
 
 
-def _content(path: Path) -> Iterator[tuple[str, Any, Any]]:
+def _content(path: Path) -> list[tuple[str, Any, Any]]:
     """Each user of a file: the name, and what the file says of the number of examples and of the examples."""
     text = compressed.read(path, _MOST_BYTES)
     try:
         content = json.loads(text.decode())
-    except ValueError as error:
-        raise ValueError(f"{path}: not a JSON file, or truncated ({' '.join(str(error).split())[:100]})") from None
-    except (RecursionError, MemoryError):
-        raise ValueError(f"{path}: not a file of LEAF: nested too deeply, or larger than memory") from None
-    keys = ("users", "num_samples", "user_data")
-    names, sizes, data = (content.get(key) if isinstance(content, dict) else None for key in keys)
-    if (
-        not (isinstance(names, list) and isinstance(sizes, list) and isinstance(data, dict))
-        or not (names and len(names) == len(sizes))
-        or not all(isinstance(name, str) for name in names)
-    ):
-        allowed = "users (names, at least one), num_samples (a number for each) and user_data (by name)"
-        raise ValueError(f"{path}: not a file of LEAF: must hold {allowed}")
-    for name, size in zip(names, sizes, strict=True):
-        yield name, size, data.get(name)
+    except (ValueError, RecursionError, MemoryError) as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:100]
+        raise ValueError(f"{path}: not a JSON file, truncated or nested too deeply ({problem})") from None
+    match content:
+        case {"users": list(names), "num_samples": list(sizes), "user_data": dict(data)} if (
+            names and len(names) == len(sizes) and all(isinstance(name, str) for name in names)
+        ):
+            return [(name, size, data.get(name)) for name, size in zip(names, sizes, strict=True)]
+    allowed = "users (names, at least one), num_samples (a number for each) and user_data (by name)"
+    raise ValueError(f"{path}: not a file of LEAF: must hold {allowed}")

@@ -92,7 +92,7 @@ def prepared(name: str, data_dir: Place = None) -> Path | None:
       ValueError: an unknown name.
     """
     checks.one_of("name", name, DATASETS)
-    return next((folder for folder in _versions(name, data_dir) if FORMAT in _formats(folder)), None)
+    return next((folder for folder, formats in _versions(name, data_dir) if FORMAT in formats), None)
 
 
 def root(data_dir: Place) -> Path:
@@ -119,8 +119,7 @@ def library() -> Any:
 
 def refuse_other_formats(name: str, data_dir: Place) -> None:
     """Raises ValueError if there is a version of a data set that :func:`load` cannot read."""
-    for folder in _versions(name, data_dir):
-        formats = _formats(folder)
+    for folder, formats in _versions(name, data_dir):
         if not formats:
             raise ValueError(f"{folder / _INFO}: not what TFDS writes; delete {folder} and prepare it again")
         if FORMAT not in formats:
@@ -130,25 +129,21 @@ def refuse_other_formats(name: str, data_dir: Place) -> None:
             )
 
 
-def _versions(name: str, data_dir: Place) -> Iterator[Path]:
-    """Folders of all versions that TFDS has finished, in any format, the newest first.
+def _versions(name: str, data_dir: Place) -> Iterator[tuple[Path, set[str]]]:
+    """Folders of all versions that TFDS has finished, the newest first, with the formats in which they are prepared.
 
-    TFDS prepares in a folder of another name, which it renames at the end.
+    TFDS prepares in a folder of another name, which it renames at the end. A damaged version has no format.
     """
     place = root(data_dir) / DATASETS[name].tfds
-    entries = [path for path in place.glob("*.*.*") if re.fullmatch(r"\d{1,9}\.\d{1,9}\.\d{1,9}", path.name)]
-    entries.sort(key=lambda path: [int(number) for number in path.name.split(".")], reverse=True)
-    return (path for path in entries if (path / _INFO).is_file())
-
-
-def _formats(folder: Path) -> set[str]:
-    """The formats in which a version is prepared."""
-    try:
-        info = json.loads((folder / _INFO).read_bytes())
-        formats = {info.get("fileFormat", "tfrecord"), *info.get("alternativeFileFormats", ())}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # damaged in any way
-        return set()
-    return {str(entry) for entry in formats}
+    folders = [path for path in place.glob("*.*.*") if re.fullmatch(r"\d{1,9}\.\d{1,9}\.\d{1,9}", path.name)]
+    for folder in sorted(folders, key=lambda path: [int(part) for part in path.name.split(".")], reverse=True):
+        if (folder / _INFO).is_file():
+            try:
+                info = json.loads((folder / _INFO).read_bytes())
+                formats = {info.get("fileFormat", "tfrecord"), *info.get("alternativeFileFormats", ())}
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+                formats = set()
+            yield folder, {str(entry) for entry in formats}
 
 
 def _check_features(folder: Path) -> None:
