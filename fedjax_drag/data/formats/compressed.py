@@ -9,17 +9,14 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-SUFFIXES = {".gz": "gzip", ".xz": "xz"}
-"""Endings of the compressed files that can be read, and their formats."""
+SUFFIXES = (".gz", ".xz")
+"""Endings of the compressed files that are looked for."""
 
-_BEGINNINGS = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\0": ".xz"}
-"""First bytes of compressed files."""
-
-_OPEN = {
-    None: partial(open, mode="rb"),
-    "gzip": gzip.open,
-    "xz": partial(lzma.open, format=lzma.FORMAT_XZ),  # older formats have no checksum
+_FORMATS = {
+    "gzip": (b"\x1f\x8b", gzip.open),
+    "xz": (b"\xfd7zXZ\0", partial(lzma.open, format=lzma.FORMAT_XZ)),  # older formats have no checksum
 }
+"""First bytes of compressed files, and what unpacks them."""
 
 _CHUNK = 1 << 20
 
@@ -33,7 +30,7 @@ def official_name(path: Path) -> str:
 
 
 def read(path: Path, limit: int) -> bytes:
-    """The whole content of a file, unpacked if its name ends in ``.gz`` or ``.xz``.
+    """The whole content of a file, unpacked if its first bytes are those of gzip or xz.
 
     Memory grows with the bytes read, not with a size that the file declares.
 
@@ -46,23 +43,20 @@ def read(path: Path, limit: int) -> bytes:
       ValueError: it is damaged, truncated or exceeds the limit; the one line names it.
       OSError: it cannot be opened or read at all.
     """
-    kind, size = SUFFIXES.get(path.suffix), path.stat().st_size
+    with path.open("rb") as stream:
+        beginning = stream.read(6)
+    kind = next((kind for kind, (own, _) in _FORMATS.items() if beginning.startswith(own)), None)
     if kind:
-        limit = min(limit, max(_ANYWAY, _PLAUSIBLE * size))
+        limit = min(limit, max(_ANYWAY, _PLAUSIBLE * path.stat().st_size))
     content = io.BytesIO()
     try:
-        if kind and not size:  # which gzip reads as empty content
-            raise EOFError("empty")
-        with _OPEN[kind](path) as stream:
+        with _FORMATS[kind][1](path) if kind else path.open("rb") as stream:
             while chunk := stream.read(min(_CHUNK, limit + 1 - content.tell())):
                 content.write(chunk)
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{path}: damaged {kind} file ({' '.join(str(error).split())}); get it again") from error
     except MemoryError as error:  # an .xz file declares the memory that it needs
         raise ValueError(f"{path}: takes more memory to read than there is") from error
-    for beginning, suffix in _BEGINNINGS.items():
-        if not kind and content.getbuffer()[: len(beginning)] == beginning:
-            raise ValueError(f"{path}: a {SUFFIXES[suffix]} file: rename it to {path.name}{suffix}")
     if content.tell() > limit:
         raise ValueError(f"{path}: holds more than the {limit:,} bytes that it should; get it again")
     return content.getvalue()

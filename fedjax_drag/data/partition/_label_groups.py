@@ -109,18 +109,17 @@ def _listed(values: Sequence[float]) -> str:
 
 def _groups(num_clients: int, fractions: Sequence[float], group_shares: Sequence[float] | None) -> np.ndarray:
     """The group of each client, ``[M]``."""
-    for name, values in (("fractions", fractions), ("group_shares", group_shares)):
-        if (values is not None or name == "fractions") and np.asarray(values).ndim != 1:
+    for name, values in (
+        ("fractions", fractions),
+        ("group_shares", fractions if group_shares is None else group_shares),
+    ):
+        if np.ndim(values) != 1 or not len(values):
             raise checks.ArgumentError(name, "must be a sequence of numbers, one for each group", given=values)
-    if not len(fractions):
-        raise checks.ArgumentError("fractions", "must name at least one group", given=fractions)
-    for fraction in fractions:
-        checks.in_range("fractions", fraction, 0.0, 1.0, open_low=True)
-    checks.count("num_clients", num_clients, max(1, len(fractions)))
+        for value in values:
+            checks.in_range(name, value, 0.0, 1.0, open_low=True)
+    checks.count("num_clients", num_clients, len(fractions))
     if group_shares is None:
         return np.arange(num_clients) * len(fractions) // num_clients
-    for share in group_shares:
-        checks.in_range("group_shares", share, 0.0, 1.0, open_low=True)
     if len(group_shares) != len(fractions) or abs(sum(group_shares) - 1) > 1e-6:
         raise checks.ArgumentError(
             "group_shares",
