@@ -50,12 +50,7 @@ _SOURCES: tuple[Source | Published | leaf.LeafDataset, ...] = (
         adult.load_adult,
         adult.find,
     ),
-    Source(
-        "shakespeare",
-        "80 characters and the one that follows, by role, 80 classes; plain text, or LEAF's JSON files",
-        shakespeare.load_shakespeare,
-        shakespeare.find,
-    ),
+    Source("shakespeare", leaf.SHAKESPEARE.about, shakespeare.load_shakespeare, shakespeare.find),
 )
 SOURCES: Mapping[str, Source | Published | leaf.LeafDataset] = {source.name: source for source in _SOURCES}
 """Every data set that :func:`load` knows."""

@@ -14,16 +14,15 @@ from data_files import PACK, digests, idx, mat, refused, same, small, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_drag.data import load
+from fedjax_drag.data import load, loading
 from fedjax_drag.data.formats import locate
 from fedjax_drag.data.sets import cifar, mnist, svhn
+from fedjax_drag.data.sets.published import Published
 
 FORMS = [
     (dataset, version)
-    for dataset in (
-        *(mnist.MNIST, mnist.FASHION_MNIST, *mnist.EMNIST.values()),
-        *(cifar.CIFAR10, cifar.CIFAR100, cifar.CIFAR100_COARSE, svhn.SVHN),
-    )
+    for dataset in loading.SOURCES.values()
+    if isinstance(dataset, Published) and dataset is not mnist.BYMERGE_TEST
     for version in range(len(dataset.files))
 ]
 each = pytest.mark.parametrize(
