@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.experiment.build import catalog
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, OPTIONAL
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.simulation.settings import Settings
 
 PAGE = Path(__file__).parents[1] / "configuration.md"

@@ -98,9 +98,8 @@ def _loaded(
 
         start()
     from fedjax_drag.accelerators import targets
-    from fedjax_drag.experiment.build.experiment import load_experiment
+    from fedjax_drag.experiment.build.experiment import load_experiment, read
     from fedjax_drag.experiment.build.own_parts import Code
-    from fedjax_drag.experiment.config.loading import read
     from fedjax_drag.experiment.config.yaml_text import parse
     from fedjax_drag.experiment.sweep.grid import AXES, load_grid
 

@@ -12,11 +12,10 @@ import yaml
 
 import fedjax_drag
 from fedjax_drag.cli.app import app
-from fedjax_drag.cli.common import default_folder
+from fedjax_drag.cli.folders import default_folder, folder_name
 from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config import shipped
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.names import folder_name
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 
 SOURCE = os.environ | {"PYTHONPATH": str(Path(fedjax_drag.__file__).parents[1])}

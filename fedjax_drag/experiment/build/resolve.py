@@ -15,7 +15,7 @@ from typing import Any, Literal, Union
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.experiment.build.own_parts import Builder, Code, Installed, is_own, own_builder
+from fedjax_drag.experiment.build.own_parts import Builder, Code, Installed, own_builder
 from fedjax_drag.experiment.build.registry import TABLES
 from fedjax_drag.experiment.config.components import (
     COMPONENTS,
@@ -27,7 +27,7 @@ from fedjax_drag.experiment.config.components import (
     unknown_key,
 )
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.own import OwnName, own_names, with_own_names
+from fedjax_drag.experiment.config.own import OwnName, is_own, own_names, with_own_names
 from fedjax_drag.simulation.options import LARGEST
 
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)

@@ -10,8 +10,9 @@ its turn, to any depth. Which names and arguments exist is decided in
 import copy
 import dataclasses
 import functools
+import re
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedjax_drag import checks
-from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTIONAL, SCHEDULED, Component, split
-from fedjax_drag.experiment.config.names import check_name
+from fedjax_drag.experiment.config.components import (
+    COMPONENTS,
+    MAPPING,
+    OPTIONAL,
+    SCHEDULED,
+    Component,
+    split,
+    unknown_key,
+)
 from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.experiment.config.yaml_text import one_line
 from fedjax_drag.simulation.model.model import check_patterns
@@ -34,9 +42,35 @@ from fedjax_drag.simulation.option_groups import (
     check_deadline,
     check_pass,
 )
-from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, optional, with_default
+from fedjax_drag.simulation.options import (
+    LARGEST,
+    SAME,
+    check_options,
+    count,
+    documented,
+    option,
+    optional,
+    renamed,
+    with_default,
+)
 
 _PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
+
+
+_MOST_BYTES = 200
+"""Of a folder's name; file systems allow 255."""
+
+
+def slug(label: str) -> str:
+    """``label`` as a folder name: lower case, a dash for anything but letters, digits, ``.`` and ``_``; cut if long."""
+    plain = re.sub(r"[^\w.]+", "-", label.lower()).strip("-._")
+    return plain.encode()[:_MOST_BYTES].decode(errors="ignore").rstrip("-._")
+
+
+def check_name(key: str, value: str) -> None:
+    """Refuses a name that no folder can have."""
+    if not slug(value):
+        raise ValueError(f"{key}={value!r}: must have at least one letter or digit")
 
 
 def _check_step_size(key: str, value: Any) -> None:
@@ -134,6 +168,115 @@ DEFAULTS = Config().to_mapping()
 """Every key with its default, as plain values."""
 
 
+EITHER: Mapping[str, str] = {
+    "local_steps": "local_epochs",
+    "local_epochs": "local_steps",
+    "byzantine_fraction": "num_byzantine",
+    "num_byzantine": "byzantine_fraction",
+}
+"""Keys that give one quantity in two ways: setting one sets the other to None, which stands for "not given"."""
+
+CONDITIONS = frozenset(
+    {
+        "data",
+        "partition",
+        "attack",
+        "byzantine_fraction",
+        "num_byzantine",
+        "byzantine_of",
+        "forged_messages",
+        "root_size",
+        "root_bias",
+        "root_source",
+        "availability",
+        "dropout_rate",
+        "steps_drawn",
+    }
+)
+"""The data and how they are split, who attacks and how, what the server holds, who answers. Worst cases are over these;
+the best setting is over all other keys (the seed is neither), such as rule, method, step size and local work."""
+
+
+def is_condition(axis: str) -> bool:
+    """Whether a key, dotted perhaps, is one of :data:`CONDITIONS` or inside one."""
+    return axis.partition(".")[0] in CONDITIONS
+
+
+def as_keys(written: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping of keys, of which some may have the name of the argument of ``fd.simulate``, such as ``num_rounds``.
+
+    Raises:
+      ValueError: a key is there by both of its names.
+    """
+    return renamed(written, {argument: key for key, argument in SAME.items()})
+
+
+def merged(mapping: Mapping[str, Any], changes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Every key with its value: the defaults, changed by a configuration, changed by its overrides.
+
+    A component is merged argument by argument, and so are those inside it, unless a change gives it another
+    name: then it is replaced, since the old one's arguments mean nothing to the new one.
+
+    Args:
+      mapping: the configuration.
+      changes: the keys that each override changes, applied in turn.
+
+    Raises:
+      ValueError: a key is unknown, or two changes give one quantity in two ways.
+    """
+    _check_either(changes)
+    written = dict(mapping)
+    for change in changes:
+        written = _merged(written, change, DEFAULTS)
+    return _merged(DEFAULTS, written, {})
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes``; ``defaults`` are merged into components that ``base`` leaves out."""
+    result = dict(base)
+    changes = as_keys(changes)
+    for key, value in changes.items():
+        if key not in DEFAULTS:
+            raise unknown_key(key, [*DEFAULTS, "axes"])
+        if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
+            result[key] = _merged_component(base.get(key, defaults.get(key)), value)
+        elif key == "compare" and isinstance(base.get(key), Mapping) and isinstance(value, Mapping):
+            result[key] = _merged_compare(base[key], value)
+        else:
+            result[key] = value
+            if key in EITHER and value is not None and EITHER[key] not in changes:
+                result[EITHER[key]] = None
+    return result
+
+
+def _merged_component(old: Any, new: Any) -> Any:
+    """``old`` with the arguments that ``new`` gives it, and with those inside them; ``new`` if that is another one."""
+    old, new = ({"name": value} if isinstance(value, str) else value for value in (old, new))
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    if new.get("name", old.get("name")) != old.get("name"):
+        return dict(new)
+    nested = [key for key in new if isinstance(old.get(key), Mapping) or isinstance(new[key], Mapping)]
+    return {**old, **new, **{key: _merged_component(old.get(key), new[key]) for key in nested}}
+
+
+def _merged_compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(old)
+    for label, changes in new.items():
+        both = isinstance(result.get(label), Mapping) and isinstance(changes, Mapping)
+        result[label] = _merged(result[label], changes, {}) if both else changes
+    return result
+
+
+def _check_either(overrides: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses overrides that give one quantity in two ways, of which one would silently win."""
+    given = {key: value for changes in overrides for key, value in changes.items() if key in EITHER}
+    for key, value in given.items():
+        other = EITHER[key]
+        if value is not None and given.get(other) is not None:
+            raise ValueError(f"{key}={value!r}, {other}={given[other]!r}: must be exactly one of the two")
+
+
 @functools.cache
 def _schema(keys: frozenset[str]) -> Any:
     """The types of some keys, as OmegaConf has them; with all keys merging takes ten milliseconds."""
@@ -145,7 +288,7 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
     """Checks the type and the range of every value, and what two values say together.
 
     Args:
-      mapping: every key with its value, from :func:`~fedjax_drag.experiment.config.merging.merged`.
+      mapping: every key with its value, from :func:`~fedjax_drag.experiment.config.config.merged`.
       like: a checked configuration, whose values of all keys but ``changed`` are taken as they are; None to check all.
       changed: keys of which ``mapping`` may have other values than ``like``.
 

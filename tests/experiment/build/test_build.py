@@ -18,10 +18,9 @@ from fedjax_drag.experiment.arena.protocol import load_arena
 from fedjax_drag.experiment.arena.standing import begin
 from fedjax_drag.experiment.arena.trials import Trials
 from fedjax_drag.experiment.build import build, catalog, registry
-from fedjax_drag.experiment.build.experiment import load_experiment
+from fedjax_drag.experiment.build.experiment import load, load_experiment, read
 from fedjax_drag.experiment.build.resolve import arguments, phrase, resolve
 from fedjax_drag.experiment.config.components import KIND_OF, Component
-from fedjax_drag.experiment.config.loading import load, read
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.types import Aggregator, Part, Uplink

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedjax_drag.cli.folders import earlier_names, folder_name, without_keys
+from fedjax_drag.experiment.build.experiment import load, variants
 from fedjax_drag.experiment.config.components import Component
-from fedjax_drag.experiment.config.config import Config, flatten
-from fedjax_drag.experiment.config.loading import load, variants
-from fedjax_drag.experiment.config.names import earlier_names, folder_name, slug, without_keys
+from fedjax_drag.experiment.config.config import Config, flatten, slug
 
 
 def test_defaults_survive_a_round_trip():
