@@ -65,7 +65,7 @@ def table(kind: str) -> str:
 def paper(key: str, builder: Callable[..., Any]) -> str:
     """The citation of the paper that a builder follows; empty if its docstring has none."""
     # The first sentence is the paper; readings follow it. A point after "al" or an initial ends no sentence.
-    return re.split(r"(?<!\bal)(?<!\b[A-Z])\.\s+(?=[A-Z])", _references(key, builder))[0].rstrip(".")
+    return re.split(r"(?<!\bal)(?<!\b[A-Z])\.\s+(?=[A-Z*])", _references(key, builder))[0].rstrip(".")
 
 
 def _builders(key: str) -> dict[str, Callable[..., Any]]:
