@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -75,37 +75,28 @@ def own_builder(where: str, name: str, code: Code | None, table: str, has_argume
     return _with_signature(part) if _makes_parts(part) and not is_part else functools.partial(_itself, part)
 
 
-class Installed(Mapping[str, Builder]):
-    """Builders of one kind that installed packages offer by an entry point; each is imported when it is looked up."""
-
-    def __init__(self, table: str, taken: Collection[str] = ()) -> None:
-        found = installed_points(KIND_OF[table].listed)
-        self._points = {name: point for name, point in found.items() if name not in taken}
-
-    def __getitem__(self, name: str) -> Builder:
-        point = self._points[name]
-        try:
-            return point.load()
-        except Exception as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ValueError(f"{name!r} of {point.value}: cannot be imported: {reason}") from error
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._points)
-
-    def __len__(self) -> int:
-        return len(self._points)
-
-
 def modules_of_files() -> list[ModuleType]:
     """Modules that references to files have loaded; other processes cannot import them by name."""
     return [module for name, module in sys.modules.items() if name.startswith(_OF_FILE)]
 
 
 @functools.cache
-def installed_points(kind: str) -> dict[str, EntryPoint]:
-    """Entry points of the group of a kind, by name."""
-    return {point.name: point for point in entry_points(group=f"fedjax_drag.{kind}")}
+def installed_points(table: str) -> dict[str, EntryPoint]:
+    """Entry points by which installed packages offer builders of a kind, by name."""
+    return {point.name: point for point in entry_points(group=f"fedjax_drag.{KIND_OF[table].listed}")}
+
+
+def load_installed(name: str, point: EntryPoint) -> Builder:
+    """The builder of an entry point; its package is imported.
+
+    Raises:
+      ValueError: it cannot be.
+    """
+    try:
+        return point.load()
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"{name!r} of {point.value}: cannot be imported: {reason}") from error
 
 
 def _load(where: str, reference: str) -> Any:

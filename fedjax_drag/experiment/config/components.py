@@ -1,9 +1,15 @@
-"""Components: what a configuration chooses by name, with the arguments of its builder, to any depth."""
+"""Components: what a configuration chooses by name, with the arguments of its builder, to any depth.
+
+And the types of their arguments: what a value of one looks like in YAML.
+"""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Union
 
 import flax.linen as nn
 import optax
@@ -214,3 +220,64 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> ValueError:
     near = elsewhere or get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
     return ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
+
+
+_PLAIN = {
+    bool: ("true or false", bool),
+    int: ("an integer", int),
+    float: ("a number", int | float),
+    str: ("a string", str),
+}
+"""Plain types: how a value is called, and the types that it may have."""
+
+
+def phrase(hint: Any) -> str:
+    """What a YAML value of type ``hint`` looks like; empty if YAML cannot express one."""
+    if hint in _PLAIN:
+        return _PLAIN[hint][0]
+    if hint in (Any, inspect.Parameter.empty):
+        return "a value"
+    if hint in (None, type(None)):
+        return "null"
+    if alternatives := _alternatives(hint):
+        return " or ".join(dict.fromkeys(filter(None, map(phrase, alternatives))))
+    if table := table_of(hint):
+        return f"{'an' if table[0] in 'aeiou' else 'a'} {table} (a name, or {MAPPING})"
+    if typing.get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
+    entry = _entry_of(hint)
+    inner = "" if entry is None else phrase(entry)
+    return f"a list, each entry {inner}" if inner else ""
+
+
+def table_of(hint: Any) -> str:
+    """The table of the component that an argument of type ``hint`` can be; empty if it is a plain value."""
+    origins = [typing.get_origin(part) or part for part in _alternatives(hint) or (hint,)]
+    return next((kind.keys[0] for origin in origins for kind in KINDS if kind.nested and origin in kind.makes), "")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a YAML value can be an argument of type ``hint``; builders check ranges."""
+    if hint in _PLAIN:
+        return isinstance(value, _PLAIN[hint][1]) and (hint is bool or not isinstance(value, bool))
+    if alternatives := _alternatives(hint):
+        return any(fits(value, part) for part in alternatives)
+    if typing.get_origin(hint) is Literal:
+        return value in typing.get_args(hint)
+    if hint in (None, type(None)):
+        return value is None
+    if (entry := _entry_of(hint)) is not None:
+        return isinstance(value, list | tuple) and all(fits(part, entry) for part in value)
+    return hint in (Any, inspect.Parameter.empty) and not isinstance(value, Mapping)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of a union; none of another type."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else ()
+
+
+def _entry_of(hint: Any) -> Any:
+    """The type of a sequence's entries; None for what is no sequence."""
+    origin = typing.get_origin(hint) or hint
+    is_sequence = inspect.isclass(origin) and issubclass(origin, Sequence) and not issubclass(origin, str | bytes)
+    return (typing.get_args(hint) or (Any,))[0] if is_sequence and not hasattr(origin, "_fields") else None

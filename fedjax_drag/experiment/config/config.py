@@ -9,15 +9,11 @@ its turn, to any depth. Which names and arguments exist is decided in
 
 import copy
 import dataclasses
-import functools
 import re
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.components import (
@@ -26,11 +22,12 @@ from fedjax_drag.experiment.config.components import (
     OPTIONAL,
     SCHEDULED,
     Component,
+    fits,
+    phrase,
     split,
     unknown_key,
 )
 from fedjax_drag.experiment.config.own import own_names
-from fedjax_drag.experiment.config.yaml_text import one_line
 from fedjax_drag.simulation.model.model import check_patterns
 from fedjax_drag.simulation.option_groups import (
     Adversary,
@@ -53,9 +50,6 @@ from fedjax_drag.simulation.options import (
     renamed,
     with_default,
 )
-
-_PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
-
 
 _MOST_BYTES = 200
 """Of a folder's name; file systems allow 255."""
@@ -277,13 +271,6 @@ def _check_either(overrides: Sequence[Mapping[str, Any]]) -> None:
             raise ValueError(f"{key}={value!r}, {other}={given[other]!r}: must be exactly one of the two")
 
 
-@functools.cache
-def _schema(keys: frozenset[str]) -> Any:
-    """The types of some keys, as OmegaConf has them; with all keys merging takes ten milliseconds."""
-    fields = [(name, field.type, field) for name, field in Config.__dataclass_fields__.items() if name in keys]
-    return OmegaConf.structured(dataclasses.make_dataclass("Config", fields, kw_only=True))
-
-
 def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Collection[str] = ()) -> Config:
     """Checks the type and the range of every value, and what two values say together.
 
@@ -293,7 +280,7 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
       changed: keys of which ``mapping`` may have other values than ``like``.
 
     Returns:
-      The configuration; its components are as written.
+      The configuration; its components are as written, and its numbers of the types of their keys.
 
     Raises:
       ValueError: one line naming the key, its value and what is allowed.
@@ -304,29 +291,36 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
     if not isinstance(whole["compare"], Mapping | types.NoneType):
         allowed = "null or a mapping from labels to the keys that each changes"
         raise ValueError(f"compare={whole['compare']!r}: must be {allowed}")
-    chosen = [key for key in COMPONENTS if key in mapping and (key not in OPTIONAL or mapping[key] is not None)]
-    chosen += [key for key in SCHEDULED if isinstance(mapping.get(key), Mapping)]
-    components: dict[str, Any] = {key: split(key, mapping[key]) for key in chosen}
-    components |= {key: None for key in OPTIONAL if key in mapping and key not in chosen}
     others: dict[str, Any] = {"compare": whole["compare"]}  # its variants are checked one by one
-    plain = {key: value for key, value in mapping.items() if key not in (*COMPONENTS, *chosen, *others)}
-    for key, value in plain.items():
-        for name in own_names(value):
-            allowed = "plain values, such as numbers, texts and lists of them, not a Python object"
-            raise ValueError(f"{key}={checks.shown(name.part)}: must be {allowed}")
-    try:
-        typed: Any = OmegaConf.to_container(
-            OmegaConf.merge(_schema(frozenset(plain)), plain), resolve=False, throw_on_missing=True
-        )
-    except OmegaConfBaseException as error:
-        raise ValueError(_explain(error, plain)) from None
-    if checks.is_concrete(typed.get("local_epochs")):
-        typed["local_epochs"] = float(typed["local_epochs"])
-    config = Config(**{**kept, **typed, **components, **others})
+    for key, value in mapping.items():
+        if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
+            others[key] = None if value is None and key in OPTIONAL else split(key, value)
+        elif key != "compare":
+            others[key] = _typed(key, value)
+    if checks.is_concrete(others.get("local_epochs")):
+        others["local_epochs"] = float(others["local_epochs"])
+    config = Config(**{**kept, **others})
     check_pass(config.local_steps, config.local_epochs)
     check_options(config)
     check_deadline(config.local_steps, config.deadline, config.late)
     return config
+
+
+def _typed(key: str, value: Any) -> Any:
+    """A plain value in the type of its key."""
+    for name in own_names(value):
+        allowed = "plain values, such as numbers, texts and lists of them, not a Python object"
+        raise ValueError(f"{key}={checks.shown(name.part)}: must be {allowed}")
+    hint = Config.__dataclass_fields__[key].type
+    if hint is Any:
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and fits("", hint):  # a name such as 2024
+        return str(value)
+    if not fits(value, hint):
+        sweep = f"; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.{key}={value}'"
+        raise ValueError(f"{key}={value!r}: must be {phrase(hint)}{sweep if isinstance(value, list) else ''}")
+    return float(value) if is_number and fits(0.5, hint) and abs(value) <= LARGEST else value
 
 
 def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
@@ -357,15 +351,3 @@ def _check_literal(value: Any, where: str = "") -> None:
     elif isinstance(value, list | tuple):
         for below in value:
             _check_literal(below, where)
-
-
-def _explain(error: OmegaConfBaseException, plain: Mapping[str, Any]) -> str:
-    """OmegaConf's error as ``key=value: must be ...``."""
-    key = str(getattr(error, "full_key", "") or "")
-    field = next((f for f in dataclasses.fields(Config) if f.name == key), None)
-    if field is None or key == "compare":
-        return f"{key}: {one_line(error)}"
-    parts = (field.type.__name__ if isinstance(field.type, type) else str(field.type)).split(" | ")
-    allowed = " or ".join(_PHRASES.get(part, "null" if part == "None" else part) for part in parts)
-    sweep = f"; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.{key}={plain[key]}'"
-    return f"{key}={plain[key]!r}: must be {allowed}{sweep if isinstance(plain[key], list) else ''}"

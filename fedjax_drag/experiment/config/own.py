@@ -10,7 +10,6 @@ Where a configuration has the name of a component, it may have instead
 """
 
 import functools
-import numbers
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -159,7 +158,7 @@ def _with_own_names(mapping: Mapping[Any, Any], where: str) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool | numbers.Number)
+    return value is None or isinstance(value, str | int | float)
 
 
 def _is_number(value: Any) -> bool:
