@@ -186,18 +186,12 @@ def warn_of_fallbacks(*written: Mapping[str, Any], axes: Iterable[str] = (), sta
       axes: dotted keys of a sweep's axes.
       stacklevel: of the caller to whom the warning points.
     """
-    variants = [change for part in written for change in _mappings(part.get("compare"))]
+    changes = [part["compare"] for part in written if isinstance(part.get("compare"), Mapping)]
+    variants = [change for compared in changes for change in compared.values() if isinstance(change, Mapping)]
     chosen = {key for part in (*written, *variants) for key in part} | {axis.partition(".")[0] for axis in axes}
-    missing = [key for key in CHOSEN if key not in chosen]
-    if missing:
-        taken = ", ".join(f"{key}={_described(DEFAULTS[key])}" for key in missing)
-        keys = " and ".join(missing)
+    if missing := [key for key in CHOSEN if key not in chosen]:
+        keys, taken = " and ".join(missing), ", ".join(f"{key}={_described(DEFAULTS[key])}" for key in missing)
         warnings.warn(f"{keys} not given: takes {taken}; set {keys} to choose", stacklevel=stacklevel)
-
-
-def _mappings(compare: Any) -> list[Mapping[str, Any]]:
-    variants = compare.values() if isinstance(compare, Mapping) else ()
-    return [changes for changes in variants if isinstance(changes, Mapping)]
 
 
 def _described(component: Mapping[str, Any]) -> str:

@@ -71,15 +71,12 @@ def _changes(plan: RunPlan, config: Config) -> Iterator[tuple[str, Mapping[str, 
 
 
 def _chunks(plan: RunPlan, at_once: int) -> list[int]:
-    """How many clients at once instead: what the memory should hold, half of that, and one."""
+    """How many clients at once instead: of a half, a quarter and so on what the memory should hold; less; and one."""
     if at_once == 1:
         return []
     fixed = (plan.data or 0) + (plan.state or 0)
-    share = max(0.0, plan.usable - fixed) / max(1, plan.needed - fixed)
-    first = min(at_once - 1, max(1, int(0.8 * share * at_once)))
-    # Chunks of one size are compiled once; a rest would be compiled beside them.
-    whole = [chunk for chunk in range(1, first + 1) if at_once % chunk == 0 and 2 * chunk > first]
-    first = whole[-1] if whole else 2 ** int(math.log2(first))
+    share = max(1e-9, 0.8 * (plan.usable - fixed) / max(1, plan.needed - fixed))
+    first = max(1, at_once >> max(1, math.ceil(-math.log2(share))))
     return sorted({first, max(1, first // 2), 1}, reverse=True)
 
 

@@ -111,7 +111,7 @@ def test_table_is_plain_text_with_bars_escaped(monkeypatch):
 def test_an_attack_inside_an_attack():
     inside = {"name": "neurotoxin", "attack": "edge_case"}
     config = resolve(load({**TINY, "attack": {"name": "during", "attack": inside, "start": 1}, "num_byzantine": 2}))
-    attack = build.attack(config, build.dataset(config))
+    attack = build.part(config, "attack", {"fed": build.dataset(config), "num_classes": 10})
     assert (attack.name, attack.attack.name) == ("during", "neurotoxin")
     assert attack.is_targeted
     assert [bool(attack.attackers(jnp.ones((), bool), jnp.int32(t))) for t in range(3)] == [False, True, True]
@@ -429,14 +429,14 @@ def test_local_work_of_a_configuration():
     sgd = {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}
     config = resolve(load({"step_size": schedule, "local_optimizer": sgd}))
     assert config.step_size.arguments["staircase"] is False
-    step_size, optimizer = build.step_size(config), build.part(config, "local_optimizer")
+    step_size, optimizer = build.part(config, "step_size"), build.part(config, "local_optimizer")
     assert callable(step_size)
     np.testing.assert_allclose(step_size(jnp.int32(20)), 0.081, rtol=1e-5)
     assert optimizer is not None
     updates, _ = optimizer.update(DELTAS, optimizer.init(DELTAS), DELTAS)
     np.testing.assert_allclose(updates["w"], 1.01 * DELTAS["w"], rtol=1e-6)
     plain = resolve(load({}))
-    assert (build.step_size(plain), build.part(plain, "local_optimizer")) == (0.01, None)
+    assert (build.part(plain, "step_size"), build.part(plain, "local_optimizer")) == (0.01, None)
     with pytest.raises(ValueError, match=r"step_size\.name='linear': must be one of linear_schedule"):
         resolve(load({"step_size": {"name": "linear"}}))
     with pytest.raises(ValueError, match=r"local_optimizer\.momentum=1\.5: must be in \[0, 1\)"):
