@@ -30,7 +30,7 @@ class ComponentKind(NamedTuple):
       listed: what ``fedjax-drag list`` calls them, and the last part of their entry points' group.
       makes: what their builders make; ``Callable`` for a function.
       modules: of the package, whose public names are the builders: functions, and the classes that are one of
-        ``makes``.
+        ``makes``; None for the one that is called like the list.
       supplied: arguments that the experiment supplies where the configuration does not. A component passes them on to
         those inside it: an aggregator inside an aggregator gets the number of malicious clients. One inside a client
         rule does not, since it reduces examples there.
@@ -44,7 +44,7 @@ class ComponentKind(NamedTuple):
     keys: tuple[str, ...]
     listed: str
     makes: tuple[Any, ...]
-    modules: tuple[str, ...]
+    modules: tuple[str, ...] | None = None
     supplied: tuple[str, ...] = ()
     optional: bool = False
     nested: bool = False
@@ -58,77 +58,61 @@ class ComponentKind(NamedTuple):
         return Callable in self.makes
 
 
+_OPTAX = ("experiment.build.optimizers",)
+_OPTIMIZERS = (optax.GradientTransformation, Optimizer)
+
 KINDS = (
     ComponentKind(
-        ("aggregator",),
-        "aggregators",
-        (Aggregator,),
-        ("aggregators",),
-        supplied=("num_clients", "num_byzantine"),
-        nested=True,
+        ("aggregator",), "aggregators", (Aggregator,), supplied=("num_clients", "num_byzantine"), nested=True
     ),
-    ComponentKind(
-        ("algorithm",), "algorithms", (Algorithm,), ("algorithms",), supplied=("num_clients", "aggregator", "client")
-    ),
-    ComponentKind(("client", "root_client"), "clients", (ClientRule,), ("clients",), nested=True),
+    ComponentKind(("algorithm",), "algorithms", (Algorithm,), supplied=("num_clients", "aggregator", "client")),
+    ComponentKind(("client", "root_client"), "clients", (ClientRule,), nested=True),
     ComponentKind(
         ("privacy",),
         "privacy",
         (Aggregator, ClientRule),
-        ("privacy",),
         supplied=("aggregator", "client"),
         optional=True,
         others=("epsilon", "noise_multiplier_for"),
     ),
     ComponentKind(
-        ("attack",),
-        "attacks",
-        (Attack,),
-        ("attacks",),
-        supplied=("fed", "num_classes", "num_clients"),
-        optional=True,
-        nested=True,
+        ("attack",), "attacks", (Attack,), supplied=("fed", "num_classes", "num_clients"), optional=True, nested=True
     ),
     ComponentKind(
         ("compression", "downlink_compression"),
         "compressors",
         (Compressor,),
-        ("compression",),
+        modules=("compression",),
         optional=True,
         others=("Compressor", "error_feedback"),
     ),
-    ComponentKind(("data",), "datasets", (FederatedDataset,), (), supplied=("name",)),
-    ComponentKind(("partition",), "partitions", (FederatedDataset,), ("data.partition",), supplied=("fed", "seed")),
+    ComponentKind(("data",), "datasets", (FederatedDataset,), modules=(), supplied=("name",)),
     ComponentKind(
-        ("model",),
-        "models",
-        (nn.Module, WithModes),
-        ("models",),
-        supplied=("num_classes", "rngs"),
-        others=("with_modes",),
+        ("partition",), "partitions", (FederatedDataset,), modules=("data.partition",), supplied=("fed", "seed")
+    ),
+    ComponentKind(
+        ("model",), "models", (nn.Module, WithModes), supplied=("num_classes", "rngs"), others=("with_modes",)
     ),
     ComponentKind(
         ("optimizer",),
         "optimizers",
-        (optax.GradientTransformation, Optimizer),
-        ("experiment.build.optimizers", "server_optimizers"),
+        _OPTIMIZERS,
+        modules=(*_OPTAX, "server_optimizers"),
         nested=True,
         argument_only=True,
     ),
-    ComponentKind(
-        ("local_optimizer",), "local_optimizers", (optax.GradientTransformation, Optimizer), (), optional=True
-    ),
+    ComponentKind(("local_optimizer",), "local_optimizers", _OPTIMIZERS, modules=(), optional=True),
     ComponentKind(
         ("schedule",),
         "schedules",
         (Callable,),
-        ("experiment.build.optimizers",),
+        modules=_OPTAX,
         nested=True,
         argument_only=True,
         scheduled=("step_size",),
     ),
-    ComponentKind(("loss",), "losses", (Callable,), ("losses",)),
-    ComponentKind(("augmentation",), "augmentations", (Callable,), ("data.augmentation",), optional=True),
+    ComponentKind(("loss",), "losses", (Callable,)),
+    ComponentKind(("augmentation",), "augmentations", (Callable,), modules=("data.augmentation",), optional=True),
 )
 """All that a configuration can name, in the order of their lists. Other forms of models are those of
 :func:`~fedjax_drag.simulation.model.model.is_model`."""

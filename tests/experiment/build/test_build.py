@@ -148,21 +148,6 @@ def test_bad_component_is_refused_before_anything_is_built(override, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("aggregator={name: drag, c: -1}", "aggregator.c=-1: must be in"),
-        ("aggregator={name: drag, c: abc}", "aggregator.c='abc': must be a number"),
-        ("aggregator={name: krum, num_byzantine: -1}", "aggregator.num_byzantine=-1: must be"),
-        ("client={name: fedprox, mu: -1}", "client.mu=-1: must be in"),
-    ],
-)
-def test_error_of_a_builder_names_the_key(override, message):
-    with pytest.raises(ValueError) as caught:
-        build.method(resolve(load({}, [override])), num_clients=40)
-    assert str(caught.value).startswith(message)
-
-
 def test_scaffold_takes_the_configured_aggregator_but_no_client_rule():
     config = resolve(load({"algorithm": "scaffold", "aggregator": "br_drag"}))
     assert "root_delta" in build.method(config, num_clients=40).needs
@@ -334,6 +319,9 @@ def test_bad_component_inside_a_component_is_named_with_its_place(wrap, aggregat
 @pytest.mark.parametrize(
     ("aggregator", "message"),
     [
+        ({"name": "drag", "c": -1}, "aggregator.c=-1: must be in"),
+        ({"name": "drag", "c": "abc"}, "aggregator.c='abc': must be a number"),
+        ({"name": "krum", "num_byzantine": -1}, "aggregator.num_byzantine=-1: must be"),
         ({"name": "wrap", "aggregator": {"name": "drag", "c": -1}}, "aggregator.aggregator.c=-1: must be in"),
         ({"name": "wrap", "aggregator": "drag", "strength": -1}, "aggregator.strength=-1: must be in"),
         (
@@ -346,10 +334,15 @@ def test_bad_component_inside_a_component_is_named_with_its_place(wrap, aggregat
         ),
     ],
 )
-def test_error_of_a_builder_inside_another_names_its_place(wrap, aggregator, message):
+def test_error_of_a_builder_names_its_place(wrap, aggregator, message):
     with pytest.raises(ValueError) as caught:
         build.method(resolve(load({"aggregator": aggregator})), num_clients=40)
     assert str(caught.value).startswith(message)
+
+
+def test_error_of_a_client_rule_names_the_key():
+    with pytest.raises(ValueError, match=r"^client\.mu=-1: must be in"):
+        build.method(resolve(load({}, ["client={name: fedprox, mu: -1}"])), num_clients=40)
 
 
 def test_a_reducer_that_needs_more_than_gradients_is_named():
