@@ -47,11 +47,16 @@ def test_the_map_names_files_and_folders_that_exist():
     assert [name for name in sorted(of_package) if f"{name}/" not in folders] == []
 
 
-def test_the_page_of_configuration_keys_is_made_from_the_code():
+def test_the_pages_of_configuration_keys_are_made_from_the_code():
     """Written anew by ``python docs/mkdocs/configuration_page.py``."""
-    written = runpy.run_path(str(DOCS / "mkdocs" / "configuration_page.py"))["page"]()
-    assert (DOCS / "configuration.md").read_text() == written
-    assert "| or null |" not in written, "a key says what else than null is allowed"
+    made = runpy.run_path(str(DOCS / "mkdocs" / "configuration_page.py"))
+    page, keys = made["page"](), made["keys_page"]()
+    assert (DOCS / "configuration.md").read_text() == page
+    assert (DOCS / "keys.md").read_text() == keys
+    assert "| or null |" not in keys, "a key says what else than null is allowed"
+    assert len(page.split()) < 1500
+    cells = [cell for line in (page + keys).splitlines() if line.startswith("|") for cell in line.split("|")]
+    assert max(len(cell.split()) for cell in cells) <= 40
 
 
 def test_all_groups_of_entry_points_are_named():

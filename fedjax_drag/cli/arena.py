@@ -84,7 +84,7 @@ def run(
             from fedjax_drag.experiment.arena import standing as standings
             from fedjax_drag.experiment.arena.protocol import load_arena
             from fedjax_drag.experiment.arena.trials import Trials
-            from fedjax_drag.experiment.config.names import slug
+            from fedjax_drag.experiment.config.config import slug
             from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
             arena = load_arena(config)

@@ -16,7 +16,6 @@ from fedjax_drag.cli.common import (
     Overrides,
     Quiet,
     config_argument,
-    default_folder,
     laid_out,
     nan_checks,
     reported,
@@ -124,6 +123,7 @@ def _planned(
     allow_code: bool,
 ) -> "CheckedExperiment":
     """Loads the experiment, sets up the devices, which must come before their first use, and builds the runs."""
+    from fedjax_drag.cli.folders import default_folder
     from fedjax_drag.cores import one_device_per_core, start
     from fedjax_drag.experiment.build.experiment import load_experiment
     from fedjax_drag.experiment.run.planning import plan

@@ -15,7 +15,6 @@ from fedjax_drag.cli.common import (
     Overrides,
     Quiet,
     config_argument,
-    default_folder,
     laid_out,
     nan_checks,
     reported,
@@ -98,6 +97,7 @@ def sweep(
     """
     with reported(debug), nan_checks(debug_nans):
         with user_errors(), without_garbage_collection():
+            from fedjax_drag.cli.folders import default_folder
             from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster, sweep_folder

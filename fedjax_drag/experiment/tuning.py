@@ -18,9 +18,8 @@ import jax
 from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.build.experiment import load_experiment
+from fedjax_drag.experiment.build.experiment import Source, load_experiment
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import Source
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation import Evaluation, Simulation, trace

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from claim_cells import m, same, seeds, steady
 
-from fedjax_drag.experiment.config.loading import read
+from fedjax_drag.experiment.build.experiment import read
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from reproduction.judging import questions
 from reproduction.judging.claims import Claim

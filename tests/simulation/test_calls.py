@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.simulation.option_groups import EarlyStopping
 from fedjax_drag.simulation.options import ALIASES, ELSEWHERE, WATCHING

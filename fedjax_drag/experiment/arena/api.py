@@ -9,7 +9,7 @@ from fedjax_drag.experiment.arena import standing as standings
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, entry_of, load_arena
 from fedjax_drag.experiment.arena.standing import Standing
 from fedjax_drag.experiment.arena.trials import Trials
-from fedjax_drag.experiment.config.names import check_name
+from fedjax_drag.experiment.config.config import check_name
 from fedjax_drag.experiment.config.own import short, with_own_names
 from fedjax_drag.experiment.run import results
 

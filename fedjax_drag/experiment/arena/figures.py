@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from fedjax_drag.experiment.arena import tables
 from fedjax_drag.experiment.arena.record import PlayedRows
 from fedjax_drag.experiment.arena.scores import Score, worst_by_seed
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.sweep import heatmap
 from fedjax_drag.experiment.sweep.outcome_table import Matrix, percent
 from fedjax_drag.files import write_text

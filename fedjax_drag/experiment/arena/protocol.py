@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.config.config import flatten
-from fedjax_drag.experiment.config.loading import read
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.build.experiment import read
+from fedjax_drag.experiment.config.config import flatten, slug
 from fedjax_drag.experiment.config.own import as_text
 
 HONEST = "none"

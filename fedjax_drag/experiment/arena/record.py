@@ -12,8 +12,7 @@ import numpy as np
 
 from fedjax_drag.checks import shown
 from fedjax_drag.experiment.arena.scores import Score, score
-from fedjax_drag.experiment.build.own_parts import is_own
-from fedjax_drag.experiment.config.own import texts
+from fedjax_drag.experiment.config.own import is_own, texts
 
 SHIPPED = Path(__file__).parent / "standings"
 """Standings that come with the package, as ``NAME.json``."""

@@ -16,8 +16,7 @@ from fedjax_drag.experiment.arena.choice import Choice, Place, Values, choose
 from fedjax_drag.experiment.arena.own_code import codes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, Opponent
 from fedjax_drag.experiment.build.own_parts import Code
-from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep import sweep as sweeping

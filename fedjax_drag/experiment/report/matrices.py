@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.config.conditions import is_condition
+from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.curves import Group, choice_of, groups

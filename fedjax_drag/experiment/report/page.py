@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.figures.labels import clean, header, method
 from fedjax_drag.experiment.report import (
     charts,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.config.conditions import is_condition
+from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line, Scale
 from fedjax_drag.experiment.report.curves import Block, Group, block, choice_of, groups

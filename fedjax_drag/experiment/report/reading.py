@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import load, variants
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.build.experiment import load, variants
+from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History

@@ -8,11 +8,9 @@ from typing import Any
 
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.build.experiment import Experiment, labelled, load_experiment
+from fedjax_drag.experiment.build.experiment import Experiment, Source, labelled, load_experiment
 from fedjax_drag.experiment.config.components import Component
-from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import Source
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error

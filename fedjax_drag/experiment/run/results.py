@@ -19,12 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.build.own_parts import checksums
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.config import Config, flatten
-from fedjax_drag.experiment.config.loading import load
-from fedjax_drag.experiment.config.names import slug
-from fedjax_drag.experiment.config.own import references
+from fedjax_drag.experiment.config.config import Config, flatten, slug
+from fedjax_drag.experiment.config.own import checksums, references
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError

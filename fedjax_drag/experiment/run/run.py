@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.config.loading import Source
+from fedjax_drag.experiment.build.experiment import Source
 from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.config.conditions import is_condition
+from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.sweep.grid import Grid, describe
 from fedjax_drag.experiment.sweep.outcome_table import Cell, mean_final, metric_of, percent, texts
 from fedjax_drag.simulation.result import TEST, VALIDATION
@@ -18,7 +18,7 @@ class Best(NamedTuple):
 
     Attributes:
       values: its number or the label of its value, by each axis that is neither the seed nor one of
-        :data:`~fedjax_drag.experiment.config.conditions.CONDITIONS`, such as attack and partition.
+        :data:`~fedjax_drag.experiment.config.config.CONDITIONS`, such as attack and partition.
       metric: by which it is chosen: ``validation_accuracy`` where all cells have it, else ``test_accuracy``.
       accuracy: of that metric; under several conditions the lowest.
       test_accuracy: of the same runs; under several conditions the lowest.

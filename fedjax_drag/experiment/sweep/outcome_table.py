@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.config.conditions import is_condition
+from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Grid, describe
@@ -62,7 +62,7 @@ class Cell:
 class Matrix(NamedTuple):
     """Final accuracies over the seeds of a sweep.
 
-    Where some axes are conditions (:data:`~fedjax_drag.experiment.config.conditions.CONDITIONS`) and others are not,
+    Where some axes are conditions (:data:`~fedjax_drag.experiment.config.config.CONDITIONS`) and others are not,
     rows are combinations of the latter, the best worst case first, and columns those of the conditions. Otherwise rows
     are values of the first axis that is an aggregator or an algorithm, else of the first axis: numbers as they come,
     others with the best first; and there is no worst case.

@@ -1,7 +1,7 @@
 import pytest
 
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.figures import labels
 
 BASE = {"name": "study", "byzantine_fraction": 0.3, "attack": "sign_flip"}

@@ -6,7 +6,7 @@ import pytest
 from matplotlib import image
 from omegaconf import OmegaConf
 
-from fedjax_drag.experiment.config.loading import load, variants
+from fedjax_drag.experiment.build.experiment import load, variants
 from fedjax_drag.experiment.figures import plotting
 from fedjax_drag.experiment.figures.labels import shared
 from fedjax_drag.experiment.figures.series import given_labels

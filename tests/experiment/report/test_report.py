@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from reports import write_run, write_sweep
 
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.report import write
 from fedjax_drag.experiment.run import results

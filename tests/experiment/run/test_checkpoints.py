@@ -12,8 +12,8 @@ import pytest
 from tiny import TINY
 
 import fedjax_drag as fd
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params, load_variables
 from fedjax_drag.experiment.run.errors import FolderError
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run import lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.run import execute, plan, run

@@ -14,8 +14,7 @@ from tiny import TINY
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.build.own_parts import Code
-from fedjax_drag.experiment.config.conditions import CONDITIONS
-from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.config import CONDITIONS, Config
 from fedjax_drag.experiment.run import lock
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.experiment.run.recorder import Recorder

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run.errors import MismatchError
 from fedjax_drag.experiment.run.metrics_file import plain

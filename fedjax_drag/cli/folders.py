@@ -1,27 +1,38 @@
-"""Names of results folders, made from labels and overrides."""
+"""Names of results folders without --out, made from the configuration's name and its overrides."""
 
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
-_MOST_BYTES = 200
-"""Of a folder's name; file systems allow 255."""
+from fedjax_drag.experiment.config.config import slug
+from fedjax_drag.experiment.run import results
 
 _MOST_BYTES_WITH_OVERRIDES = 100
 """Of a folder's name that is made of overrides; a longer one is hard to read."""
 
 
-def slug(label: str) -> str:
-    """``label`` as a folder name: lower case, a dash for anything but letters, digits, ``.`` and ``_``; cut if long."""
-    plain = re.sub(r"[^\w.]+", "-", label.lower()).strip("-._")
-    return plain.encode()[:_MOST_BYTES].decode(errors="ignore").rstrip("-._")
+def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
+    """Where results go without --out.
 
+    With ``resume`` it is the folder of the same overrides; if there is none, that of the same overrides before the
+    last of those that may change in between, such as more rounds; if there is none of these, the only one whose name
+    differs in nothing else.
 
-def check_name(key: str, value: str) -> None:
-    """Refuses a name that no folder can have."""
-    if not slug(value):
-        raise ValueError(f"{key}={value!r}: must have at least one letter or digit")
+    Raises:
+      ValueError: several folders differ in nothing else.
+    """
+    runs, free = Path("runs"), ("rounds", "num_rounds", *results.FREE)
+    names = earlier_names(name, overrides, free)
+    if not resume:
+        return runs / names[0]
+    there = {path.name: path for path in runs.glob("*/")}
+    others = sorted(path for name, path in there.items() if without_keys(name, free) == names[-1])
+    found = [there[earlier] for earlier in names if earlier in there]
+    if not found and len(others) > 1:
+        raise ValueError(f"--resume: {', '.join(map(str, others))} could go on; name one by --out")
+    return (found or others or [runs / names[0]])[0]
 
 
 def folder_name(name: str, overrides: Iterable[str]) -> str:
