@@ -1,0 +1,36 @@
+"""Figures as SVG text, the same for the same figure, and in the colours of a page."""
+
+import io
+import re
+from collections.abc import Mapping
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+INK, GRID = "#222222", "#e4e4e4"
+"""Colours that :func:`inline` gives to the page: that of its text, and that of its rules."""
+
+_UNSIGNED = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+
+def as_svg(figure: Figure) -> str:
+    """The image as the text of a file."""
+    stream = io.StringIO()
+    with rc_context({"svg.hashsalt": "fedjax_drag", "svg.fonttype": "none"}):
+        figure.savefig(stream, format="svg", bbox_inches="tight", pad_inches=0.15, metadata=_UNSIGNED)
+    return re.sub(r"[ \t]+$", "", stream.getvalue(), flags=re.MULTILINE)
+
+
+def inline(figure: Figure, colors: Mapping[str, str] | None = None) -> str:
+    """The image as an element of a page whose variables replace some colours, on its own background.
+
+    Args:
+      figure: drawn in :data:`INK` and :data:`GRID` on white.
+      colors: more colours, in lower case, and what stands for them in the page.
+    """
+    drawn = as_svg(figure)
+    drawn = drawn[drawn.index("<svg") :]
+    own = {INK: "currentColor", "#000000": "currentColor", "#ffffff": "none", GRID: "var(--rule)"}
+    for color, name in (own | dict(colors or {})).items():
+        drawn = drawn.replace(color, name)
+    return drawn
