@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from fedjax_drag.experiment.figures.labels import clean, data_title, method, shared
 from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_labels, measured
+from fedjax_drag.experiment.figures.style import GRID, INK, spread
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.experiment.run.metric_kinds import MetricKind
 from fedjax_drag.experiment.run.results import StoredRun
@@ -27,7 +28,7 @@ FORMATS = (".png", ".pdf", ".svg")
 
 _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, 2008
 _STYLES = ("-", "--", "-.", ":")
-_INK, _MUTED, _GRID = "#222222", "#6B6B6B", "#E4E4E4"
+_MUTED = "#6B6B6B"
 _SIZE = (8.0, 4.8)  # of the figure in inches, before a legend takes its rows
 _FRAME = (0.1, 0.125, 0.86, 0.71)  # of the axes, in parts of the figure, before labels take their share
 _LABEL_GAP = 0.052  # of the axis' height: one line of label text
@@ -173,14 +174,14 @@ def _dress(axes: Axes, lines: Sequence[Curve], metric: str, against: str) -> Non
     parts = [part[np.isfinite(part)] for part in drawn]
     _limit(axes, np.concatenate(parts), metric)
     _limit_along(axes, np.concatenate([line.x[np.isfinite(line.x)] for line in lines]), against)
-    axes.set_xlabel(_title(against), color=_INK, fontsize=10.5, labelpad=6, parse_math=False)
-    axes.set_ylabel(_title(metric), color=_INK, fontsize=10.5, labelpad=6, parse_math=False)
-    axes.grid(axis="y", color=_GRID, linewidth=0.9)
+    axes.set_xlabel(_title(against), color=INK, fontsize=10.5, labelpad=6, parse_math=False)
+    axes.set_ylabel(_title(metric), color=INK, fontsize=10.5, labelpad=6, parse_math=False)
+    axes.grid(axis="y", color=GRID, linewidth=0.9)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color("#9A9A9A")
-    axes.tick_params(axis="x", color="#9A9A9A", labelcolor=_INK, length=4)
-    axes.tick_params(axis="y", which="both", length=0, labelcolor=_INK)
+    axes.tick_params(axis="x", color="#9A9A9A", labelcolor=INK, length=4)
+    axes.tick_params(axis="y", which="both", length=0, labelcolor=INK)
 
 
 def _limit(axes: Axes, values: np.ndarray, metric: str) -> None:
@@ -217,7 +218,9 @@ def _label_ends(axes: Axes, lines: Sequence[Curve], labels: Sequence[str]) -> li
     """Names the lines at their right ends, moved apart where the names would overlap."""
     ends = [_place(axes, line) for line in lines]
     texts = []
-    for index, ((x_end, end), place) in enumerate(zip(ends, _spread([y for _, y in ends], _LABEL_GAP), strict=True)):
+    places = spread([y for _, y in ends], _LABEL_GAP)
+    places += np.clip(0.0, -0.02 - places.min(), None) + min(0.0, 1.02 - places.max())
+    for index, ((x_end, end), place) in enumerate(zip(ends, places, strict=True)):
         color = _PALETTE[index % len(_PALETTE)]
         leader = {"color": color, "linewidth": 0.9, "clip_on": False, "alpha": 0.75}
         axes.plot([x_end + 0.003, 1.018], [end, place], transform=axes.transAxes, **leader)
@@ -234,21 +237,6 @@ def _place(axes: Axes, line: Curve) -> tuple[float, float]:
     inside = axes.transAxes.inverted().transform(axes.transData.transform(np.where(finite, end, instead)))
     x, y = np.where(finite, np.clip(inside, 0, 1), instead)
     return float(x), float(y)
-
-
-def _spread(places: Sequence[float], gap: float) -> np.ndarray:
-    """The positions nearest to ``places`` (least squares), in their order, at least ``gap`` apart."""
-    # Equal ends keep the order in which they are listed, from the top down.
-    order = np.lexsort((-np.arange(len(places)), np.asarray(places)))
-    steps = gap * np.arange(len(places))
-    spread, wanted = np.empty(len(places)), np.asarray(places)[order] - steps
-    if np.any(np.diff(wanted) < 0):
-        from scipy.optimize import isotonic_regression  # here, because it is slow to import
-
-        wanted = isotonic_regression(wanted).x
-    spread[order] = wanted + steps
-    below = min(0.0, 1.02 - spread.max())
-    return spread + max(below, -0.02 - spread.min()) if below else spread + max(0.0, -0.02 - spread.min())
 
 
 def _legend(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str]) -> None:
@@ -271,7 +259,7 @@ def _in_columns(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str]
     space = {"handlelength": 2.6, "columnspacing": 1.4, "labelspacing": 0.35, "borderpad": 0}
     legend = figure.legend(handles, labels, loc="lower left", ncols=columns, frameon=False, fontsize=10, **space)
     for text in legend.get_texts():
-        text.set(color=_INK, parse_math=False)
+        text.set(color=INK, parse_math=False)
     return legend
 
 
@@ -282,7 +270,7 @@ def _head(figure: Figure, runs: Sequence[StoredRun], lines: Sequence[Curve], met
         names = list(dict.fromkeys(data_title(run.config) for run in runs))
         whose = f" of {method(runs[0].config)}" if len(lines) == 1 else ""
         title = f"{_title(metric)}{whose} on {', '.join(names)}"
-    headline = figure.text(left, 1 - 0.055 / taller, clean(title, 80), color=_INK)
+    headline = figure.text(left, 1 - 0.055 / taller, clean(title, 80), color=INK)
     headline.set(fontsize=13.5, fontweight="bold", va="center", parse_math=False)
     below = figure.text(left, 1 - 0.107 / taller, clean(shared([run.config for run in runs]), 180), color=_MUTED)
     below.set(fontsize=9.5, va="center", parse_math=False)

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from fedjax_drag.experiment.figures import svg
+from fedjax_drag.experiment.figures import style
 from fedjax_drag.experiment.report.charts import INK, MUTED, Chart
 
 _WIDTH, _HEIGHT, _PIXELS = 6.4, 2.8, 100  # inches; pixels of an inch
@@ -31,7 +31,7 @@ def picture(chart: Chart) -> Markup:
         if trace.get("type") == "heatmap":
             _heat_map(figure, axes, trace)
         elif trace["meta"] == INK:
-            axes.step(trace["x"], trace["y"], where="mid", color=svg.INK, linewidth=2)
+            axes.step(trace["x"], trace["y"], where="mid", color=style.INK, linewidth=2)
         elif "name" in trace:
             _line(axes, trace)
     for shape in layout.get("shapes", ()):
@@ -48,10 +48,10 @@ def picture(chart: Chart) -> Markup:
             axis.set_major_formatter(PercentFormatter(1.0))
         if "ticktext" in given or not given.get("showticklabels", True):
             axis.set_ticks(given.get("tickvals", []), given.get("ticktext", []))
-        axis.set_label_text(html.unescape(given["title"]["text"]), color=svg.INK, parse_math=False)
-        axis.set_tick_params(length=0, labelcolor=svg.INK)
+        axis.set_label_text(html.unescape(given["title"]["text"]), color=style.INK, parse_math=False)
+        axis.set_tick_params(length=0, labelcolor=style.INK)
     axes.spines[:].set_visible(False)
-    return Markup(svg.inline(figure, _NAMES))
+    return Markup(style.inline(figure, _NAMES))
 
 
 def _line(axes: Axes, trace: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ def _line(axes: Axes, trace: dict[str, Any]) -> None:
     color = _COLORS[series % len(_COLORS)]
     every = max(1, len(x) // trace["marker"].get("maxdisplayed", len(x)))
     axes.plot(x, y, _DASHES[series % 4], color=color, marker=_SYMBOLS[series % 8], markersize=4, markevery=every)
-    axes.grid(axis="y", color=svg.GRID, linewidth=0.9)
+    axes.grid(axis="y", color=style.GRID, linewidth=0.9)
     if "error_y" in trace:
         above, below = (np.array(trace["error_y"][side], float) for side in ("array", "arrayminus"))
         axes.errorbar(x, y, (below, above), fmt="none", color=color, capsize=2, elinewidth=1)

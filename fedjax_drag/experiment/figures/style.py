@@ -1,9 +1,10 @@
-"""Figures as SVG text, the same for the same figure, and in the colours of a page."""
+"""What figures share: colours, names that are kept apart, and SVG text that is the same for the same figure."""
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -34,3 +35,17 @@ def inline(figure: Figure, colors: Mapping[str, str] | None = None) -> str:
     for color, name in (own | dict(colors or {})).items():
         drawn = drawn.replace(color, name)
     return drawn
+
+
+def spread(places: Sequence[float], gap: float) -> np.ndarray:
+    """The positions nearest to ``places`` (least squares), in their order, at least ``gap`` apart."""
+    # Equal ones keep the order in which they are listed, from the top down.
+    order = np.lexsort((-np.arange(len(places)), np.asarray(places)))
+    steps = gap * np.arange(len(places))
+    found, wanted = np.empty(len(places)), np.asarray(places)[order] - steps
+    if np.any(np.diff(wanted) < 0):
+        from scipy.optimize import isotonic_regression  # here, because it is slow to import
+
+        wanted = isotonic_regression(wanted).x
+    found[order] = wanted + steps
+    return found
