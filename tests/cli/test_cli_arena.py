@@ -41,7 +41,7 @@ def test_what_has_changed_and_the_page(command, protocol, tmp_path):
     written = ("--html", "pages/arena.html", "--figures", "pages")
     result = command("arena", "table", "new", "--since", "old/arena.json", *written)
     assert result.exit_code == 0, result.output
-    assert "## What has changed\n\n- New: fedavg, root_only.\n- No entry has moved" in result.stdout
+    assert "## What has changed\n\n- New: root_only, fedavg.\n- No entry has moved" in result.stdout
     assert result.stdout.splitlines()[-3:] == ["pages/arena.html", "pages/heat_map.svg", "pages/knowledge.svg"]
     assert all((tmp_path / line).is_file() for line in result.stdout.splitlines()[-3:])
 

@@ -1,16 +1,13 @@
 """The page and the figures of a standing: complete, loading nothing, the same for the same standing."""
 
-import csv
 import dataclasses
-import io
 import re
-import urllib.parse
 import xml.etree.ElementTree as ElementTree
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reports import Page
 from standings import standing
 
 from fedjax_drag.experiment.arena import figures, page
@@ -19,46 +16,17 @@ from fedjax_drag.experiment.figures.style import spread
 WORST = {"root_only": 0.5, "krum": 0.62, "median": 0.61, "mine": 0.3, "fedavg": 0.1}
 
 
-class Shown(HTMLParser):
-    """Elements with their attributes, and the text that is shown."""
-
-    def __init__(self, source):
-        super().__init__()
-        self.elements, self.text, self._hidden = [], [], False
-        self.feed(source)
-        self.shown = " ".join(" ".join(self.text).split())
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self._hidden = tag in ("script", "style")
-
-    def handle_endtag(self, tag):
-        self._hidden = False
-
-    def handle_data(self, data):
-        if not self._hidden:
-            self.text.append(data)
-
-
 def test_the_page_shows_all_and_loads_nothing(tmp_path):
     new, old = standing(WORST), standing(WORST | {"krum": 0.2})
     path = page.write(new, tmp_path / "new" / "arena.html", old)
-    found = Shown(path.read_text())
+    found = Page(path)
     for text in ("root data", "number of attackers", "beta=0.1", "worst case", "c=0.5", "Since version 1", "rounds: 3"):
         assert text in found.shown
     assert re.search(r"krum: ranks \S+ to 1\S*, worst case 20.0", found.shown)
-    assert [a for t, a in found.elements if a.get("src") or (t == "link" and not a["href"].startswith("data:"))] == []
+    assert [a for t, a in found.tags if a.get("src") or (t == "link" and not a["href"].startswith("data:"))] == []
     assert path.stat().st_size < 100_000
-    assert (
-        len([a for t, a in found.elements if t == "tr" and a.get("class") == "own"]) == 1 + 3
-    )  # ranks, mean, two tasks
-    assert len([t for t, _ in found.elements if t == "table"]) == 4
-
-
-def table_of(found, name):
-    """The lines of the file that a page's link of this name saves."""
-    (address,) = {a["href"] for tag, a in found.elements if tag == "a" and a.get("download") == f"{name}.csv"}
-    return list(csv.reader(io.StringIO(urllib.parse.unquote(address.removeprefix("data:text/csv;charset=utf-8,")))))
+    assert len([a for t, a in found.tags if t == "tr" and a.get("class") == "own"]) == 1 + 3  # ranks, mean, two tasks
+    assert len([t for t, _ in found.tags if t == "table"]) == 4
 
 
 def test_the_order_is_that_of_the_worst_case_with_the_ranks_that_seeds_leave_open_beside_it(tmp_path):
@@ -72,8 +40,8 @@ def test_the_order_is_that_of_the_worst_case_with_the_ranks_that_seeds_leave_ope
         ["signguard", "2", "1\N{EN DASH}3"],
         ["fedavg", "3", "2\N{EN DASH}3"],
     ]
-    found = Shown(page.write(one, tmp_path / "a.html").read_text())
-    head, *rows = table_of(found, "standing")
+    found = Page(page.write(one, tmp_path / "a.html"))
+    head, *rows = found.file("standing")
     assert head[:4] == ["entry", "place", "rank", "last_rank"]
     assert [row[:4] for row in rows] == [
         ["median", "1", "1", "2"],
@@ -88,7 +56,7 @@ def test_the_page_names_papers_sources_days_and_how_to_enter(tmp_path):
     nested = {"aggregator": {"name": "nnm", "aggregator": "median"}}
     one.rows["krum"] = dataclasses.replace(one.rows["krum"], method=nested, played="2026-11-24", package="0.1.0")
     one.rows["mine"] = dataclasses.replace(one.rows["mine"], played="2026-11-26", package="0.2.0")
-    found = Shown(page.write(one, tmp_path / "a.html").read_text())
+    found = Page(page.write(one, tmp_path / "a.html"))
     for text in (
         "2026-11-24 to 2026-11-26, fedjax_drag 0.1.0 and fedjax_drag 0.2.0",
         "Fixing by mixing",
@@ -98,10 +66,10 @@ def test_the_page_names_papers_sources_days_and_how_to_enter(tmp_path):
         'arena="arena.json"',
     ):
         assert text in found.shown
-    addresses = [a["href"] for tag, a in found.elements if tag == "a"]
+    addresses = [a["href"] for tag, a in found.tags if tag == "a"]
     assert all(address.startswith(("#entry-", "data:text/csv;")) for address in addresses), "elsewhere, no file is near"
     shipped = Path(figures.__file__).parents[3] / "docs" / "arena" / "digits.html"
-    for address in (a["href"] for tag, a in Shown(shipped.read_text()).elements if tag == "a"):
+    for address in (a["href"] for tag, a in Page(shipped).tags if tag == "a"):
         assert address.startswith(("#", "data:")) or (shipped.parent / address).is_file()
 
 
@@ -111,8 +79,8 @@ def test_text_is_escaped(tmp_path):
 
 
 def test_of_one_task_there_is_one_map(tmp_path):
-    found = Shown(page.write(standing(WORST, tasks=["tiny"]), tmp_path / "a.html").read_text())
-    assert len([t for t, _ in found.elements if t == "table"]) == 2
+    found = Page(page.write(standing(WORST, tasks=["tiny"]), tmp_path / "a.html"))
+    assert len([t for t, _ in found.tags if t == "table"]) == 2
     assert "Since" not in found.shown
 
 

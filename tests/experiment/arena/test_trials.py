@@ -104,20 +104,11 @@ def test_what_is_wrong_is_named(changes, message):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"entries": {"median": {"settings": {"partition.beta": [1.0]}}}},
-            "^partition.beta: entries.median.settings and tasks both set it; leave out one of them$",
-        ),
-        (
-            {"attacks": {"ipm": {"strengths": {"partition.beta": [1.0]}}}},
-            "^partition.beta: attacks.ipm.strengths and tasks both set it; leave out one of them$",
-        ),
-    ],
+    ("kind", "label", "values"), [("entries", "median", "settings"), ("attacks", "ipm", "strengths")]
 )
-def test_what_two_of_them_set_is_named(changes, message):
-    arena = load_arena(PROTOCOL | changes)
+def test_what_two_of_them_set_is_named(kind, label, values):
+    arena = load_arena(PROTOCOL | {kind: {label: {values: {"partition.beta": [1.0]}}}})
+    message = f"^partition.beta: {kind}.{label}.{values} and tasks both set it; leave out one of them$"
     with pytest.raises(ValueError, match=message):
         Trials().check(arena, arena.entries[-1])
 
