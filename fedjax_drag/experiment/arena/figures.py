@@ -10,8 +10,9 @@ from fedjax_drag.experiment.arena.scores import Score
 from fedjax_drag.experiment.arena.standing import Standing
 from fedjax_drag.experiment.config.names import slug
 from fedjax_drag.experiment.figures.style import GRID, INK, as_svg, spread
+from fedjax_drag.experiment.report.tables import mean_and_spread
 from fedjax_drag.experiment.sweep import heatmap
-from fedjax_drag.experiment.sweep.outcome_table import Matrix, percent
+from fedjax_drag.experiment.sweep.outcome_table import Matrix
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.result import TEST
 
@@ -54,7 +55,7 @@ def heat_map(standing: Standing, place: int | None = None) -> Figure:
         num_seeds=len(standing.seeds),
         mean=values[:, :-1],
         failed=np.zeros((len(labels), len(standing.opponents)), bool),
-        texts=tuple(tuple(map(_mean_and_spread, one)) for one in by_seed),
+        texts=tuple(tuple(mean_and_spread((100 * x).tolist()) for x in one) for one in by_seed),
         worst=values[:, -1],
         worst_on_test=values[:, -1],
     )
@@ -93,9 +94,3 @@ def _column(axes: Axes, column: int, members: dict[str, Score], own: list[str]) 
         axes.plot([column - 0.22, column - 0.15], [mean, height], color=_GREY, linewidth=0.6)
         text = axes.text(column - 0.14, height, label, va="center", fontsize=8.5, fontweight=weight)
         text.set(color=color if label in own else INK, parse_math=False)
-
-
-def _mean_and_spread(by_seed: np.ndarray) -> str:
-    """Mean and, over several seeds, standard deviation."""
-    deviation = f" \N{PLUS-MINUS SIGN} {100 * by_seed.std(ddof=1):.1f}" if len(by_seed) > 1 else ""
-    return percent(float(by_seed.mean())) + deviation

@@ -32,7 +32,8 @@ def render(template: str, content: dict[str, Any], library: str = "") -> str:
     )
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     script, style = (_SOURCES.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script) if text)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (library, script) if text]
+    hashes = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
     parts = {"library": library, "script": script, "style": style, "hashes": hashes}
     templates.globals |= {"clean": clean, "quote": urllib.parse.quote}
     templates.globals |= {name: Markup(text) for name, text in parts.items()}
@@ -54,7 +55,3 @@ def check_place(name: str, path: Path) -> None:
         raise ValueError(f"{name}={str(path)!r}: must be a file, and this is a folder")
     if path.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"{name}={str(path)!r}: must end in {' or '.join(_SUFFIXES)}, as a page does")
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
