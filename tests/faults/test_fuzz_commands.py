@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import reproduce
 from fedjax_drag.cli.app import app
-from fedjax_drag.experiment.arena import standing
+from fedjax_drag.experiment.arena import play
 from fedjax_drag.experiment.run import run
 from fedjax_drag.experiment.sweep import sweep
 
@@ -199,7 +199,7 @@ def test_wrong_arguments_end_in_one_line(places, tmp_path, monkeypatch, bounded,
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    for owner, name in ((run, "execute"), (sweep, "execute"), (standing, "run"), (reproduce, "_run")):
+    for owner, name in ((run, "execute"), (sweep, "execute"), (play, "play"), (reproduce, "_run")):
         monkeypatch.setattr(owner, name, stop)
     monkeypatch.setattr("fedjax_drag.cores.one_device_per_core", lambda: None)
     monkeypatch.chdir(tmp_path)

@@ -14,8 +14,8 @@ from tiny import TINY
 
 from fedjax_drag import aggregators, algorithms, attacks, checks, clients, models, server_optimizers
 from fedjax_drag.data import partition
+from fedjax_drag.experiment.arena.play import begin
 from fedjax_drag.experiment.arena.protocol import load_arena
-from fedjax_drag.experiment.arena.standing import begin
 from fedjax_drag.experiment.arena.trials import Trials
 from fedjax_drag.experiment.build import build, catalog, registry
 from fedjax_drag.experiment.build.experiment import load, load_experiment, read
