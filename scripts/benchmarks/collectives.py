@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 import fedjax_drag as fd
 from benchmarks.aggregators import rules
-from benchmarks.timing import Row
+from benchmarks.timing import Row, check_names
 from fedjax_drag import tree
 from fedjax_drag.accelerators import targets
 from fedjax_drag.accelerators.counts import Collective, work_of
@@ -38,9 +38,7 @@ def run(chosen: Sequence[str], names: Sequence[str]) -> list[Row]:
       ImportError: the compiler of a target is not installed.
     """
     known = rules(COHORT)
-    for name in chosen:
-        if name not in known:
-            raise ValueError(f"{name!r}: must be one of {', '.join(known)}")
+    check_names(chosen, known)
     meshes = {name: Mesh(targets.find(name).devices, ("clients",)) for name in names or TARGETS}
     bar = tqdm(chosen or known, leave=False, disable=None)
     return [{"rule": rule} | _of_rule(known[rule], meshes) for rule in bar]

@@ -20,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 import fedjax_drag as fd
-from benchmarks.timing import Row, peak_memory
+from benchmarks.timing import Row, check_names, peak_memory
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 
 SIZES = (1000, 100_000, 1_000_000)
@@ -78,9 +78,7 @@ def run(sizes: Sequence[int], chosen: Sequence[str], calls: int) -> list[Row]:
     Raises:
       ValueError: a contestant is unknown.
     """
-    for name in chosen:
-        if name not in CONTESTANTS:
-            raise ValueError(f"{name!r}: must be one of {', '.join(CONTESTANTS)}")
+    check_names(chosen, CONTESTANTS)
     pairs = [(name, size) for name in chosen or CONTESTANTS for size in sizes or SIZES]
     return [_in_own_process(name, size, calls) for name, size in tqdm(pairs, leave=False, disable=None)]
 

@@ -10,10 +10,9 @@ Contestants, all in one process and in turn:
 """
 
 import statistics
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ import numpy as np
 
 import fedjax_drag as fd
 from benchmarks.roofline import peak_flops, step_flops
-from benchmarks.timing import Contestants, Row, Times, in_turn, peak_memory, ratio, warm_up
+from benchmarks.timing import Contestants, Row, Times, check_names, in_turn, peak_memory, ratio, warm_up
 from benchmarks.workloads import Workload, select
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import draw_positions, gather
@@ -46,9 +45,7 @@ def run(chosen: Sequence[str], repeats: int, options: Mapping[str, Any], only: C
     Raises:
       ValueError: an unknown workload or contestant.
     """
-    for name in only:
-        if name not in names():
-            raise ValueError(f"{name!r}: must be one of {'; '.join(names())}")
+    check_names(only, names())
     return [row for work in select(chosen) for row in measure(work, repeats, options, {"bare", *(only or names())})]
 
 
@@ -105,40 +102,12 @@ def _row(work: Workload, name: str, times: Times, limit: float, memory: float) -
     }
 
 
-class CompiledRounds(NamedTuple):
-    """Rounds of the engine that are ready to be timed.
-
-    Attributes:
-      call: advances one run by the rounds of a call.
-      program: the compiled program, whose text and memory can be analysed.
-      trace_seconds: time until the program was lowered.
-      compile_seconds: time that its compilation took.
-    """
-
-    call: Callable[[], None]
-    program: Any
-    trace_seconds: float
-    compile_seconds: float
-
-
 def engine_rounds(
     work: Workload, data: FederatedDataset, rule: Aggregator, options: Mapping[str, Any], rounds: int
 ) -> Callable[[], None]:
-    """A function that advances one run by ``rounds`` rounds each time it is called."""
-    return compiled_rounds(work, data, rule, options, rounds).call
-
-
-def compiled_rounds(
-    work: Workload, data: FederatedDataset, rule: Aggregator, options: Mapping[str, Any], rounds: int
-) -> CompiledRounds:
-    """Compiles ``rounds`` rounds of one run."""
-    started = time.perf_counter()
+    """A function that advances one run by ``rounds`` rounds each time it is called; the first call compiles."""
     algorithm = fd.algorithms.from_aggregator(rule)
     simulation = fd.simulation.prepare(algorithm, data=data, **(work.settings() | dict(options)))
-    lowered = simulation.lowered.advance
-    traced = time.perf_counter()
-    compiled_rounds = lowered.compile()
-    compiled = time.perf_counter()
     state = simulation.initial_state()
 
     def more_rounds() -> None:
@@ -147,7 +116,7 @@ def compiled_rounds(
         state, *_ = advance(simulation.spec, simulation.federation, simulation.key, state, no_totals(), stop)
         jax.block_until_ready(state)
 
-    return CompiledRounds(more_rounds, compiled_rounds, traced - started, compiled - traced)
+    return more_rounds
 
 
 def bare_steps(work: Workload, data: FederatedDataset) -> Contestants:

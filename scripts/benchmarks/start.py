@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.timing import Row
+from benchmarks.timing import Row, check_names, check_tree
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -81,11 +81,8 @@ def run(chosen: Sequence[str], repeats: int, before: Path) -> list[Row]:
     Raises:
       ValueError: no such program, or no such tree.
     """
-    for name in chosen:
-        if name not in PROGRAMS:
-            raise ValueError(f"{name!r}: must be one of {', '.join(PROGRAMS)}")
-    if not (before / "fedjax_drag" / "__init__.py").is_file():
-        raise ValueError(f"--against={str(before)!r}: must be the root of a tree")
+    check_names(chosen, PROGRAMS)
+    check_tree(before)
     rows: list[Row] = []
     for name in chosen or PROGRAMS:
         for cache in CACHES.get(name, ("filled",)):

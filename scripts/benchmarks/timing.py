@@ -3,7 +3,8 @@
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,27 @@ Times = dict[str, list[float]]
 
 Row = dict[str, Any]
 """A row of a table, by column."""
+
+
+def check_names(chosen: Collection[str], known: Collection[str]) -> None:
+    """Refuses what is not there to be timed.
+
+    Raises:
+      ValueError: a name is unknown.
+    """
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"{name!r}: must be one of {'; '.join(known)}")
+
+
+def check_tree(before: Path) -> None:
+    """Refuses a folder that is not another tree of this project.
+
+    Raises:
+      ValueError: it has no package.
+    """
+    if not (before / "fedjax_drag" / "__init__.py").is_file():
+        raise ValueError(f"--against={str(before)!r}: must be the root of a tree with the folder fedjax_drag")
 
 
 def in_turn(contestants: Contestants, repeats: int, parts: int = 1) -> Times:
