@@ -1,21 +1,18 @@
 """Time and memory of a round as the cohort grows.
 
-Each size is measured in a process of its own, because the peak memory of a process never falls, and all sizes are
-measured in turn, because the load of the machine changes. Data, model and the number of clients in the federation are
-the same for all sizes.
+Each size is measured in a process of its own, and all sizes in turn, because the load of the machine changes. Data,
+model and the number of clients in the federation are the same for all sizes.
 """
 
-import multiprocessing
 import statistics
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 import fedjax_drag as fd
 from benchmarks.rounds import engine_rounds
-from benchmarks.timing import Row, in_turn, median_ratio, peak_memory, warm_up
+from benchmarks.timing import Row, in_own_process, in_turn, median_ratio, peak_memory, warm_up
 from benchmarks.workloads import growing
 
 COHORTS = (10, 100, 1000, 10_000)
@@ -47,7 +44,8 @@ def run(cohorts: Sequence[int], repeats: int, options: Mapping[str, Any]) -> lis
     """
     sizes = cohorts or COHORTS
     turns = [
-        [_in_own_process(size, options) for size in sizes] for _ in tqdm(range(repeats), leave=False, disable=None)
+        [in_own_process(measure, size, options) for size in sizes]
+        for _ in tqdm(range(repeats), leave=False, disable=None)
     ]
     by_size = list(zip(*turns, strict=True))
     times = [[turn.ms_per_client for turn in own] for own in by_size]
@@ -61,11 +59,6 @@ def run(cohorts: Sequence[int], repeats: int, options: Mapping[str, Any]) -> lis
         }
         for size, own, own_times in zip(sizes, by_size, times, strict=True)
     ]
-
-
-def _in_own_process(cohort_size: int, options: Mapping[str, Any]) -> Measured:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure, cohort_size, options).result()
 
 
 def measure(cohort_size: int, options: Mapping[str, Any]) -> Measured:

@@ -2,8 +2,7 @@
 
 Contestants, all in one process and in turn:
 
-- bare: S x U SGD steps on one model in one compiled scan that fetches batches as the engine does; of these, forward:
-  the losses alone; forward + backward: losses and gradients, without the step;
+- bare: S x U SGD steps on one model in one compiled scan that fetches batches as the engine does;
 - fedavg, drag: a whole round, from the draw of the cohort to the new global parameters, without evaluation, on one
   device and with the clients sharded over one device for each core;
 - torch (if installed): the plain loop over clients with the same arithmetic, on the same device or number of threads.
@@ -28,7 +27,6 @@ from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.program.programs import advance, no_totals
 from fedjax_drag.types import Aggregator, Batch
 
-FORWARD, GRADIENT = "bare, forward", "bare, forward + backward"
 CORES = ", mesh=cores"
 RULES = {"fedavg": fd.aggregators.fedavg, "drag": fd.aggregators.drag}
 
@@ -53,7 +51,7 @@ def names() -> list[str]:
     """The contestants that can be timed on this machine."""
     meshes = ["", CORES] if jax.local_device_count() > 1 else [""]
     engine = [rule + mesh for rule in RULES for mesh in meshes]
-    return ["bare", FORWARD, GRADIENT, *engine, *(["torch"] if find_spec("torch") else [])]
+    return ["bare", *engine, *(["torch"] if find_spec("torch") else [])]
 
 
 def measure(work: Workload, repeats: int, options: Mapping[str, Any], chosen: Collection[str]) -> list[Row]:
@@ -66,7 +64,7 @@ def measure(work: Workload, repeats: int, options: Mapping[str, Any], chosen: Co
       chosen: contestants, of :func:`names`.
     """
     data = work.data()
-    contestants = {name: steps for name, steps in bare_steps(work, data).items() if name in chosen}
+    contestants: Contestants = {"bare": bare_steps(work, data)}
     for name in names():
         rule, mesh = RULES.get(name.removesuffix(CORES)), {"mesh": "cores"} if name.endswith(CORES) else {}
         if rule and name in chosen:
@@ -97,7 +95,7 @@ def _row(work: Workload, name: str, times: Times, limit: float, memory: float) -
         "client_steps_per_second": 1e3 * work.steps / ms,
         "ratio_to_bare": ratio(times, name, "bare"),
         "ratio_to_torch": ratio(times, name, "torch"),
-        "of_peak": None if name in (FORWARD, GRADIENT) else limit / ms,
+        "of_peak": limit / ms,
         "peak_memory_mib": None if name == "torch" else memory,
     }
 
@@ -119,38 +117,25 @@ def engine_rounds(
     return more_rounds
 
 
-def bare_steps(work: Workload, data: FederatedDataset) -> Contestants:
-    """The local steps of a round on a single model, one after another, and their parts."""
+def bare_steps(work: Workload, data: FederatedDataset) -> Callable[[], Any]:
+    """The local steps of a round on a single model, one after another."""
     assert data.rows is not None
     assert data.counts is not None
     model, loss = work.model(), cross_entropy()
     train = jax.tree.map(jnp.asarray, data.train)
     row, count = jnp.asarray(data.rows[0]), jnp.asarray(data.counts[0])
-    params = model.init(jax.random.key(0), jnp.zeros((1, *data.input_shape)))["params"]
+    params, key = model.init(jax.random.key(0), jnp.zeros((1, *data.input_shape)))["params"], jax.random.key(1)
 
     def loss_fn(params: Any, batch: Batch) -> Any:
         logits: Any = model.apply({"params": params}, batch.x)
         return loss(logits, batch.y).mean()
 
-    def forward(total: Any, params: Any, batch: Batch) -> Any:
-        return total + loss_fn(params, batch)
+    @jax.jit
+    def steps(params: Any, key: Any, train: Any) -> Any:
+        def sgd(params: Any, places: Any) -> tuple[Any, None]:
+            gradient = jax.grad(loss_fn)(params, gather(train, row, places, data.preprocess))
+            return jax.tree.map(lambda p, g: p - 0.01 * g, params, gradient), None
 
-    def gradient(previous: Any, params: Any, batch: Batch) -> Any:
-        del previous
-        return jax.grad(loss_fn)(params, batch)
+        return jax.lax.scan(sgd, params, draw_positions(key, count, work.steps, work.batch_size))[0]
 
-    def sgd(current: Any, params: Any, batch: Batch) -> Any:
-        del params
-        return jax.tree.map(lambda p, g: p - 0.01 * g, current, jax.grad(loss_fn)(current, batch))
-
-    def rounds(step: Callable[[Any, Any, Batch], Any], start: Any) -> Callable[[], Any]:
-        @jax.jit
-        def scan(start: Any, params: Any, key: Any, train: Any) -> Any:
-            positions = draw_positions(key, count, work.steps, work.batch_size)
-            fetch = lambda places: gather(train, row, places, data.preprocess)
-            return jax.lax.scan(lambda carry, at: (step(carry, params, fetch(at)), None), start, positions)[0]
-
-        key = jax.random.key(1)
-        return lambda: [jax.block_until_ready(scan(start, params, key, train)) for _ in range(work.rounds)]
-
-    return {"bare": rounds(sgd, params), FORWARD: rounds(forward, 0.0), GRADIENT: rounds(gradient, params)}
+    return lambda: [jax.block_until_ready(steps(params, key, train)) for _ in range(work.rounds)]

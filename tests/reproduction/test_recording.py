@@ -10,8 +10,8 @@ import reproduce
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell, table, write_parquet
+from reproduction import running
 from reproduction.publishing import verdicts
-from reproduction.running import timing
 from reproduction.storing import recording, settings, stored
 from reproduction.targets import all_targets, target
 from reproduction.targets.target import Scale, Target
@@ -70,7 +70,7 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged
 
 def test_a_results_folder_is_recorded(tiny, tmp_path):
     folder = finished(tmp_path / "run", left_out=1)
-    (folder / timing.FILE).write_text('{"FedAvg": [1.0]}')
+    (folder / running.TIMES).write_text('{"FedAvg": [1.0]}')
     assert recording.record(tiny, [folder], tmp_path / "record") == 3
     found = stored.read(stored.path_of(tmp_path / "record", "tiny"))
     assert settings.scale_of(tiny, found.settings) == ("full", [])

@@ -13,10 +13,10 @@ import reproduce
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.simulation import progress
+from reproduction import running
 from reproduction.judging import questions
 from reproduction.judging.claims import Claim
 from reproduction.publishing import published, verdicts
-from reproduction.running import run, timing
 from reproduction.storing import stored
 from reproduction.targets import all_targets, target
 from reproduction.targets.target import Scale, Target
@@ -69,8 +69,8 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     assert (first["seeds"], first["scale"]) == (2, "full")
     assert "FedAvg" in first["ours"]
 
-    times = json.loads((tiny / "tiny_here" / timing.FILE).read_text())
-    assert {label: len(turns) for label, turns in times.items()} == {"FedAvg": timing.TURNS, "DRAG": timing.TURNS}
+    times = json.loads((tiny / "tiny_here" / running.TIMES).read_text())
+    assert {label: len(turns) for label, turns in times.items()} == {"FedAvg": running.TURNS, "DRAG": running.TURNS}
     assert all(milliseconds > 0 for turns in times.values() for milliseconds in turns)
 
     metrics = {path: path.stat().st_mtime_ns for path in tiny.glob("tiny_here/cells/*/metrics.jsonl")}
@@ -78,7 +78,7 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     reproduce.main("tiny", Scale.FULL, tiny, resume=True, quiet=True)
     assert {path: path.stat().st_mtime_ns for path in metrics} == metrics
     assert json.loads((tiny / published.JSON).read_text())[0] == first
-    assert json.loads((tiny / "tiny_here" / timing.FILE).read_text()) == times
+    assert json.loads((tiny / "tiny_here" / running.TIMES).read_text()) == times
 
     record = tiny.parent / "record"
     reproduce.main("tiny_here", record=record, sources=[tiny / "tiny_here"])
@@ -149,7 +149,7 @@ def test_quick_leaves_one_seed(tiny):
 
 def test_a_target_that_takes_hours_is_not_run_at_a_smaller_scale(tmp_path):
     target = all_targets.TARGETS["brdrag003_fig9_17_cifar10"]
-    assert run.run(target, Scale.MEDIUM, tmp_path, False, True) == "only at full scale"
+    assert running.run(target, Scale.MEDIUM, tmp_path, False, True) == "only at full scale"
     assert not list(tmp_path.iterdir())
 
 
