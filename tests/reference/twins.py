@@ -225,6 +225,17 @@ def verify(pair: Pair, played: Played) -> None:
         assert_agrees(played)
 
 
+def verify_all(pair: Pair, cohorts: list, rng: np.random.Generator, scale: float = 1.0) -> int:
+    """Verifies every round of :func:`play`; returns the number of those in which somebody counts."""
+    return sum(verify(pair, played) is None for played in play(pair, cohorts, rng, scale=scale))
+
+
+def verify_extreme(pair: Pair, scale: float, S: int = 10) -> None:
+    """Squares of these norms over- and underflow in float32; nothing that a rule computes may."""
+    rng = np.random.default_rng(7)
+    verify_all(pair, [scale * random(rng, S) for _ in range(3)], rng, scale)
+
+
 def duel(pair: Pair, S: int, missing: int = 0, inputs=INPUTS, num_rounds: int = 3) -> None:
     """Rounds of every kind of input; with ``missing`` clients also a round, the second, in which nobody counts."""
     for number, kind in enumerate(inputs):
