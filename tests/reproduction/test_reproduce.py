@@ -7,6 +7,7 @@ from io import StringIO
 import pytest
 import typer
 import yaml
+from tiny import TINY
 from typer.testing import CliRunner
 
 import reproduce
@@ -21,18 +22,10 @@ from reproduction.storing import stored
 from reproduction.targets import all_targets, target
 from reproduction.targets.target import Scale, Target
 
-TINY = {
+SWEEP = TINY | {
     "name": "tiny_here",
-    "data": "digits",
     "partition": {"name": "dirichlet", "num_clients": 8, "beta": 0.1},
-    "model": {"name": "mlp", "hidden": [8]},
-    "rounds": 6,
-    "eval_every": 2,
-    "cohort_size": 4,
     "local_steps": 2,
-    "batch_size": 4,
-    "step_size": 0.1,
-    "time_clients": False,
     "compare": {"FedAvg": {"aggregator": "fedavg"}, "DRAG": {"aggregator": {"name": "drag", "c": 0.1}}},
     "axes": {"partition.beta": [0.1, 1.0], "seed": [0, 1]},
 }
@@ -42,8 +35,8 @@ TINY = {
 def tiny(tmp_path, monkeypatch):
     """Two targets, the second of which lacks its data, with a claim each."""
     (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "tiny_here.yaml").write_text(yaml.safe_dump(TINY))
-    nowhere = TINY | {"name": "tiny_absent", "data": {"name": "mnist", "data_dir": str(tmp_path / "nowhere")}}
+    (tmp_path / "paper" / "tiny_here.yaml").write_text(yaml.safe_dump(SWEEP))
+    nowhere = SWEEP | {"name": "tiny_absent", "data": {"name": "mnist", "data_dir": str(tmp_path / "nowhere")}}
     (tmp_path / "paper" / "tiny_absent.yaml").write_text(yaml.safe_dump(nowhere))
     monkeypatch.setattr(target, "CONFIGS", tmp_path)
     question = questions.highest("method", "DRAG", {"partition.beta": 0.1}, within=1.0)
@@ -125,7 +118,7 @@ def test_what_cannot_be_stored_or_judged_is_one_line(tiny):
 def test_a_sweep_without_a_finished_cell_is_not_recorded(tiny, tmp_path):
     folder = tmp_path / "started"
     folder.mkdir()
-    (folder / sweep.CONFIG).write_text(yaml.safe_dump(load_grid(TINY).to_mapping(), sort_keys=False))
+    (folder / sweep.CONFIG).write_text(yaml.safe_dump(load_grid(SWEEP).to_mapping(), sort_keys=False))
     with pytest.raises(typer.BadParameter, match="started: must have a cell that ran to the end"):
         reproduce.main("tiny_here", record=tmp_path / "record", sources=[folder])
     assert not (tmp_path / "record").exists()
