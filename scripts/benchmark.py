@@ -7,7 +7,6 @@
     python scripts/benchmark.py profile lenet       # the operations that take the time of a round
     python scripts/benchmark.py growth 10 1000      # time a client and peak memory as the cohort grows to 10,000
     python scripts/benchmark.py federation 1000000  # set-up, memory and rounds of a federation of a million clients
-    python scripts/benchmark.py collectives         # what devices that share a round send to each other, by rule
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
@@ -35,7 +34,6 @@ from benchmarks import (
     against,
     aggregators,
     clients,
-    collectives,
     convolution,
     equality,
     federation,
@@ -237,20 +235,6 @@ def compare_with_cpu(
     _report(rows, "relative differences of the parameters", json_file)
 
 
-@app.command("collectives")
-def count_collectives(
-    chosen: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Rules; default all.")] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help="A slice of TPUs, repeatable; default v5e:2x2 and v5e:4x4.")
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Counts what devices that share the clients of a round send to each other, by rule; nothing runs."""
-    with _misuse():
-        rows = collectives.run(chosen or [], target or [])
-    _report(rows, "compiled", json_file)
-
-
 def with_command(arguments: Sequence[str]) -> list[str]:
     """The arguments with the subcommand ``rounds`` in front where there is none."""
     names = {command.name for command in app.registered_commands}
@@ -263,10 +247,10 @@ def _make_each_core_a_device() -> None:
 
 @contextlib.contextmanager
 def _misuse() -> Iterator[None]:
-    """Reports a wrong argument of the command, or what is not installed, in one line."""
+    """Reports a wrong argument of the command in one line."""
     try:
         yield
-    except (ValueError, ImportError) as error:
+    except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 

@@ -33,13 +33,6 @@ fd.simulate(
     cohort_size=10, local_steps=5, batch_size=10, step_size=0.02, eval_every=5
 )
 """,
-    "sweep": """
-import sys
-from fedjax_drag.cli.main import main
-axes = ["axes={aggregator: [drag, fedavg], seed: [0, 1]}", "rounds=20"]
-sys.argv[1:3] = ["sweep", sys.argv[2], *axes]
-main()
-""",
     "evaluation": """
 import sys, time
 from pathlib import Path
@@ -58,7 +51,7 @@ print((always - once) / 299)
 }
 """What is timed; ``evaluation`` prints the seconds that each of 300 evaluations costs with a results folder."""
 
-CACHES = {"run": ("empty", "filled"), "simulate": ("empty", "filled"), "sweep": ("empty", "filled")}
+CACHES = {"run": ("empty", "filled"), "simulate": ("empty", "filled")}
 """With which caches; all else with a filled one."""
 
 
