@@ -124,16 +124,10 @@ def time_sweeps(
 
 
 @app.command("profile")
-def profile_rounds(
-    chosen: Workloads = None,
-    clients_axis: ClientsAxis = "auto",
-    clients_per_chunk: ClientsPerChunk = None,
-    json_file: JsonFile = None,
-) -> None:
+def profile_rounds(chosen: Workloads = None, clients_axis: ClientsAxis = "auto", json_file: JsonFile = None) -> None:
     """Lists the costliest operations of a round."""
-    options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
     with _misuse():
-        rows = profiling.run(chosen or [], options)
+        rows = profiling.run(chosen or [], {"clients_axis": clients_axis})
     _report(rows, "once", json_file)
 
 
@@ -144,15 +138,10 @@ def time_growth(
         typer.Argument(min=1, max=max(growth.COHORTS), help="Cohort sizes; default 10 to 10,000."),
     ] = None,
     repeats: Repeats = 9,
-    clients_axis: ClientsAxis = "auto",
-    clients_per_chunk: ClientsPerChunk = None,
     json_file: JsonFile = None,
 ) -> None:
     """Measures time and memory as the cohort grows."""
-    options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
-    with _misuse():
-        rows = growth.run(sizes or [], repeats, options)
-    _report(rows, f"median of {repeats}", json_file)
+    _report(growth.run(sizes or [], repeats), f"median of {repeats}", json_file)
 
 
 @app.command("federation")

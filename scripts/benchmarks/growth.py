@@ -5,8 +5,8 @@ model and the number of clients in the federation are the same for all sizes.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -34,19 +34,15 @@ class Measured(NamedTuple):
     data_mib: float
 
 
-def run(cohorts: Sequence[int], repeats: int, options: Mapping[str, Any]) -> list[Row]:
+def run(cohorts: Sequence[int], repeats: int) -> list[Row]:
     """A row for each size; ``ratio`` compares the time a client with that of the first size.
 
     Args:
       cohorts: sizes; none: :data:`COHORTS`.
       repeats: number of turns.
-      options: further keyword arguments of :func:`fedjax_drag.simulation.prepare`.
     """
     sizes = cohorts or COHORTS
-    turns = [
-        [in_own_process(measure, size, options) for size in sizes]
-        for _ in tqdm(range(repeats), leave=False, disable=None)
-    ]
+    turns = [[in_own_process(measure, size) for size in sizes] for _ in tqdm(range(repeats), leave=False, disable=None)]
     by_size = list(zip(*turns, strict=True))
     times = [[turn.ms_per_client for turn in own] for own in by_size]
     return [
@@ -61,13 +57,13 @@ def run(cohorts: Sequence[int], repeats: int, options: Mapping[str, Any]) -> lis
     ]
 
 
-def measure(cohort_size: int, options: Mapping[str, Any]) -> Measured:
+def measure(cohort_size: int) -> Measured:
     """Runs rounds of FedAvg in this process and measures them."""
     work = growing(cohort_size)
     rounds = max(1, _CLIENTS_PER_CALL // cohort_size)
     data = work.data()
     before = peak_memory()
-    contestants = {"fedavg": engine_rounds(work, data, fd.aggregators.fedavg(), options, rounds)}
+    contestants = {"fedavg": engine_rounds(work, data, fd.aggregators.fedavg(), {}, rounds)}
     warm_up(contestants)
     times = in_turn(contestants, _CALLS, rounds)
     return Measured(statistics.median(times["fedavg"]) / cohort_size, peak_memory(), before)
