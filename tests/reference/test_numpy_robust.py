@@ -23,7 +23,7 @@ def check_multi_krum(played, num_byzantine, num_selected):
     scores = numpy_robust.multi_krum_scores(played.G, num_byzantine)
     others = np.delete(scores, chosen)
     assert scores[chosen].max() <= others.min(initial=np.inf) * (1 + 1e-5), (scores, chosen)
-    agrees_with(played, numpy_robust.average_of(played.G, chosen))
+    twins.assert_agrees(played, numpy_robust.average_of(played.G, chosen))
 
 
 def check_bulyan(played, num_byzantine):
@@ -37,7 +37,7 @@ def check_bulyan(played, num_byzantine):
     assert (played.update >= low - slack).all()
     assert (played.update <= high + slack).all()
     update = np.clip(played.update, low, high)
-    agrees_with(played, numpy_robust.outcome(played.G, update))
+    twins.assert_agrees(played, numpy_robust.outcome(played.G, update))
 
 
 def mixed(base, num_byzantine):
@@ -59,11 +59,6 @@ def wrapped(name, settings, base, num_byzantine):
     rule = getattr(aggregators, name)(**settings)
     arguments = {"aggregator": rule, "num_byzantine": num_byzantine}
     return Pair("nnm", arguments, mixed(base, num_byzantine), smallest=num_byzantine + 1)
-
-
-def agrees_with(played, outcome):
-    assert_close(played.update, outcome.update)
-    assert_weights(played.metrics, played.seen, outcome)
 
 
 def check_median(played, examples=False):
@@ -361,7 +356,7 @@ def test_bucketing_agrees_with_its_twin(name, S):
             assert bucket.max() + 1 == -(-n // 2)
             outcome = bucketed(played.G, bucket, base, state, t, played.extra)
             state = outcome.state
-            agrees_with(played, outcome)
+            twins.assert_agrees(played, outcome)
             seen_so_far.append(tuple(bucket))
         assert S == 3 or len(set(seen_so_far)) > 1, "every round has its own buckets"
 

@@ -200,12 +200,12 @@ def assert_close(update: np.ndarray, expected: np.ndarray, rtol: float = 1e-5) -
     assert error <= rtol * np.linalg.norm(expected), (error / np.linalg.norm(expected), update, expected)
 
 
-def assert_agrees(played: Played) -> None:
+def assert_agrees(played: Played, outcome: Outcome | None = None) -> None:
     """The update, and what the rule says about its clients; those that do not count weigh nothing."""
-    outcome, metrics, seen = played.outcome, played.metrics, played.seen
+    outcome = outcome or played.outcome
     assert outcome is not None
     assert_close(played.update, outcome.update)
-    assert_weights(metrics, seen, outcome)
+    assert_weights(played.metrics, played.seen, outcome)
 
 
 def assert_weights(metrics: dict[str, np.ndarray], seen: np.ndarray, outcome: Outcome, rtol: float = 1e-4) -> None:
