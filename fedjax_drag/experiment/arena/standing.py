@@ -14,8 +14,7 @@ from jaxtyping import Float
 from fedjax_drag import notebook
 from fedjax_drag.checks import shown
 from fedjax_drag.experiment.arena.scores import Score, score, worst_by_seed
-from fedjax_drag.experiment.build.own_parts import is_own
-from fedjax_drag.experiment.config.own import texts
+from fedjax_drag.experiment.config.own import is_own, texts
 from fedjax_drag.experiment.run import results
 from fedjax_drag.files import read_json
 

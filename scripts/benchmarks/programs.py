@@ -21,16 +21,15 @@ from typing import Any
 import jax
 
 import fedjax_drag as fd
-from benchmarks.accelerator.parts import counts
-from benchmarks.accelerator.parts.runs import ALL_ROUNDS
-from benchmarks.accelerator.sizes import FULL
 from benchmarks.profiling import recorded
+from benchmarks.roofline import planned_ms
 from benchmarks.timing import Row
 from benchmarks.workloads import COLOUR, NUM_CLASSES, WORKLOADS, Workload
 from fedjax_drag.simulation.batch import BatchSimulation, prepare_batch
+from fedjax_drag.simulation.devices.memory import needed
 from fedjax_drag.simulation.settings import Settings
 
-SCRIPTS = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parents[1]
 FILE = "programs.json"
 READY = "ready"
 _KERNELS = 12  # of a profile
@@ -59,6 +58,11 @@ class Program:
 _COLOUR_CNN = dataclasses.replace(
     WORKLOADS["cnn"], title="CNN 32x32", model=lambda: fd.models.cnn(NUM_CLASSES, "cifar10"), image_shape=COLOUR
 )
+_PFL = dataclasses.replace(
+    WORKLOADS["cifar10"],
+    model=lambda: fd.models.cnn(NUM_CLASSES, "pooled_once", dropout=(0.25, 0.5)),
+    test_examples=10_000,
+)
 _MLP = dataclasses.replace(WORKLOADS["mlp"], cohort_size=10)
 _FLIPS = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.3}
 _DRAG = lambda: fd.aggregators.drag(c=0.25, alpha=0.25)
@@ -73,7 +77,7 @@ PROGRAMS = {
     "w1": Program(WORKLOADS["cnn"], 1, 100, _DRAG),
     "w2": Program(WORKLOADS["lenet"], 1, 10),
     "w3": Program(WORKLOADS["mlp"], 1, 200),
-    "pfl": Program(FULL.benchmark, 1, ALL_ROUNDS, options={"eval_every": 10}),
+    "pfl": Program(_PFL, 1, 1500, options={"eval_every": 10}),
 }
 """By name: the sweeps of the papers, the three workloads of a round, and the benchmark of pfl-research."""
 
@@ -185,10 +189,14 @@ def measure(name: str, profile: bool, planned: bool) -> Row:
     batch = prepare_batch(cells).compile()
     _take_turn()
     seconds = [_seconds(batch) for _ in range(3)][1:]
+    used = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    program_of_rounds = batch.lowered.advance.compile()
     row = {
         "ms_per_round": 1e3 * min(seconds) / program.rounds,
         "rounds_of_a_cell_per_second": program.cells * program.rounds / min(seconds),
-        "planned_ms": _planned_ms(batch) if planned else None,
+        "planned_ms": planned_ms(program_of_rounds) if planned else None,  # the loop over rounds counts once
+        "planned_mib": needed(program_of_rounds) / 2**20 if planned else None,
+        "peak_mib": used / 2**20 if used else None,
         "compile_s": round(batch.compile_seconds, 1),
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
@@ -200,12 +208,6 @@ def _seconds(batch: BatchSimulation) -> float:
     started = time.perf_counter()
     batch.run(range(batch.width))
     return time.perf_counter() - started
-
-
-def _planned_ms(batch: BatchSimulation) -> float | None:
-    """The plan's time of a round on this device; None where the plan does not know one of the two."""
-    chip, done = counts.known_chip(), counts.work(batch.lowered.advance.compile())  # the loop over rounds counts once
-    return 1e3 * done.seconds(chip) if chip and done else None
 
 
 def _measure_torch(workload: str, rounds: int) -> Row:
