@@ -15,7 +15,7 @@ from fedjax_drag.experiment.arena.record import SHIPPED, PlayedRows, Row, fields
 from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials, folder_of
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
-from fedjax_drag.experiment.run.lock import HoldsLock, refuse_links, waited_for
+from fedjax_drag.experiment.run.lock import refuse_links, waited_for
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.files import read_json, write_text
@@ -111,7 +111,7 @@ def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing
 
 def _write(standing: Standing, arena: Arena, folder: Path, decided: Container[str]) -> None:
     """Writes the standing; rows that are not ``decided`` are those that other processes have written meanwhile."""
-    with HoldsLock(lock=waited_for(folder)):
+    with waited_for(folder):
         others = _rows_in(folder, arena, standing)
         standing.rows.update({label: row for label, row in others.items() if label not in decided})
         standing.write(folder)

@@ -38,7 +38,7 @@ def test_folder_holds_what_a_run_writes(finished):
     assert [line["round"] for line in lines] == [2, 4, 6]
     assert [np.float32(line["test_accuracy"]) for line in lines] == result.history["test_accuracy"].tolist()
     assert all(len(line["cosine"]) == 4 for line in lines)
-    assert results.read_mesh_devices(folder) == 1
+    assert results.read_environment(folder)["mesh_devices"] == 1
 
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["packages"]["jax"] == jax.__version__

@@ -110,10 +110,9 @@ def test_ctrl_c_cancels_the_jobs_and_leaves_what_can_be_resumed(tmp_path):
 
 
 def test_no_more_jobs_than_cells(tmp_path):
-    planned = sweep.plan(SMALL, out=tmp_path)
-    assert [len(share.grid.points) for share in cluster._shares(planned, 3)] == [1, 1, 2]
-    assert len(cluster._shares(planned, 9)) == 4
-    with pytest.raises(ValueError, match="jobs=0: must be an integer >= 1"):
+    assert cluster.divided("abcd", 3) == ["a", "b", "cd"]
+    assert cluster.divided("abcd", 9) == ["a", "b", "c", "d"]
+    with sweep.plan(SMALL, out=tmp_path) as planned, pytest.raises(ValueError, match="jobs=0: must be an integer >= 1"):
         cluster.execute(planned, Executor(), 0)
 
 

@@ -1,6 +1,5 @@
 """Compression in a run: what reaches the server, what is kept of each client, and the bytes in the history."""
 
-import contextlib
 import dataclasses
 
 import chex
@@ -282,9 +281,8 @@ class TestTheSameBits:
         method = fd.algorithms.scaffold(NUM_CLIENTS)
         half = fd.simulate(method, **settings(num_rounds=2, eval_every=2, **EVERYTHING))
         simulation = prepare(method, **settings(num_rounds=4, eval_every=2, **EVERYTHING))
-        with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
-            checkpoints.save(2, half.state, 0.5)
-            restored = checkpoints.restore(2, simulation.shapes).state
+        Checkpoints(tmp_path).save(2, half.state, 0.5)
+        restored = Checkpoints(tmp_path).restore(2, simulation.shapes).state
         chex.assert_trees_all_equal(on_host(simulation.run(initial=restored)), on_host(simulation.run()), strict=True)
 
     @pytest.mark.slow
