@@ -99,7 +99,7 @@ def plan(
     ``federations`` are those that earlier plans have loaded.
     """
     experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides, allow_code)
-    folder = results.folder_of(out, resume or overwrite)
+    folder = results.folder_of(out, resume, overwrite)
     tools = loggers.check(log, folder)
     with locked(folder, partial(results.check_folder, resume=resume, overwrite=overwrite)) as lock:
         if folder is not None and resume:

@@ -46,8 +46,8 @@ class Recorder:
       config: the run's configuration.
       simulation: the run, or the batch of runs that it is part of; it gives the shapes of the state.
       resume: continue from the newest checkpoint in the folder that can be read, if there is one.
-      in_batch: whether the run is one of several in a program, which resume from the same round: then what is given
-        stays in memory until :meth:`save`, and of the states in between only the best is kept.
+      in_batch: whether the run is one of several in a program, which resume from the same round: then each state that
+        an evaluation has is on disk when the call returns, and one that is remembered is written with the next of them.
 
     Raises:
       FolderError: there are checkpoints, and none can be read.
@@ -118,18 +118,19 @@ class Recorder:
             self._append(line)
             self._lines += line
             if event.state is not None and event.diverged_at is None:
-                end = len(self._lines)
-                lines_so_far = lambda: bytes(self._lines[:end])
-                self._saver.hold(event.round, event.state, _accuracy(event), lines_so_far, self._dtypes)
+                self.remember(event)
+                if self._in_batch:
+                    self._saver.finish()
 
     def is_best(self, event: Evaluation) -> bool:
         """Whether the accuracy is the highest so far, in a run that keeps the state that has it."""
         return event.diverged_at is None and self._saver.is_best(_accuracy(event))
 
-    def save(self, round_number: int) -> None:
-        """Writes the states that are in memory, after so many rounds."""
-        with self._writing(round_number):
-            self._saver.finish()
+    def remember(self, event: Evaluation) -> None:
+        """Keeps the state after a recorded evaluation in memory, to be written in time."""
+        end = len(self._lines)
+        lines_so_far = lambda: bytes(self._lines[:end])
+        self._saver.hold(event.round, event.state, _accuracy(event), lines_so_far, self._dtypes)
 
     def _append(self, line: bytes) -> None:
         self._stream.write(line)
@@ -161,8 +162,8 @@ class Recorder:
         figures |= {} if result.diverged_at is None else {"diverged_at": result.diverged_at}
         figures |= {"metrics_crc32": zlib.crc32(self._lines), "interrupted": False}
         result = result._replace(history=history, ended_early=self._ended_early(history))
-        self.save(figures["rounds"])
         with self._writing(figures["rounds"]):
+            self._saver.finish()
             self._conclude(figures, result.ended_early)
         return result
 
@@ -180,8 +181,9 @@ class Recorder:
         figures = summary(history, self._seconds_before + seconds, None)
         ended = self._ended_early(history)  # in a program with others that went on
         self._conclude(figures | {"interrupted": ended is None}, ended)
-        if not self._in_batch:
-            self.save(figures["rounds"])
+        with self._writing(figures["rounds"]):
+            if not self._in_batch:
+                self._saver.finish()
 
     def close(self) -> None:
         """Closes the files, after the newest states are written: whatever ended the run, it can go on from them."""

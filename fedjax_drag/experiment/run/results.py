@@ -91,31 +91,37 @@ class StoredRun:
     note: str = ""
 
 
-def folder_of(out: Any, needed: bool = False) -> Path | None:
+def folder_of(out: Any, resume: bool = False, overwrite: bool = False) -> Path | None:
     """The results folder that the argument ``out`` names, or None.
 
     Args:
       out: the argument.
-      needed: whether a run in it is to be resumed or overwritten.
+      resume: whether what is in it is to be continued.
+      overwrite: whether what is in it is to be replaced.
 
     Raises:
-      ValueError: it is neither a path nor None, empty, which would be the current folder, or too long; or it is None
-        and needed.
+      ValueError: it is neither the path of a folder nor None, empty, which would be the current folder, or too long; it
+        is None and there is something to resume or to overwrite; or both are asked for.
     """
-    if out is None:
-        if needed:
-            raise ValueError("out=None: resume and overwrite need the results folder")
+    if resume and overwrite:
+        raise ValueError("resume and overwrite: only one of them can be asked for")
+    if out is None and not (resume or overwrite):
         return None
+    if out is None:
+        raise ValueError("out=None: resume and overwrite need the results folder")
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise ValueError(f"out={out!r}: must be the path of a folder, or None")
-    return fitting("out", Path(out))
+    folder = fitting("out", Path(out))
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out={str(folder)!r}: must be a folder, and this is a file")
+    return folder
 
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuses a folder in which a run may not write; changes nothing.
 
     Args:
-      folder: the results folder to be.
+      folder: from :func:`folder_of`.
       resume: whether a run in it is to be continued; where there is nothing yet, one begins.
       overwrite: whether a run in it is to be replaced.
 
@@ -123,20 +129,20 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
       ValueError: the folder holds a run and neither was asked for; it holds something else to resume; or
         what is to be overwritten is not a results folder.
     """
-    if resume and overwrite:
-        raise ValueError("resume and overwrite: only one of them can be asked for")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out={str(folder)!r}: must be a folder, and this is a file")
-    holds_run = folder.is_dir() and any((folder / name).exists() for name in WRITTEN)
-    others = folder.is_dir() and any(path.name not in lock.FILES for path in folder.iterdir())
+    where, others = f"out={str(folder)!r}", holds_others(folder)
     if resume and others and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
-        raise ValueError(f"out={str(folder)!r}: holds no run to resume")
+        raise ValueError(f"{where}: holds no run to resume")
     if resume:
         check_kinds(folder, (CONFIG, ENVIRONMENT, METRICS, SUMMARY, FIGURE), (CHECKPOINTS, DAMAGED_CHECKPOINTS, LOGS))
     if overwrite and others and not _is_results_folder(folder):
-        raise ValueError(f"out={str(folder)!r}: not a results folder, so it is not overwritten")
-    if holds_run and not (resume or overwrite):
-        raise ValueError(f"out={str(folder)!r}: already holds a run; {REMEDY}")
+        raise ValueError(f"{where}: not a results folder, so it is not overwritten")
+    if not (resume or overwrite) and any((folder / name).exists() for name in WRITTEN):
+        raise ValueError(f"{where}: already holds a run; {REMEDY}")
+
+
+def holds_others(folder: Path, *names: str) -> bool:
+    """Whether there is anything in a folder but a lock and these names."""
+    return folder.is_dir() and any(path.name not in (*lock.FILES, *names) for path in folder.iterdir())
 
 
 def check_same(folder: Path, config: Config) -> None:

@@ -170,9 +170,9 @@ class _Chunk:
             recorder, alone = self._recorders[cell], event.of(cell, with_state=False)
             saved = save or ended[cell] is not None
             try:
-                recorder(event.of(cell, with_state=saved or (small and recorder.is_best(alone))))
-                if saved:
-                    recorder.save(event.round)
+                recorder(event.of(cell, with_state=saved))
+                if not saved and small and recorder.is_best(alone):
+                    recorder.remember(event.of(cell))
             except Exception as error:  # in its own folder; the others go on
                 self._failed[cell] = error
                 self._recorders.pop(cell).close()

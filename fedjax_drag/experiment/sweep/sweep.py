@@ -144,7 +144,7 @@ def plan(
     Args and exceptions are those of :func:`sweep`.
     """
     grid = load_grid(config, overrides, Code(allow_code))
-    folder = results.folder_of(out, resume or overwrite)
+    folder = results.folder_of(out, resume, overwrite)
     with locked(folder, partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)) as lock:
         if folder is not None and resume:
             _check_same(grid, folder)
