@@ -8,6 +8,7 @@ import shutil
 import pytest
 import typer
 import yaml
+from small_runs import ARENA
 from tiny import SYNTHETIC, TINY
 from typer.testing import CliRunner
 
@@ -19,14 +20,6 @@ from fedjax_drag.experiment.sweep import sweep
 
 SMALL = TINY | SYNTHETIC | {"rounds": 2}
 GRID = SMALL | {"axes": {"seed": [0, 1]}}
-ARENA = {
-    "name": "tiny",
-    "base": SMALL | {"data": {"name": "digits", "validation_fraction": 0.2}, "num_byzantine": 1},
-    "attacks": {"sign_flip": None},
-    "entries": {"median": None},
-    "tuning_seeds": [100],
-    "seeds": [0],
-}
 PLAIN = """
 - -- --- -o -x --out --nothing --resume = x= =x . .. /proc ~ * 0 -1 1e999 nan inf [ { ${rounds} ${oc.env:HOME} %s {0}
 http://127.0.0.1:9/x /dev/null /dev/full /proc/self/mem none null true quickstart krum test_accuracy round digits
