@@ -62,11 +62,11 @@ def rebuilt(stored: Mapping[str, Any], like: Any) -> Any:
             raise MismatchError(f"has {there} at {name}; this run has {here}{x64}")
     whole = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size} | dict(stored)
 
-    def leaf(path: Any, leaf: Any) -> jax.Array:
+    def revived(path: Any, leaf: Any) -> jax.Array:
         key_dtype = jnp.result_type(leaf) if row_file.is_key(leaf) else None
         return row_file.revived(whole[leaf_name(path)], key_dtype)
 
-    return jax.tree_util.tree_map_with_path(leaf, like)
+    return jax.tree_util.tree_map_with_path(revived, like)
 
 
 def write(folder: Path, arrays: Mapping[str, Any]) -> int:
@@ -106,9 +106,9 @@ def _orbax() -> tuple[Any, Any]:
 @contextlib.contextmanager
 def _quiet_orbax() -> Iterator[tuple[Any, Any]]:
     """Orbax without its log, where it writes pages about what it also raises."""
-    logger = logging.getLogger("absl")
-    before, logger.disabled = logger.disabled, True
+    logger, none = logging.getLogger("absl"), lambda _: False
+    logger.addFilter(none)
     try:
         yield _orbax()
     finally:
-        logger.disabled = before
+        logger.removeFilter(none)
