@@ -113,7 +113,7 @@ def sweep(
                 raise ValueError("--jobs, --job: go with --launcher")
             if launcher is not None and debug_nans:
                 raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
-            target = launcher and cluster.executor(launcher, folder / cluster.JOBS, job_options or ())
+            target = launcher and cluster.executor(launcher, folder / sweep_folder.JOBS, job_options or ())
             if target is None:
                 start()
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)

@@ -8,7 +8,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -128,11 +127,11 @@ def _checkpoint(simulation: fd.simulation.Simulation, state: Any) -> Row:
         return dict.fromkeys(("saved_s", "saved_mib", "restored_s"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with closing(Checkpoints(folder, writes=True)) as checkpoints:
-            checkpoints.save(0, state, 0.0)  # Orbax is imported, and its threads started
-            times = [_seconds(functools.partial(checkpoints.save, 1, state, 0.0))]
-            size = sum(path.stat().st_size for path in folder.glob("checkpoints/1/**/*") if path.is_file())
-            times.append(_seconds(functools.partial(checkpoints.restore, 1, simulation.shapes)))
+        checkpoints = Checkpoints(folder)
+        checkpoints.save(0, state, 0.0)  # Orbax is imported, and its threads started
+        times = [_seconds(functools.partial(checkpoints.save, 1, state, 0.0))]
+        size = sum(path.stat().st_size for path in folder.glob("checkpoints/1/**/*") if path.is_file())
+        times.append(_seconds(functools.partial(checkpoints.restore, 1, simulation.shapes)))
     return {"saved_s": times[0], "saved_mib": size / 2**20, "restored_s": times[1]}
 
 

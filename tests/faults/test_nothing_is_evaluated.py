@@ -28,7 +28,7 @@ LITERAL = {
     "__init__.py": "one of the package's own names",
     "data/sets/tfds.py": "names written there",
     "data/preparing.py": "names written there",
-    "callbacks/_logger.py": "one of a table of packages",
+    "callbacks/_trackers.py": "one of a table of packages",
     "experiment/build/own_parts.py": "code that the user has asked for, by --allow-code or on the command line",
     "kinds.py": "names written there",
     "experiment/build/registry.py": "names of the table of kinds",

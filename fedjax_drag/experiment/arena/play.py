@@ -15,7 +15,7 @@ from fedjax_drag.experiment.arena.trials import Trials, folder_of
 from fedjax_drag.experiment.config.config import check_name
 from fedjax_drag.experiment.config.own import as_text, short, with_own_names
 from fedjax_drag.experiment.run import results
-from fedjax_drag.experiment.run.lock import HoldsLock, refuse_links, waited_for
+from fedjax_drag.experiment.run.lock import refuse_links, waited_for
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.files import write_text
@@ -239,7 +239,7 @@ def _demands(arena: Arena, entry: Entry, trials: Trials) -> tuple[list[str], flo
 
 def _write(standing: Standing, arena: Arena, folder: Path, decided: Container[str]) -> None:
     """Writes the standing; rows that are not ``decided`` are those that other processes have written meanwhile."""
-    with HoldsLock(lock=waited_for(folder)):
+    with waited_for(folder):
         others = _rows_in(folder, arena, standing)
         standing.rows.update({label: row for label, row in others.items() if label not in decided})
         standing.write(folder)
